@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from swarmd.config import Config, Section, load_config, section_of
-from swarmd.swarms.file import FileOptions
+from swarmd.swarms.options import FileOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/FROM-TRL.md").read_text(encoding="utf-8")

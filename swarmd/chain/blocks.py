@@ -56,8 +56,6 @@ class Blocks:
     """Reads blocks, and the logs of one contract.
 
     Args:
-        caller: of the chain.
-        contract: whose logs.
         range_blocks: most blocks asked for at once; halved while endpoints refuse.
     """
 
@@ -67,11 +65,9 @@ class Blocks:
         self._range_most = range_blocks
         self._range = range_blocks
         self._answered = 0  # ranges since the last refusal
-        self.requests = 0
 
     async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """A call whose result is of this type. Raises as `RpcCaller.request` does."""
-        self.requests += 1
         if isinstance(self._caller, Rpc):
             return await self._caller.ask(method, params, kind)
         try:
@@ -116,11 +112,7 @@ class Blocks:
     async def spans(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
-        """Entries of the blocks `first` to `last`, in ranges that the endpoints accept.
-
-        Raises:
-            ChainError: not even a single block's logs are to be had.
-        """
+        """Entries in ranges that the endpoints accept. Raises ChainError where not even one block's are to be had."""
         asked = self._ask_range(first, last, filters, backwards)
         try:
             while asked is not None:
@@ -280,12 +272,7 @@ EntryDecoder = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
 
 
 class BlockReporter:
-    """Observes blocks, in order.
-
-    Args:
-        emit: takes the facts.
-        decode: what an entry says; counts what makes no sense.
-    """
+    """Observes blocks, in order."""
 
     def __init__(self, emit: EventSink, decode: EntryDecoder = decode_entry) -> None:
         self._emit = emit
@@ -349,11 +336,9 @@ _headers = msgspec.json.Decoder(BlockHeader)
 
 
 class Heads:
-    """Tells when it is worth looking at the chain.
+    """Keeps a subscription open: see `swarmd.chain.ports.HeadNews`.
 
     Args:
-        rpc: endpoints.
-        contract: whose logs are news.
         poll_s: seconds between two looks without a subscription.
     """
 
@@ -407,11 +392,6 @@ class Heads:
         self._news.set()
 
     async def wait(self, soon: bool = False) -> BlockRef | None:
-        """Wait for news, or for the time to look without any. Returns the newest head, where it was told.
-
-        Args:
-            soon: look after `poll_s` even where a subscription works.
-        """
         pause_s = self._poll_s * (SLOW_POLLS if self.live and not soon else 1)
         with anyio.move_on_after(pause_s):
             await self._news.wait()
@@ -420,7 +400,6 @@ class Heads:
         return header
 
     def wake(self) -> None:
-        """Have the chain looked at now."""
         self._news.set()
 
     def found_unannounced(self) -> None:

@@ -14,21 +14,11 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.logs import AbiReader, MalformedAbi, decode_log, show_text, values_of
+from swarmd.chain.logs import AbiReader, MalformedAbi, show_text, values_of
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 if TYPE_CHECKING:
     from swarmd.chain.ethereum import Ethereum
-
-__all__ = [
-    "ERRORS",
-    "advice",
-    "decode_log",
-    "decode_result",
-    "encode_call",
-    "read_call",
-    "refusal_of",
-]
 
 RESULT_BYTES_MAX = 4 * (1 << 20)  # of one call's result
 TEXT_CHARS_MAX = 200  # of a revert's own words
@@ -90,11 +80,7 @@ def advice(name: str) -> str:
 
 
 def encode_call(signature: str, *arguments: Any) -> bytes:
-    """Selector and arguments of a call, e.g. of "submitReward(uint256,uint256,int256,string)".
-
-    Raises:
-        eth_abi.exceptions.EncodingError: an argument is not of its type.
-    """
+    """Selector and arguments of a call, e.g. of "setRoundPolicy(uint32,uint32)". Raises eth_abi's EncodingError."""
     selector, types = _parsed(signature)
     return selector + encode(types, arguments)
 

@@ -21,7 +21,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quantity
 from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.chain.ports import NotThere, RoundPolicy
-from swarmd.chain.standings import ChainStandings, PeerStanding
+from swarmd.chain.standings import ChainStandings
 from swarmd.core.events import ChainBlock, StageLog
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
@@ -37,13 +37,10 @@ SEARCH_RANGES_MAX = 500  # of logs read backwards for the beginning of a stage
 
 
 class Coordinator:
-    """Reads one contract.
+    """Reads one contract: a `swarmd.chain.ports.ContractReader`, and what only programs for people ask.
 
     Args:
-        caller: of the chain.
-        contract: its address.
         from_block: in which it was created.
-        range_blocks: most blocks whose logs are asked for at once.
     """
 
     def __init__(self, caller: RpcCaller, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
@@ -54,17 +51,14 @@ class Coordinator:
         self.contract = contract
 
     async def check(self) -> None:
-        """Raise ChainMismatch when there is no contract, or another kind of contract, at the address."""
         await check_code(self._chain, self.contract)
         await self.place()
         await self.stages()
 
     async def place(self, block: str = "latest") -> tuple[int, int]:
-        """Round and stage that the swarm is at."""
         return await self._number("currentRound()", block), await self._number("currentStage()", block)
 
     async def stages(self, block: str = "latest") -> int:
-        """Number of stages in a round."""
         return await self._number("stageCount()", block)
 
     async def extensions(self) -> int:
@@ -79,12 +73,10 @@ class Coordinator:
         return self._extensions
 
     async def policy(self, block: str = "latest") -> RoundPolicy:
-        """The round policy, off where the contract has none."""
         found = await self._optional("roundPolicy()", ["uint256", "uint256"], block=block)
         return RoundPolicy(*(min(each, NUMBER_MAX) for each in found)) if found else RoundPolicy()
 
     async def submissions(self, block: str = "latest") -> int | None:
-        """How many peers' rewards for the present stage are there; None where the contract does not count them."""
         found = await self._optional("stageSubmissionCount()", ["uint256"], block=block)
         return min(found[0], PLACE_MAX) if found else None
 
@@ -105,7 +97,6 @@ class Coordinator:
         return await last_moved_at(self.blocks, self._from_block, block)
 
     async def eoa(self, peer: str, block: str = "latest") -> str:
-        """The account that a peer id is registered to, empty where it is not."""
         (accounts,) = await self._read("getEoa(string[])", ["address[]"], [peer], block=block)
         return accounts[0] if accounts and accounts[0] != NOBODY else ""
 
@@ -118,7 +109,6 @@ class Coordinator:
         return bool(account) and bool((await self._read(BY_ACCOUNT, ["bool"], round, stage, account, block=block))[0])
 
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
-        """Whom a peer voted for in a round."""
         (winners,) = await self._read("getVoterVotes(uint256,string)", ["string[]"], round, peer, block=block)
         return tuple(winners)
 
@@ -282,12 +272,8 @@ async def compare(chain: Ethereum, contract: str, standings: ChainStandings, blo
         if len(sums) != len(asked):
             raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(sums)}")
         found += [
-            _difference(counted[peer], kept)
+            f"{peer} has {kept} in the contract, its events add up to {counted[peer].reward}"
             for peer, kept in zip(asked, sums, strict=True)
             if kept != counted[peer].reward
         ]
     return tuple(found)
-
-
-def _difference(counted: PeerStanding, kept: int) -> str:
-    return f"{counted.peer} has {kept} in the contract, its events add up to {counted.reward}"

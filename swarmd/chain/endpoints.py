@@ -57,6 +57,7 @@ T = TypeVar("T")
 
 # Takes a subscription's name and what it brings, and returns at once. Raises nothing.
 NotificationListener = Callable[[str, msgspec.Raw], None]
+log = get_logger(__name__)
 
 
 class Throttled(EndpointFailed):
@@ -101,7 +102,6 @@ class RpcEndpoint(ABC):
 
     Args:
         url: checked already, see `check_url`.
-        call_s: every call ends within this.
     """
 
     def __init__(self, url: str, call_s: float) -> None:
@@ -177,8 +177,10 @@ class RpcEndpoint(ABC):
 
     def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
         code = error.code if isinstance(error.code, int) else 0
-        message = show_text(self._scrub(_words_of(error))[:REASON_CHARS_MAX])
-        if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not _is_revert(error)):
+        words = error.message if isinstance(error.message, str) else ""
+        message = show_text(self._scrub(words)[:REASON_CHARS_MAX])
+        reverts = code == 3 or "revert" in words.lower()
+        if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not reverts):
             return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
         return RpcRefused(code, message, data_of(error.data))
 
@@ -212,7 +214,7 @@ class HttpEndpoint(RpcEndpoint):
             async for chunk in response.content.iter_any():
                 encoded += chunk
                 self.check_size(len(encoded), large)
-            if response.status >= 400 and not _looks_like_json(encoded):
+            if response.status >= 400 and not encoded.lstrip().startswith(b"{"):
                 raise self.failure(f"answered HTTP {response.status}")
             return self.parse(bytes(encoded))
 
@@ -371,19 +373,6 @@ def data_of(data: Any) -> str:
     return data[:DATA_CHARS_MAX].removeprefix("Reverted ").strip()
 
 
-def _words_of(error: ErrorBody) -> str:
-    """What an error says, if it says it in words."""
-    return error.message if isinstance(error.message, str) else ""
-
-
-def _is_revert(error: ErrorBody) -> bool:
-    return error.code == 3 or "revert" in _words_of(error).lower()
-
-
-def _looks_like_json(encoded: bytearray) -> bool:
-    return encoded.lstrip()[:1] == b"{"
-
-
 def _word_for(error: BaseException) -> str:
     """What went wrong, without the host or URL that aiohttp's errors repeat."""
     cause = getattr(error, "os_error", error)
@@ -467,8 +456,6 @@ BEHIND_BLOCKS = 8  # an endpoint so far behind another one serves nobody
 ALONE_S = 60.0  # it is left alone for so long
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
-log = get_logger(__name__)
-
 
 class RpcCaller(Protocol):
     """What carries out one JSON-RPC call on the chain."""
@@ -543,7 +530,6 @@ class Rpc:
 
     Args:
         urls: best first.
-        chain_id: of the chain that they must be of.
         call_s: every call to one endpoint ends within this.
     """
 

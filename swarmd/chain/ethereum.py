@@ -33,11 +33,7 @@ T = TypeVar("T")
 
 
 class EndpointsProvider(AsyncBaseProvider):
-    """Has web3.py ask a `RpcCaller`. What it raises (EndpointFailed, RpcRefused, ChainMismatch) passes through web3.py.
-
-    Args:
-        caller: of the chain.
-    """
+    """Has web3.py ask a `RpcCaller`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
 
     def __init__(self, caller: RpcCaller) -> None:
         super().__init__()
@@ -49,48 +45,32 @@ class EndpointsProvider(AsyncBaseProvider):
 
 
 class Ethereum:
-    """What a node asks of a chain, apart from blocks and logs (`swarmd.chain.blocks`).
-
-    Every method may raise:
-
-    - EndpointFailed: no endpoint answers, or one answers with something that is no such thing.
-    - RpcRefused: a node answers with an error that is about the request itself.
-    - ChainMismatch: all endpoints that answer are of another chain.
-
-    Args:
-        caller: of the chain.
-    """
+    """What a node asks of a chain, apart from blocks and logs: see `swarmd.chain.ports.AccountPort`."""
 
     def __init__(self, caller: RpcCaller) -> None:
         # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
         self._eth = AsyncWeb3(EndpointsProvider(caller), middleware=[], ens=None).eth
 
     async def balance_wei(self, account: str) -> int:
-        """What an account has, in wei."""
         return await _number(self._eth.get_balance(_address(account), "latest"), "balance")
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
-        """The next nonce of an account; those in nobody's block yet are counted where `block` is "pending"."""
         asked = self._eth.get_transaction_count(_address(account), cast(BlockIdentifier, block))
         return await _number(asked, "nonce", NONCE_MAX)
 
     async def gas_price_wei(self) -> int:
-        """What a unit of gas costs on a chain without a base fee, as the endpoint thinks."""
         return await _number(self._eth.gas_price, "gas price")
 
     async def base_fee_wei(self) -> int | None:
-        """Of the newest block; None where it shows none."""
         block = await _of_type(self._eth.get_block("latest"), dict, "block")
         fee = block.get("baseFeePerGas")
         return None if fee is None else _checked(fee, "base fee")
 
     async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
-        """Gas that an account's transaction takes now; `to` is None for one that creates a contract."""
         asked = _transaction(account, to, content)
         return await _number(self._eth.estimate_gas(asked, "latest"), "amount of gas")
 
     async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
-        """The result of a call that changes nothing, as if `account` made it."""
         asked = _transaction(account, to, content)
         return bytes(await _of_type(self._eth.call(asked, cast(BlockIdentifier, block)), bytes, "result"))
 
@@ -99,18 +79,15 @@ class Ethereum:
         return bool(await _of_type(self._eth.get_code(_address(address), cast(BlockIdentifier, block)), bytes, "code"))
 
     async def send(self, raw: bytes) -> None:
-        """Broadcast a signed transaction."""
         await _formed(self._eth.send_raw_transaction(raw), "hash")
 
     async def is_known(self, hash: str) -> bool:
-        """Whether an endpoint has a transaction, in a block or not."""
         try:
             return bool(await _formed(self._eth.get_transaction(HexBytes(hash)), "transaction"))
         except TransactionNotFound:
             return False
 
     async def receipt(self, hash: str) -> MinedTransaction | None:
-        """What became of a transaction that a block has; None where none has it."""
         try:
             found = await _of_type(self._eth.get_transaction_receipt(HexBytes(hash)), dict, "receipt")
         except TransactionNotFound:

@@ -28,6 +28,7 @@ GWEI = 10**9
 NO_BASE_FEE = "{} shows a block without a base fee"
 LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
 BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
+log = get_logger(__name__)
 
 
 class Price(Value, frozen=True):
@@ -97,9 +98,6 @@ def replacing(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
 def raised(price_wei: int) -> int:
     """The least price that replaces this one: an eighth more, where nodes ask for a tenth."""
     return price_wei * 9 // 8 + 1
-
-
-log = get_logger(__name__)
 
 
 class Budget:
@@ -186,10 +184,6 @@ class Funds:
 
     Args:
         config: what a node submits in a round, and the bound on fees.
-        stages: in a round.
-        chain: to ask.
-        account: the address that pays.
-        clock: seconds, monotonic.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ counted, never an error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -100,11 +100,7 @@ DYNAMIC: dict[str, Taker] = {"string": AbiReader.text, "bytes": AbiReader.conten
 
 
 def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
-    """The values of these types: integers, address, bool, bytes32, string, bytes, and arrays of them.
-
-    Raises:
-        Malformed: the bytes do not hold them.
-    """
+    """Values of these types: integers, address, bool, bytes32, string, bytes and arrays. Raises MalformedAbi."""
     content = AbiReader(encoded)
     return tuple(_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
 
@@ -187,23 +183,12 @@ def seconds_of(quantity: str) -> float:
     return float(seconds) if 0 <= seconds < 1 << 40 else 0.0
 
 
-def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -> AnyChainLog | None:
+def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
     """What an entry says, None where it says nothing or nothing new.
 
     Args:
-        entry: as JSON-RPC has it.
         rejected: counts entries that make no sense or overstep a bound, by the reason.
     """
-    try:
-        checked = msgspec.convert(dict(entry), LogEntry)
-    except msgspec.ValidationError:
-        _count(rejected, "no log entry")
-        return None
-    return decode_entry(checked, rejected)
-
-
-def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
-    """As `decode_log`, for an entry that is typed already."""
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
         return None
@@ -211,16 +196,10 @@ def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyCh
         if len(entry.data) > DATA_CHARS_MAX:
             raise MalformedAbi("too long")
         return say(entry, AbiReader(bytes.fromhex(entry.data[2:])))
-    except MalformedAbi as error:
-        _count(rejected, str(error))
-    except ValueError:
-        _count(rejected, "no hex")
+    except ValueError as error:
+        if rejected is not None:
+            rejected[str(error) if isinstance(error, MalformedAbi) else "no hex"] += 1
     return None
-
-
-def _count(rejected: Counter[str] | None, reason: str) -> None:
-    if rejected is not None:
-        rejected[reason] += 1
 
 
 def _stage(entry: LogEntry, content: AbiReader) -> StageLog:
@@ -314,6 +293,6 @@ DISALLOWED_TOPIC = topic_of("PeersDisallowed(address,string[])")
 
 
 def decode_peers(entry: LogEntry) -> tuple[str, ...]:
-    """The peer ids of PeersAllowed or PeersDisallowed. Raises Malformed (a ValueError)."""
+    """The peer ids of PeersAllowed or PeersDisallowed. Raises MalformedAbi."""
     content = AbiReader(bytes.fromhex(entry.data[2:]))
     return _peers(content, content.offset(0, 0), PEERS_MAX)

@@ -12,13 +12,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import anyio
 import msgspec
 from eth_abi.abi import encode
-from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import encode_call, read_call, refusal_of
@@ -26,7 +24,8 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
-from swarmd.chain.ports import MinedTransaction, RoundPolicy
+from swarmd.chain.ports import MinedTransaction, RoundPolicy, SignedTransaction
+from swarmd.chain.senders import sign
 from swarmd.config import FeesConfig
 from swarmd.errors import (
     ChainError,
@@ -46,7 +45,6 @@ from swarmd.gas import coins
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-MEMBERSHIP_MANAGER = "MEMBERSHIP_MANAGER_ROLE"
 PEERS_AT_ONCE = 50  # peer ids put on the allow-list by one transaction: 1.5 million units of gas
 STAGES_BUILT = (1, 2, 3)  # stage counts that the contract is compiled for
 DEPLOY_GAS = 4_700_000  # what all steps of an open swarm take together, a little more than measured
@@ -180,25 +178,14 @@ async def close_membership(
 
 async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
     """Grant this account the role, as an owner, where it does not have it."""
-    role = await _role(orders, coordinator, MEMBERSHIP_MANAGER)
-    if not orders.has("role") and await has_role(orders, coordinator, MEMBERSHIP_MANAGER):
-        return None
-    return await orders.carry_out(
-        "role", coordinator.contract, encode_call("grantRole(bytes32,address)", role, orders.account)
-    )
-
-
-async def has_role(orders: OperatorTransactions, coordinator: Coordinator, name: str) -> bool:
-    """Whether this account has a role of the contract."""
-    role = await _role(orders, coordinator, name)
-    asked = "hasRole(bytes32,address)"
-    (has,) = await read_call(orders.chain, coordinator.contract, asked, ["bool"], role, orders.account)
-    return bool(has)
-
-
-async def _role(orders: OperatorTransactions, coordinator: Coordinator, name: str) -> bytes:
-    (role,) = await read_call(orders.chain, coordinator.contract, f"{name}()", ["bytes32"])
-    return bytes(role)
+    contract = coordinator.contract
+    (role,) = await read_call(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
+    if not orders.has("role"):
+        asked = "hasRole(bytes32,address)"
+        (has,) = await read_call(orders.chain, contract, asked, ["bool"], role, orders.account)
+        if has:
+            return None
+    return await orders.carry_out("role", contract, encode_call("grantRole(bytes32,address)", role, orders.account))
 
 
 async def set_open(orders: OperatorTransactions, coordinator: Coordinator, open: bool) -> OrderReceipt | None:
@@ -210,22 +197,12 @@ async def set_open(orders: OperatorTransactions, coordinator: Coordinator, open:
 
 
 async def allow_peers(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
+    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
-    """Put peers on the allow-list. Where the swarm is open it cannot be asked who is on it, so all are put there."""
-    return await _change_list(orders, coordinator, peers, allow=True)
+    """Put peers on the allow-list, or take them off it.
 
-
-async def disallow_peers(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
-) -> list[OrderReceipt | None]:
-    """Take peers off the allow-list."""
-    return await _change_list(orders, coordinator, peers, allow=False)
-
-
-async def _change_list(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...], allow: bool
-) -> list[OrderReceipt | None]:
+    Where the swarm is open it cannot be asked who is on the list, so all are put there.
+    """
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.membership_open()
     receipts: list[OrderReceipt | None] = []
@@ -290,11 +267,7 @@ class OrderReceipt(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Attempts by the name of their order, in a file or, without one, in memory.
-
-    Raises:
-        ManifestError: the file is no journal.
-    """
+    """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a file that is none."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -355,8 +328,6 @@ class OperatorTransactions:
     """Transactions of one account.
 
     Args:
-        caller: of the chain.
-        key: the account's.
         fees: nothing above `max_gwei` is signed.
         journal: begun already for this chain and account.
         tell: takes a line about what is going on.
@@ -429,16 +400,9 @@ class OperatorTransactions:
         return ChainError(f"{name}: the endpoint refuses the transaction: {refused.message}", fix)
 
     def _sign(self, nonce: int, price: Price, gas: int, to: str | None, content: bytes) -> Attempt:
-        fields: dict[str, Any] = {"chainId": self._chain_id, "nonce": nonce, "gas": gas, "value": 0, "data": content}
-        if to is not None:
-            fields["to"] = to_checksum_address(to)
-        if price.tip_wei is None:
-            fields["gasPrice"] = price.fee_wei
-        else:
-            fields |= {"maxFeePerGas": price.fee_wei, "maxPriorityFeePerGas": price.tip_wei}
-        raw = bytes(self._key.sign_transaction(fields).raw_transaction)
+        signed = sign(self._key, self._chain_id, SignedTransaction(nonce, price, gas, to or "", content))
         tip = None if price.tip_wei is None else str(price.tip_wei)
-        return Attempt("0x" + keccak(raw).hex(), nonce, "0x" + raw.hex(), str(price.fee_wei), tip, gas)
+        return Attempt(signed.hash, nonce, "0x" + signed.raw.hex(), signed.fee_wei, tip, gas)
 
     # --- what becomes of it ---
 

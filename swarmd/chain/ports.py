@@ -62,7 +62,7 @@ class SignedTransaction(Value, frozen=True):
     nonce: int
     price: Price
     gas: int
-    to: str
+    to: str  # empty where it creates a contract
     content: bytes
 
 
@@ -171,7 +171,7 @@ class AccountPort(Protocol):
         """Of the newest block; None where it shows none."""
 
     async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
-        """Gas that an account's transaction takes now."""
+        """Gas that an account's transaction takes now; `to` is None for one that creates a contract."""
 
     async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
         """The result of a call that changes nothing, as if `account` made it."""

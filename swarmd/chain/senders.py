@@ -50,6 +50,8 @@ from swarmd.secret_files import SecretKind, locate_secret, read_secret
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
+log = get_logger(__name__)
+
 
 class Mined(Value, frozen=True):
     """An attempt that a block has."""
@@ -132,8 +134,6 @@ class AccountKey:
     """See `swarmd.chain.ports.Signatory`.
 
     Args:
-        account: with its key.
-        chain_id: the chain that every transaction is signed for.
         drive: by which call the contract is moved on.
     """
 
@@ -176,10 +176,11 @@ def sign(account: LocalAccount, chain_id: int, said: SignedTransaction) -> Prepa
         "chainId": chain_id,
         "nonce": said.nonce,
         "gas": said.gas,
-        "to": to_checksum_address(said.to),
         "value": 0,
         "data": said.content,
     }
+    if said.to:
+        fields["to"] = to_checksum_address(said.to)
     if said.price.tip_wei is None:
         fields["gasPrice"] = said.price.fee_wei
     else:
@@ -217,8 +218,6 @@ UNTIMELY = re.compile(
 )
 POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
 
-log = get_logger(__name__)
-
 
 def wallet_of(config: ChainConfig, caller: RpcCaller, account: LocalAccount, budget: Budget | None = None) -> Wallet:
     """The wallet of an account, over the chain that `caller` calls."""
@@ -247,9 +246,6 @@ class Wallet:
     """A `Sender` with the account's own key.
 
     Args:
-        config: the contract, and the bounds on fees.
-        chain: accounts and their transactions.
-        key: the account's.
         budget: of what it signs for in a day; one that knows of nothing yet where it is left out.
     """
 
@@ -460,7 +456,6 @@ class Proxy:
 
     Args:
         config: the proxy's URL, and the organisation that it knows the account under.
-        caller: of the chain.
         token: bearer token, empty for none.
     """
 

@@ -25,6 +25,7 @@ from time import monotonic, time
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from eth_account.signers.local import LocalAccount
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.blocks import Blocks
@@ -34,7 +35,7 @@ from swarmd.chain.endpoints import Rpc, RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, counted, quantity
 from swarmd.chain.ports import NotThere
-from swarmd.chain.senders import Mined, Wallet
+from swarmd.chain.senders import Mined, wallet_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind, day_of
@@ -59,6 +60,7 @@ What = Literal[
     "spent",  # the day's transactions cost so much at most, for a file that does not hold them
     "ended",  # it will not be mined, or was reverted, see `code`
 ]
+log = get_logger(__name__)
 
 
 class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -324,7 +326,9 @@ class SignerLedger:
 
     def open(self) -> list[SignedEntry]:
         """Those that are not confirmed, by the nonce of their newest attempt."""
-        return sorted((each for each in self._entries.values() if not each.confirmed), key=_nonce)
+        return sorted(
+            (each for each in self._entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
+        )
 
     def held(self) -> set[int]:
         """Nonces that no other transaction may be given."""
@@ -340,18 +344,10 @@ class SignerLedger:
             yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
 
 
-def _nonce(entry: SignedEntry) -> int:
-    return entry.attempts[-1].nonce
-
-
 class NonceCaller:
     """A Caller that names no nonce for the next transaction that another one in flight has.
 
     An endpoint may not have, or may have dropped, what another endpoint took.
-
-    Args:
-        caller: of the chain.
-        held: the nonces in flight.
     """
 
     def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
@@ -386,8 +382,6 @@ TAKEN: dict[SubmissionKind, str] = {
     "winners": "WinnerAlreadyVoted",
 }
 
-log = get_logger(__name__)
-
 
 class SignerBusy(ChainError):
     """Too much is asked for at once; nothing was signed."""
@@ -415,26 +409,20 @@ class Signer:
     """Submits for nodes.
 
     Args:
-        config: the contract, its confirmation, and the bounds on fees.
-        caller: of the chain.
-        make_wallet: the account's wallet over a Caller.
-        audit: the log, whose lines say what is out.
+        ledger: all of these lines so far.
     """
 
     def __init__(
-        self,
-        config: ChainConfig,
-        caller: Rpc,
-        make_wallet: Callable[[RpcCaller], Wallet],
-        audit: AuditLog,
-        ledger: SignerLedger,
+        self, config: ChainConfig, caller: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
     ) -> None:
         self._config = config
         self._caller = caller
         self._chain = Ethereum(caller)
         self._audit = audit
         self._ledger = ledger
-        self._wallet = make_wallet(NonceCaller(caller, ledger.held))
+        budget = Budget(config.fees)
+        budget.restore(*ledger.spent)
+        self._wallet = wallet_of(config, NonceCaller(caller, ledger.held), account, budget)
         self._coordinator = Coordinator(caller, config.contract)
         self._blocks = Blocks(caller, config.contract)
         self._turns = asyncio.Lock()
@@ -474,8 +462,10 @@ class Signer:
             entry = self._ledger.find(command.submission)
             if entry is not None and (again := await self._again(entry, command)):
                 return again
-            if command.kind == "register" and await self._is_ours(asked.peer):
-                return ""
+            if command.kind == "register":
+                owner = await self._coordinator.eoa(asked.peer)
+                if owner.lower() == self.account.lower():
+                    return ""
             return await self._begin(asked, command)
 
     @asynccontextmanager
@@ -526,7 +516,7 @@ class Signer:
             raise SignerBusy(f"{OPEN_MAX} submissions wait for the chain already")
         for _ in range(TRIES):
             prepared = await self._prepare(asked, command)
-            self._sign(asked, command, prepared)
+            self._sign(command, asked.peer, prepared, asked)
             if (hash := await self._send_first(command, asked.peer, prepared)) is not None:
                 return hash
         raise ChainError(
@@ -618,7 +608,8 @@ class Signer:
             entry.trouble = str(error)
 
     async def _attend(self, entry: SignedEntry, confirmed: int) -> None:
-        await self._follow(entry, resend=self._due(entry))
+        sent_at = self._sent_at.get(entry.submission, -1e9)
+        await self._follow(entry, resend=monotonic() - sent_at > RESEND_S)
         if self._ledger.find(entry.submission) is not entry:
             return
         if entry.mined is not None:
@@ -627,9 +618,6 @@ class Signer:
                 self._sent_at.pop(entry.submission, None)
         elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
             await self._replace(entry)
-
-    def _due(self, entry: SignedEntry) -> bool:
-        return monotonic() - self._sent_at.get(entry.submission, -1e9) > RESEND_S
 
     async def _follow(self, entry: SignedEntry, resend: bool) -> None:
         """Write down what became of a submission; where it is still waiting, send the same bytes again."""
@@ -664,12 +652,8 @@ class Signer:
             raise ChainError("the bounds on fees allow no transaction now")
         log.warning("%s: another program took nonce %d of %s", entry.submission, entry.attempts[-1].nonce, self.account)
         entry.dead_looks = 0
-        self._sign(None, entry.command, prepared, entry.peer)
+        self._sign(entry.command, entry.peer, prepared)
         await self._resend(entry)
-
-    async def _is_ours(self, peer: str) -> bool:
-        """Whether the contract has the peer under this account."""
-        return (await self._coordinator.eoa(peer)).lower() == self.account.lower()
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
         if not fate.succeeded:
@@ -703,7 +687,7 @@ class Signer:
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
             return
-        self._sign(None, entry.command, prepared, entry.peer)
+        self._sign(entry.command, entry.peer, prepared)
         await self._resend(entry)
 
     async def _send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
@@ -722,13 +706,9 @@ class Signer:
 
     # --- the audit log ---
 
-    def _sign(self, asked: SignerRequest | None, command: Submit, prepared: Prepared, peer: str = "") -> None:
-        said = {"hash": prepared.hash, "nonce": prepared.nonce, "fee_wei": prepared.fee_wei}
-        said["cost_wei"] = prepared.cost_wei
-        self._write(
-            "signed", command, peer or (asked.peer if asked else ""), asked, raw="0x" + prepared.raw.hex(), **said
-        )
-
+    def _sign(self, command: Submit, peer: str, prepared: Prepared, asked: SignerRequest | None = None) -> None:
+        said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
+        self._write("signed", command, peer, asked, raw="0x" + prepared.raw.hex(), **said)
         self._signed.set()
 
     def _end(self, command: Submit, peer: str, code: str, reason: str) -> None:

@@ -20,9 +20,8 @@ from swarmd import http_server
 from swarmd.bounds import DECODE_ERRORS, Integer, RateLimiter
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.endpoints import Rpc, read_urls
-from swarmd.chain.fees import Budget
 from swarmd.chain.keystore import load_account
-from swarmd.chain.senders import DYNAMIC_FEE, wallet_of
+from swarmd.chain.senders import DYNAMIC_FEE
 from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest, now
 from swarmd.config import ChainConfig
 from swarmd.errors import (
@@ -91,12 +90,7 @@ class Access(NamedTuple):
 
 
 class SignerApp:
-    """The signer's HTTP application: checks requests and hands them to the signer.
-
-    Args:
-        signer: brings the submissions about.
-        access: who may ask.
-    """
+    """The signer's HTTP application: checks requests and hands them to the signer."""
 
     def __init__(self, signer: Signer, access: Access) -> None:
         self._signer = signer
@@ -273,12 +267,7 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
             ledger.apply(line)
             rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
         audit.lines.clear()
-        budget = Budget(order.chain.fees)
-        budget.restore(*ledger.spent)
-        yield (
-            Signer(order.chain, rpc, lambda caller: wallet_of(order.chain, caller, account, budget), audit, ledger),
-            audit,
-        )
+        yield Signer(order.chain, rpc, account, audit, ledger), audit
     finally:
         audit.close()
 

@@ -6,8 +6,7 @@ The contract keeps sums and, in some versions, boards; its events are the same i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from copy import copy
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import msgspec
@@ -34,27 +33,22 @@ class PeerStanding(msgspec.Struct, frozen=True):
     votes: int = 0  # ballots that it cast
 
 
-class _Count:
+class _Count(msgspec.Struct):
     """What one peer has so far."""
 
-    __slots__ = ("account", "reward", "rounds", "stages", "votes", "wins")
-
-    def __init__(self) -> None:
-        self.account = ""
-        self.reward = self.stages = self.wins = self.votes = 0
-        self.rounds: set[int] = set()
+    account: str = ""
+    reward: int = 0
+    stages: int = 0
+    wins: int = 0
+    votes: int = 0
+    rounds: set[int] = set()
 
     def copy(self) -> _Count:
-        made = copy(self)
-        made.rounds = set(self.rounds)
-        return made
+        return msgspec.structs.replace(self, rounds=set(self.rounds))
 
     @classmethod
     def of(cls, kept: KeptCount) -> _Count:
-        made = cls()
-        made.account, made.reward, made.rounds = kept.account, int(kept.reward), set(kept.rounds)
-        made.stages, made.wins, made.votes = kept.stages, kept.wins, kept.votes
-        return made
+        return cls(kept.account, int(kept.reward), kept.stages, kept.wins, kept.votes, set(kept.rounds))
 
     def keep(self, peer: str) -> KeptCount:
         rounds = tuple(sorted(self.rounds))
@@ -116,11 +110,7 @@ class ChainStandings:
         return self._open[-1].block.number if self._open else self._sealed_to
 
     def apply(self, event: ChainBlock | ChainReorged) -> None:
-        """Add a block, or take back those above a fork.
-
-        Raises:
-            ChainError: blocks are to be taken back that have been added up for good.
-        """
+        """Add a block, or take back those above a fork. Raises ChainError where they were added up for good."""
         if isinstance(event, ChainReorged):
             self._drop_above(event.fork.number)
         else:
@@ -166,36 +156,15 @@ def rank(standings: Iterable[PeerStanding], by: Order = "reward") -> list[PeerSt
 
 def _count(counts: _Counts, logs: Iterable[AnyChainLog]) -> None:
     for log in logs:
-        add = _ADDERS.get(type(log))
-        if add is not None:
-            add(counts, log)
-
-
-def _of(counts: _Counts, peer: str, account: str = "") -> _Count:
-    count = counts.setdefault(peer, _Count())
-    count.account = count.account or account
-    return count
-
-
-def _add_registration(counts: _Counts, log: RegistrationLog) -> None:
-    _of(counts, log.peer, log.account)
-
-
-def _add_reward(counts: _Counts, log: RewardLog) -> None:
-    count = _of(counts, log.peer, log.account)
-    count.reward += int(log.reward)
-    count.stages += 1
-    count.rounds.add(log.round)
-
-
-def _add_vote(counts: _Counts, log: VoteLog) -> None:
-    _of(counts, log.peer, log.account).votes += 1
-    for winner in log.winners:
-        _of(counts, winner).wins += 1
-
-
-_ADDERS: dict[type, Callable[..., None]] = {
-    RegistrationLog: _add_registration,
-    RewardLog: _add_reward,
-    VoteLog: _add_vote,
-}
+        if not isinstance(log, RegistrationLog | RewardLog | VoteLog):
+            continue
+        count = counts.setdefault(log.peer, _Count())
+        count.account = count.account or log.account
+        if isinstance(log, RewardLog):
+            count.reward += int(log.reward)
+            count.stages += 1
+            count.rounds.add(log.round)
+        elif isinstance(log, VoteLog):
+            count.votes += 1
+            for winner in log.winners:
+                counts.setdefault(winner, _Count()).wins += 1

@@ -8,12 +8,14 @@ follows from `Submit` and the chain, and this process may be killed at any point
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
+from cachetools import FIFOCache
 from msgspec.structs import replace
 
+from swarmd.chain.fees import Budget
 from swarmd.chain.ports import (
     AccountPort,
-    BlockReader,
     ConfirmedBlock,
     ContractReader,
     NotThere,
@@ -21,8 +23,9 @@ from swarmd.chain.ports import (
     is_on_chain,
 )
 from swarmd.chain.senders import Fate, Mined, Sender
+from swarmd.chain.watcher import Watcher
 from swarmd.config import ChainConfig
-from swarmd.core.commands import Broadcast, Submit
+from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import (
     CommandFailed,
     SubmissionConfirmed,
@@ -45,6 +48,7 @@ from swarmd.errors import (
 )
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
+from swarmd.worker.ports import TaskStarter
 from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
@@ -52,6 +56,7 @@ TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
 REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten, and it is asked once more
 
 Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
+log = get_logger(__name__)
 
 
 class ContractRefusal(Value, frozen=True):
@@ -66,18 +71,16 @@ class SubmissionResolver:
     """Decides what the chain's state, or a revert, means for a submission.
 
     Args:
-        coordinator: the contract.
-        blocks: of its chain.
-        peer: this node's peer id.
         account: that submissions come from, empty while unknown: then what is there counts as ours.
     """
 
-    def __init__(self, coordinator: ContractReader, blocks: BlockReader, peer: str, account: str) -> None:
+    def __init__(self, coordinator: ContractReader, peer: str, account: str) -> None:
         self._coordinator = coordinator
-        self._blocks = blocks
+        self._blocks = coordinator.blocks
         self._peer = peer
         self._account = account
-        self._refused_once: dict[Name, BlockRef] = {}  # with the head at which it was not too early
+        # With the head at which it was not too early.
+        self._refused_once: FIFOCache[Name, BlockRef] = FIFOCache(REFUSED_ONCE_MAX)
         self._looks: dict[SubmissionKind, Callable[[Submit], Awaitable[bool | ContractRefusal]]] = {
             "register": self._registered,
             "reward": self._rewarded,
@@ -86,11 +89,7 @@ class SubmissionResolver:
         }
 
     async def look(self, command: Submit) -> bool | ContractRefusal:
-        """Whether the chain has it; a refusal where it can never have it from us.
-
-        Raises:
-            ChainError: this cannot be told now.
-        """
+        """Whether the chain has it; a refusal where it can never have it from us. Raises ChainError: not known now."""
         return await self._looks[command.kind](command)
 
     async def _registered(self, command: Submit) -> bool | ContractRefusal:
@@ -107,16 +106,12 @@ class SubmissionResolver:
 
     async def _advanced(self, command: Submit) -> bool | ContractRefusal:
         """A step leaves no name behind: that the contract is further says only that somebody made it."""
-        place = await self._place()
+        place, _ = await self._place_and_head()
         if place < (command.round, command.stage):
             raise self._behind(command, place)
         if place > (command.round, command.stage):
             return ContractRefusal("moved-on", f"the contract is at round {place[0]} stage {place[1]} already")
         return False
-
-    async def _place(self) -> tuple[int, int]:
-        """Round and stage of the head."""
-        return (await self._place_and_head())[0]
 
     async def _place_and_head(self) -> tuple[tuple[int, int], BlockRef]:
         """Round and stage of one block, and that block: read one after the other, they might be of two."""
@@ -140,11 +135,7 @@ class SubmissionResolver:
         )
 
     async def judge(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
-        """As `look`, after the contract has refused it: either it is there, or never will be.
-
-        Raises:
-            ChainError: the reason may pass.
-        """
+        """As `look`, after the contract has refused it: it is there, or never will be. ChainError: this may pass."""
         seen = await self.look(command)
         if seen:
             return seen
@@ -171,14 +162,9 @@ class SubmissionResolver:
             raise self._behind(command, place)
         known = self._refused_once.pop(name, None)
         if known is None or not await is_on_chain(self._blocks, known):
-            self._remember(name, head)
+            self._refused_once[name] = head
             where = f"round {place[0]} stage {place[1]}"
             raise ChainError(f"{error.message}; the contract is at {where} by now, so it is asked again")
-
-    def _remember(self, name: Name, head: BlockRef) -> None:
-        self._refused_once[name] = head
-        if len(self._refused_once) > REFUSED_ONCE_MAX:
-            del self._refused_once[next(iter(self._refused_once))]
 
     async def _judge_ownership(self, error: ContractRefused) -> bool | ContractRefusal:
         owner = await self._coordinator.eoa(self._peer)
@@ -323,240 +309,6 @@ def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
     return list(kept.values())
 
 
-log = get_logger(__name__)
-
-
-class SubmissionReporter:
-    """Notes what became of a submission, and tells it.
-
-    Args:
-        emit: takes the facts.
-        forget: is called with a submission that comes to its end here.
-        runtime: the clock.
-    """
-
-    def __init__(self, emit: EventSink, forget: Callable[[TrackedSubmission], None], runtime: Runtime = LOOP) -> None:
-        self._emit = emit
-        self._forget = forget
-        self._runtime = runtime
-
-    def prepared(self, following: TrackedSubmission, attempt: Prepared) -> None:
-        """The next attempt waits to be in the log."""
-        following.add(attempt, self._runtime.now())
-        self._emit(SubmissionPrepared(following.submission, attempt))
-
-    def sent(self, following: TrackedSubmission, attempt: Prepared, name: str) -> None:
-        """An attempt was taken; told once in a process's life."""
-        if following.mark_sent(attempt):
-            self._emit(SubmissionSent(following.submission, name))
-
-    def included(self, following: TrackedSubmission, block: BlockRef, hash: str) -> None:
-        """Report that the submission was mined in `block`."""
-        following.include(block, hash)
-        self._emit(SubmissionIncluded(following.submission, block, hash))
-
-    def confirmed(self, following: TrackedSubmission, block: BlockRef) -> None:
-        """Report that the submission's block is at the confirmed depth."""
-        self._emit(SubmissionConfirmed(following.submission, block))
-        self._forget(following)
-
-    def refused(self, following: TrackedSubmission, refusal: ContractRefusal) -> None:
-        """The contract will never take it."""
-        self._emit(SubmissionRefused(following.submission, refusal.code, refusal.reason, refusal.permanent))
-        self._forget(following)
-
-    def lost(self, following: TrackedSubmission, reason: str) -> None:
-        """No attempt can be mined any more."""
-        self._emit(SubmissionLost(following.submission, reason))
-        self._forget(following)
-
-    def failed(self, following: TrackedSubmission, reason: str) -> None:
-        """It is given back, and will come again."""
-        log.info("%s: %s", following.command.id, reason)
-        self._emit(CommandFailed(following.command.id, reason))
-        self._forget(following)
-
-    def troubled(self, following: TrackedSubmission, reason: str) -> None:
-        """Something failed, but it may be under way: it is looked after here all the same."""
-        log.info("%s: %s", following.command.id, reason)
-        self._emit(CommandFailed(following.command.id, reason))
-
-
-class Broadcaster:
-    """Signs and sends attempts, each only after it is in the log, and replaces those that are stuck.
-
-    Args:
-        peer: this node's peer id.
-        sender: what they go out through.
-        verdicts: what to think of a refusal.
-        blocks: of the chain.
-        telling: of the facts.
-        patience_s: how long an attempt may be without a result.
-        runtime: the clock.
-    """
-
-    def __init__(
-        self,
-        peer: str,
-        sender: Sender,
-        verdicts: SubmissionResolver,
-        blocks: BlockReader,
-        telling: SubmissionReporter,
-        patience_s: float,
-        runtime: Runtime = LOOP,
-    ) -> None:
-        self._peer = peer
-        self._sender = sender
-        self._verdicts = verdicts
-        self._blocks = blocks
-        self._tell = telling
-        self._patience_s = patience_s
-        self._runtime = runtime
-        self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
-
-    def resume(self, following: TrackedSubmission) -> None:
-        """Continue attempts of an earlier process, which may still be pending; wait if their fate is unknown."""
-        if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
-            following.pushed_at = self._runtime.now()
-        self._unsent.discard(following.submission)
-
-    async def prepare(self, following: TrackedSubmission) -> None:
-        """Make the first attempt of this life."""
-        try:
-            prepared = await self._sender.prepare(self._peer, following.command, following.attempts)
-        except ContractRefused as error:
-            await self._end_refused(following, error)
-            return
-        if prepared is None:
-            raise ChainError("the bounds of chain.fees leave no price for it")
-        self._tell.prepared(following, prepared)
-
-    async def push(self, following: TrackedSubmission) -> None:
-        """Have the newest attempt that may leave under way, and make a dearer one when it is stuck."""
-        following.was_alive = True
-        since = self._runtime.now() - self._patience_s
-        if following.is_held_back(since):
-            self._tell.prepared(following, following.attempts[-1])
-        if following.is_stuck(since):
-            await self._bump_fee(following)
-        elif (prepared := following.released()) is not None:
-            await self._send(following, prepared)
-
-    async def _send(self, following: TrackedSubmission, prepared: Prepared) -> None:
-        if not self._sender.repeatable:
-            await self._send_once(following, prepared)
-        elif prepared.raw:
-            await self._hand_over(following, prepared)
-        elif not following.waits_for_log:
-            await self.prepare(following)  # it was confirmed once, and its bytes are kept no longer
-
-    async def _hand_over(self, following: TrackedSubmission, prepared: Prepared) -> bool:
-        """Send an attempt; False where the contract, or the endpoint, refused it."""
-        try:
-            name = await self._sender.send(self._peer, following.command, prepared)
-        except ContractRefused as error:
-            await self._end_refused(following, error)
-            return False
-        except RpcRefused as error:
-            if following.pushed_at is None:  # not taken as it is signed, for want of gas, say: in time another one is
-                following.pushed_at = self._runtime.now()
-                self._tell.troubled(following, str(error))
-            if not following.was_sent:
-                following.unwanted.add(prepared.hash)
-            return False
-        if following.pushed_at is None or prepared.hash in following.unwanted:
-            following.pushed_at = self._runtime.now()
-        following.unwanted.discard(prepared.hash)
-        if name is not None:
-            self._tell.sent(following, prepared, name)
-        return True
-
-    async def _send_once(self, following: TrackedSubmission, prepared: Prepared) -> None:
-        if following.pushed_at is not None:
-            return
-        try:
-            await self._hand_over(following, prepared)
-        except EndpointFailed as error:
-            following.pushed_at = self._runtime.now()  # it may have arrived all the same
-            self._tell.troubled(following, str(error))
-        except ChainError:
-            self._unsent.add(following.submission)
-            raise
-
-    async def _bump_fee(self, following: TrackedSubmission) -> None:
-        """Replace a stuck attempt: by a dearer one, or by nothing where the contract would not take it any more."""
-        if not self._sender.repeatable:
-            self._unsent.add(following.submission)
-            raise ChainError(f"the chain does not have it {self._patience_s:g} s after the signer proxy was asked")
-        following.pushed_at = self._runtime.now()
-        if following.withdrawn:
-            await self.withdraw(following)
-            return
-        try:
-            prepared = await self._sender.prepare(self._peer, following.command, list_replaced(following))
-        except ContractRefused:
-            await self.withdraw(following)
-            return
-        except EndpointFailed:
-            raise
-        except ChainError as error:
-            log.warning("%s is stuck: %s", following.submission, error)
-            prepared = None
-        await self._replace(following, prepared)
-
-    async def withdraw(self, following: TrackedSubmission) -> None:
-        """Have nothing mined in the place of what is under way."""
-        following.withdrawn = True
-        await self._replace(following, await self._sender.withdraw(list_replaced(following)))
-
-    async def _replace(self, following: TrackedSubmission, prepared: Prepared | None) -> None:
-        """Tell the next attempt; where there can be none, send again what was sent.
-
-        Of each nonce one: the endpoints may have forgotten the lowest, and no other comes up before it.
-        """
-        if prepared is not None:
-            self._tell.prepared(following, prepared)
-            return
-        log.warning("%s is stuck at the highest price that chain.fees allows", following.submission)
-        for each in following.released_by_nonce():
-            if not await self._hand_over(following, each):
-                return
-
-    # --- what the contract says to it ---
-
-    async def _end_refused(self, following: TrackedSubmission, error: ContractRefused) -> None:
-        """The contract would not take the attempt."""
-        verdict = await self._verdicts.judge(following.command, error)
-        if isinstance(verdict, ContractRefusal):
-            self._tell.refused(following, verdict)
-        else:
-            await self.include_here(following)
-
-    async def include_here(self, following: TrackedSubmission) -> None:
-        """The contract has it: the head, read after the contract, is no earlier than the block that brought it."""
-        self._tell.included(following, await self._blocks.head(), "")
-
-    async def end_reverted(self, following: TrackedSubmission, mined: Mined) -> None:
-        """It was mined and reverted, so its nonce is spent."""
-        try:
-            await self._sender.explain(self._peer, following.command, mined)
-        except ContractRefused as error:
-            await self._judge_reverted(following, error)
-            return
-        self._tell.lost(following, f"it was reverted in block {mined.block.number}")
-
-    async def _judge_reverted(self, following: TrackedSubmission, error: ContractRefused) -> None:
-        if error.code in TOO_EARLY:  # in that block, which says nothing of now: the contract is asked again
-            self._tell.lost(following, error.message)
-            return
-        try:
-            await self._end_refused(following, error)
-        except EndpointFailed:
-            raise
-        except ChainError as passing:
-            self._tell.lost(following, str(passing))
-
-
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again
 IDLE_S = 5.0  # everything is looked at again after so long without a new head
 HELD_S = 60.0  # what the day's budget has no room for is looked at again after so long
@@ -566,15 +318,7 @@ DEAD_LOOKS = 2  # an attempt is gone when two looks find it so: endpoints do not
 class Submitter:
     """Follows submissions from their order until they are confirmed, refused, lost or given back.
 
-    Args:
-        config: patience, and who moves the contract on.
-        peer: this node's peer id.
-        coordinator: the contract.
-        accounts: of its chain.
-        sender: what they go out through.
-        confirmed: gives the number of the last block that counts as confirmed.
-        emit: takes the facts.
-        runtime: the clock, and what wakes.
+    Attempts are signed and sent each only after they are in the log, and replaced when they are stuck.
     """
 
     def __init__(
@@ -589,6 +333,7 @@ class Submitter:
         runtime: Runtime = LOOP,
     ) -> None:
         self._config = config
+        self._peer = peer
         self._accounts = accounts
         self._sender = sender
         self._confirmed = confirmed
@@ -596,9 +341,8 @@ class Submitter:
         self._following: dict[str, TrackedSubmission] = {}
         self._runtime = runtime
         self._blocks = coordinator.blocks
-        self._verdicts = SubmissionResolver(coordinator, self._blocks, peer, sender.account)
-        self._tell = SubmissionReporter(emit, self._forget, runtime)
-        self._way = Broadcaster(peer, sender, self._verdicts, self._blocks, self._tell, config.fees.stuck_s, runtime)
+        self._verdicts = SubmissionResolver(coordinator, peer, sender.account)
+        self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
         self._woken = runtime.signal()
         self._depth: int | None = None  # in this round of looks: the last confirmed block,
         self._hashes: dict[int, str] = {}  # and the chain's blocks by number, read after it
@@ -623,7 +367,7 @@ class Submitter:
             self._emit(CommandFailed(command.id, f"{FOLLOWED_MAX} submissions are looked after already"))
         else:
             following = self._following[command.submission] = TrackedSubmission(command)
-            self._way.resume(following)
+            self._resume(following)
 
     def _forget(self, following: TrackedSubmission) -> None:
         self._following.pop(following.submission, None)
@@ -635,14 +379,12 @@ class Submitter:
     async def run(self) -> None:
         """Check all tracked submissions until cancelled. Raises nothing that an endpoint can bring about."""
         while True:
-            await self._woken.wait(self._pause_s())
+            pause_s = min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
+            await self._woken.wait(pause_s)
             self._depth = None
             self._hashes.clear()
             for following in list(self._following.values()):
                 await self._look_after(following)
-
-    def _pause_s(self) -> float | None:
-        return min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
 
     async def _look_after(self, following: TrackedSubmission) -> None:
         try:
@@ -654,7 +396,7 @@ class Submitter:
             raise
         except Exception as error:
             log.exception("%s failed", following.command.id)
-            self._tell.failed(following, f"{type(error).__name__}: {error}")
+            self._tell_failed(following, f"{type(error).__name__}: {error}")
 
     async def _check_funds(self, following: TrackedSubmission) -> bool:
         """Forget what the account lacked once it has that much. Returns whether it lacks nothing any more."""
@@ -672,14 +414,14 @@ class Submitter:
             log.debug("%s: %s", following.command.id, error)
         elif isinstance(error, AccountPoor) and following.command.kind != "advance":
             following.needed_wei = error.needed_wei
-            self._tell.troubled(following, str(error))
+            self._tell_troubled(following, str(error))
         elif isinstance(error, BudgetSpent) and following.command.kind != "advance":
             following.held_until = self._runtime.now() + HELD_S
-            self._tell.troubled(following, str(error))
+            self._tell_troubled(following, str(error))
         elif following.block is not None or (isinstance(error, EndpointFailed) and following.attempts):
             log.info("%s: %s", following.command.id, error)
         else:
-            self._tell.failed(following, str(error))
+            self._tell_failed(following, str(error))
 
     # --- one look ---
 
@@ -688,16 +430,16 @@ class Submitter:
             return
         fate: Fate = await self._sender.trace(following.attempts) if following.attempts else "gone"
         if isinstance(fate, Mined) and fate.succeeded:
-            self._tell.included(following, fate.block, fate.hash)
+            self._tell_included(following, fate.block, fate.hash)
             return
         seen = await self._verdicts.look(following.command)
         if seen is True:
-            await self._way.include_here(following)
+            await self._include_here(following)
         elif isinstance(seen, ContractRefusal):
             await self._end_unwanted(following, seen, fate)
         elif fate == "waiting":
             following.dead_looks = 0
-            await self._way.push(following)
+            await self._push(following)
         elif isinstance(fate, Mined) or following.count_missing(DEAD_LOOKS):
             await self._replace_dead(following, fate)
 
@@ -706,25 +448,25 @@ class Submitter:
         if not following.was_alive:
             await self._begin(following)
         elif isinstance(fate, Mined):
-            await self._way.end_reverted(following, fate)
+            await self._end_reverted(following, fate)
         else:
-            self._tell.lost(following, "another transaction took the nonce")
+            self._tell_lost(following, "another transaction took the nonce")
 
     async def _begin(self, following: TrackedSubmission) -> None:
         refusal = _unsignable(following.command)
         if refusal is not None:
-            self._tell.refused(following, refusal)
+            self._tell_refused(following, refusal)
         else:
-            await self._way.prepare(following)
+            await self._prepare(following)
 
     async def _end_unwanted(self, following: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
         """Refuse it, but not while an attempt is under way that could still be mined: its nonce must be spent first."""
         if refusal.permanent or fate != "waiting" or not await self._is_under_way(following):
-            self._tell.refused(following, refusal)
+            self._tell_refused(following, refusal)
         elif self._config.drive == "manager" and not following.withdrawn:
-            await self._way.withdraw(following)  # a manager's step asks nothing, and would be made from another stage
+            await self._withdraw(following)  # a manager's step asks nothing, and would be made from another stage
         else:
-            await self._way.push(following)
+            await self._push(following)
 
     async def _is_under_way(self, following: TrackedSubmission) -> bool:
         released = following.released()
@@ -747,9 +489,10 @@ class Submitter:
             following.drop()
             return False
         if following.is_unannounced:
-            self._tell.included(following, block, following.hash)
+            self._tell_included(following, block, following.hash)
         if deep:
-            self._tell.confirmed(following, block)
+            self._emit(SubmissionConfirmed(following.submission, block))
+            self._forget(following)
         return True
 
     async def _hash_at(self, number: int) -> str:
@@ -759,6 +502,183 @@ class Submitter:
             except NotThere:
                 self._hashes[number] = ""
         return self._hashes[number]
+
+    # --- attempts, each sent only after it is in the log ---
+
+    def _resume(self, following: TrackedSubmission) -> None:
+        """Continue attempts of an earlier process, which may still be pending; wait if their fate is unknown."""
+        if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
+            following.pushed_at = self._runtime.now()
+        self._unsent.discard(following.submission)
+
+    async def _prepare(self, following: TrackedSubmission) -> None:
+        """Make the first attempt of this life."""
+        try:
+            prepared = await self._sender.prepare(self._peer, following.command, following.attempts)
+        except ContractRefused as error:
+            await self._end_refused(following, error)
+            return
+        if prepared is None:
+            raise ChainError("the bounds of chain.fees leave no price for it")
+        self._tell_prepared(following, prepared)
+
+    async def _push(self, following: TrackedSubmission) -> None:
+        """Have the newest attempt that may leave under way, and make a dearer one when it is stuck."""
+        following.was_alive = True
+        since = self._runtime.now() - self._config.fees.stuck_s
+        if following.is_held_back(since):
+            self._tell_prepared(following, following.attempts[-1])
+        if following.is_stuck(since):
+            await self._bump_fee(following)
+        elif (prepared := following.released()) is not None:
+            await self._send(following, prepared)
+
+    async def _send(self, following: TrackedSubmission, prepared: Prepared) -> None:
+        if not self._sender.repeatable:
+            await self._send_once(following, prepared)
+        elif prepared.raw:
+            await self._hand_over(following, prepared)
+        elif not following.waits_for_log:
+            await self._prepare(following)  # it was confirmed once, and its bytes are kept no longer
+
+    async def _hand_over(self, following: TrackedSubmission, prepared: Prepared) -> bool:
+        """Send an attempt; False where the contract, or the endpoint, refused it."""
+        try:
+            name = await self._sender.send(self._peer, following.command, prepared)
+        except ContractRefused as error:
+            await self._end_refused(following, error)
+            return False
+        except RpcRefused as error:
+            if following.pushed_at is None:  # not taken as it is signed, for want of gas, say: in time another one is
+                following.pushed_at = self._runtime.now()
+                self._tell_troubled(following, str(error))
+            if not following.was_sent:
+                following.unwanted.add(prepared.hash)
+            return False
+        if following.pushed_at is None or prepared.hash in following.unwanted:
+            following.pushed_at = self._runtime.now()
+        following.unwanted.discard(prepared.hash)
+        if name is not None and following.mark_sent(prepared):
+            self._emit(SubmissionSent(following.submission, name))
+        return True
+
+    async def _send_once(self, following: TrackedSubmission, prepared: Prepared) -> None:
+        if following.pushed_at is not None:
+            return
+        try:
+            await self._hand_over(following, prepared)
+        except EndpointFailed as error:
+            following.pushed_at = self._runtime.now()  # it may have arrived all the same
+            self._tell_troubled(following, str(error))
+        except ChainError:
+            self._unsent.add(following.submission)
+            raise
+
+    async def _bump_fee(self, following: TrackedSubmission) -> None:
+        """Replace a stuck attempt: by a dearer one, or by nothing where the contract would not take it any more."""
+        if not self._sender.repeatable:
+            self._unsent.add(following.submission)
+            raise ChainError(
+                f"the chain does not have it {self._config.fees.stuck_s:g} s after the signer proxy was asked"
+            )
+        following.pushed_at = self._runtime.now()
+        if following.withdrawn:
+            await self._withdraw(following)
+            return
+        try:
+            prepared = await self._sender.prepare(self._peer, following.command, list_replaced(following))
+        except ContractRefused:
+            await self._withdraw(following)
+            return
+        except EndpointFailed:
+            raise
+        except ChainError as error:
+            log.warning("%s is stuck: %s", following.submission, error)
+            prepared = None
+        await self._replace(following, prepared)
+
+    async def _withdraw(self, following: TrackedSubmission) -> None:
+        """Have nothing mined in the place of what is under way."""
+        following.withdrawn = True
+        await self._replace(following, await self._sender.withdraw(list_replaced(following)))
+
+    async def _replace(self, following: TrackedSubmission, prepared: Prepared | None) -> None:
+        """Tell the next attempt; where there can be none, send again what was sent.
+
+        Of each nonce one: the endpoints may have forgotten the lowest, and no other comes up before it.
+        """
+        if prepared is not None:
+            self._tell_prepared(following, prepared)
+            return
+        log.warning("%s is stuck at the highest price that chain.fees allows", following.submission)
+        for each in following.released_by_nonce():
+            if not await self._hand_over(following, each):
+                return
+
+    # --- what the contract says to it ---
+
+    async def _end_refused(self, following: TrackedSubmission, error: ContractRefused) -> None:
+        """The contract would not take the attempt."""
+        verdict = await self._verdicts.judge(following.command, error)
+        if isinstance(verdict, ContractRefusal):
+            self._tell_refused(following, verdict)
+        else:
+            await self._include_here(following)
+
+    async def _include_here(self, following: TrackedSubmission) -> None:
+        """The contract has it: the head, read after the contract, is no earlier than the block that brought it."""
+        self._tell_included(following, await self._blocks.head(), "")
+
+    async def _end_reverted(self, following: TrackedSubmission, mined: Mined) -> None:
+        """It was mined and reverted, so its nonce is spent."""
+        try:
+            await self._sender.explain(self._peer, following.command, mined)
+        except ContractRefused as error:
+            await self._judge_reverted(following, error)
+            return
+        self._tell_lost(following, f"it was reverted in block {mined.block.number}")
+
+    async def _judge_reverted(self, following: TrackedSubmission, error: ContractRefused) -> None:
+        if error.code in TOO_EARLY:  # in that block, which says nothing of now: the contract is asked again
+            self._tell_lost(following, error.message)
+            return
+        try:
+            await self._end_refused(following, error)
+        except EndpointFailed:
+            raise
+        except ChainError as passing:
+            self._tell_lost(following, str(passing))
+
+    # --- what is told ---
+
+    def _tell_prepared(self, following: TrackedSubmission, attempt: Prepared) -> None:
+        """The next attempt waits to be in the log."""
+        following.add(attempt, self._runtime.now())
+        self._emit(SubmissionPrepared(following.submission, attempt))
+
+    def _tell_included(self, following: TrackedSubmission, block: BlockRef, hash: str) -> None:
+        following.include(block, hash)
+        self._emit(SubmissionIncluded(following.submission, block, hash))
+
+    def _tell_refused(self, following: TrackedSubmission, refusal: ContractRefusal) -> None:
+        """The contract will never take it."""
+        self._emit(SubmissionRefused(following.submission, refusal.code, refusal.reason, refusal.permanent))
+        self._forget(following)
+
+    def _tell_lost(self, following: TrackedSubmission, reason: str) -> None:
+        """No attempt can be mined any more."""
+        self._emit(SubmissionLost(following.submission, reason))
+        self._forget(following)
+
+    def _tell_failed(self, following: TrackedSubmission, reason: str) -> None:
+        """It is given back, and will come again."""
+        self._tell_troubled(following, reason)
+        self._forget(following)
+
+    def _tell_troubled(self, following: TrackedSubmission, reason: str) -> None:
+        """Something failed, but it may be under way: it is looked after here all the same."""
+        log.info("%s: %s", following.command.id, reason)
+        self._emit(CommandFailed(following.command.id, reason))
 
 
 def _unsignable(command: Submit) -> ContractRefusal | None:
@@ -771,3 +691,57 @@ def _unsignable(command: Submit) -> ContractRefusal | None:
         return None
     reason = f"the chain has one of this node of round {command.mark[0]} already: nothing older is signed"
     return ContractRefusal("below-mark", reason)
+
+
+class ChainAgent:
+    """Hands each order to whom it is for.
+
+    Args:
+        submitter: brings submissions about; None where this node submits nothing.
+        budget: of the account, None where nothing is signed here.
+        begin: runs a coroutine function beside whatever else runs.
+    """
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        submitter: Submitter | None,
+        budget: Budget | None,
+        emit: EventSink,
+        begin: TaskStarter,
+    ) -> None:
+        self._watcher = watcher
+        self._submitter = submitter
+        self._budget = budget
+        self._emit = emit
+        self._begin = begin
+        self._watching = False
+        if submitter is not None:
+            watcher.on_head = submitter.on_head
+
+    def run(self) -> None:
+        """Begin what goes on for ever."""
+        self._begin(self._watcher.membership.run)
+        if self._submitter is not None:
+            self._begin(self._submitter.run)
+
+    def take(self, command: Command) -> None:
+        """Take an order; what comes of it is told as facts."""
+        if isinstance(command, WatchChain):
+            self._watch(command)
+        elif isinstance(command, Submit | Broadcast) and self._submitter is not None:
+            self._submitter.take(command)
+        elif isinstance(command, Submit):
+            reason = 'chain.sender is "none": this node follows the chain and submits nothing'
+            self._emit(SubmissionRefused(command.submission, "follows-only", reason))
+        else:
+            self._emit(CommandFailed(command.id, "this is no command for the chain worker"))
+
+    def _watch(self, order: WatchChain) -> None:
+        if self._budget is not None:
+            self._budget.restore(order.spent_day, int(order.spent_wei))
+        if self._watching:
+            self._watcher.say_again()
+        else:
+            self._watching = True
+            self._begin(partial(self._watcher.run, order))

@@ -70,15 +70,14 @@ from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
+log = get_logger(__name__)
+
 
 class ChainRequirements:
     """One node's expectations of a chain and a contract.
 
     Args:
-        config: of the chain.
         stages: that a round must have.
-        peer: this node's peer id.
-        coordinator: the contract.
 
     Attributes:
         extensions: of the contract, as they were told last; None before.
@@ -167,8 +166,6 @@ FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
 CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
 
-log = get_logger(__name__)
-
 
 class MembershipReader:
     """Observes the allow-list: at the start, and whenever a change is confirmed.
@@ -176,11 +173,7 @@ class MembershipReader:
     The list is read only once the swarm is closed, for until then nobody asks for it.
 
     Args:
-        blocks: to read the logs from.
-        coordinator: the contract.
         from_block: in which it was created.
-        emit: takes the facts.
-        runtime: the clock, and what wakes.
     """
 
     def __init__(
@@ -289,9 +282,7 @@ class OwnLogs:
 
     Args:
         shards: of the swarm; where it has none, the entries of all are read.
-        contract: counts a stage's rewards.
         account: that this node submits from; while it is empty, rewards and votes of all accounts are read.
-        emit: takes the counts.
     """
 
     def __init__(self, shards: int, contract: ContractReader, account: AccountSource, emit: EventSink) -> None:
@@ -332,13 +323,7 @@ STILL_S = 1800.0  # without a further final block before that is told; Ethereum 
 
 
 class Finality:
-    """Knows the last block that counts as confirmed.
-
-    Args:
-        config: says what counts.
-        blocks: of the chain.
-        runtime: the clock.
-    """
+    """Knows the last block that counts as confirmed."""
 
     def __init__(self, config: ChainConfig, blocks: BlockReader, runtime: Runtime = LOOP) -> None:
         self._config = config
@@ -391,6 +376,7 @@ DEGRADED_AFTER = 3  # looks in vain, one after another
 ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
 PAUSE = Backoff(0.25, 4.0)  # after a look that failed
 LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
+AGAIN_S = 300.0  # from one look for extensions to the next
 STALE_S = 60.0  # without a new block before endpoints are compared
 
 
@@ -409,18 +395,7 @@ ReachListener = Callable[[Reach], None]
 
 
 class Watcher:
-    """Reads one contract's logs block by block and reports them as facts, also across reorganisations.
-
-    Args:
-        config: endpoints, depth and the like.
-        terms: what the chain must be like, and how it stands.
-        endpoints: the endpoints as such.
-        heads: tells when it is worth looking.
-        emit: takes the facts.
-        account: gives the account that submissions come from, empty while nobody knows.
-        runtime: the clock.
-        decode: what a log entry says.
-    """
+    """Reads one contract's logs block by block and reports them as facts, also across reorganisations."""
 
     def __init__(
         self,
@@ -663,39 +638,23 @@ class Watcher:
             Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up)
         )
 
+    # --- what the contract was told to lack ---
 
-AGAIN_S = 300.0
-
-
-class ExtensionsCheck:
-    """Looks now and then whether the contract has what it was told to lack.
-
-    Args:
-        terms: how it was told to stand.
-        watcher: tells it again.
-        runtime: the clock.
-    """
-
-    def __init__(self, terms: ChainRequirements, watcher: Watcher, runtime: Runtime = LOOP) -> None:
-        self._terms = terms
-        self._watcher = watcher
-        self._runtime = runtime
-
-    async def run(self) -> None:
-        """Look at intervals until cancelled."""
+    async def watch_extensions(self) -> None:
+        """Look now and then, until cancelled, whether the contract has the extensions that it was told to lack."""
         while True:
             await self._runtime.sleep(AGAIN_S)
-            await self.look()
+            await self.look_for_extensions()
 
-    async def look(self) -> None:
+    async def look_for_extensions(self) -> None:
         """Ask a contract that was told to have none; where it has some after all, have that told."""
         if self._terms.extensions != 0:
             return
         try:
             found = await self._terms.coordinator.extensions()
-        except SwarmdError as error:  # of another chain too: that is for the watcher to judge
+        except SwarmdError as error:  # of another chain too: that is for `run` to judge
             log.debug("whether the contract has extensions is not known: %s", error.message)
             return
         if found:
             log.warning("the contract has extensions, of which an endpoint knew nothing before")
-            self._watcher.say_again()
+            self.say_again()

@@ -14,15 +14,14 @@ from time import monotonic
 
 import anyio
 
-from swarmd.chain.agent import ChainAgent
 from swarmd.chain.blocks import Heads
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Funds
 from swarmd.chain.senders import Sender, make_sender
-from swarmd.chain.submitter import Submitter
-from swarmd.chain.watcher import ChainRequirements, ExtensionsCheck, Reach, ReachListener, Watcher
+from swarmd.chain.submitter import ChainAgent, Submitter
+from swarmd.chain.watcher import ChainRequirements, Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.logger import get_logger
@@ -38,14 +37,7 @@ log = get_logger(__name__)
 
 
 class ChainService:
-    """Carries out the daemon's chain commands: watching and submitting.
-
-    Args:
-        config: the node's.
-        chain: the part of it on the chain.
-        start: the first frame.
-        outbox: takes facts and progress.
-    """
+    """Carries out the daemon's chain commands: watching and submitting."""
 
     def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
         paths = NodeDirectory(Path(start.data_dir))
@@ -64,7 +56,6 @@ class ChainService:
             lambda: sender.account if sender else "",
         )
         self.watcher.on_progress = throttled(self._report)
-        self._extensions = ExtensionsCheck(terms, self.watcher)
         self._budget = sender.budget if sender is not None else None
         self._submitter = None if sender is None else self._make_submitter(chain, start.peer, sender)
         account = sender.account if sender is not None else ""
@@ -82,7 +73,7 @@ class ChainService:
                 agent = ChainAgent(self.watcher, self._submitter, self._budget, self._outbox.observe, tasks.start_soon)
                 agent.run()
                 tasks.start_soon(self._heads.run)
-                tasks.start_soon(self._extensions.run)
+                tasks.start_soon(self.watcher.watch_extensions)
                 if self.funds is not None:
                     tasks.start_soon(self.funds.run)
                 async for message in inbox:

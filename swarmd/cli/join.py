@@ -33,7 +33,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.paths import quoted
-from swarmd.swarms.file import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of
 
 if TYPE_CHECKING:

@@ -250,7 +250,7 @@ def _change_members(
         if open is not None:
             receipts.append(await operator.set_open(orders, coordinator, open))
         receipts += await operator.allow_peers(orders, coordinator, added)
-        receipts += await operator.disallow_peers(orders, coordinator, removed)
+        receipts += await operator.allow_peers(orders, coordinator, removed, allow=False)
         _tell(*receipts)
         if await coordinator.membership_open() and not open:
             typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")

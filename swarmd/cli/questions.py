@@ -14,8 +14,9 @@ from typing import Any
 import typer
 
 from swarmd.errors import ManifestError, SwarmError
-from swarmd.swarms.file import DOWNLOAD_BYTES_MAX, SOURCE_KEYS, is_hub_id, keep_dataset, source_of
+from swarmd.swarms.file import is_hub_id, keep_dataset, source_of
 from swarmd.swarms.jsonl import load_rows
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import SUFFIX, questions_of
 
 WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
@@ -35,7 +36,8 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     source = str(options.get("dataset", ""))
     if is_hub_id(source) and not (home / source).exists():
         return shared
-    return {key: value for key, value in shared.items() if key not in SOURCE_KEYS}  # it leads nowhere elsewhere
+    source_keys = DatasetSource.__struct_fields__  # which lead nowhere elsewhere
+    return {key: value for key, value in shared.items() if key not in source_keys}
 
 
 def _refuse_other_files(named: object, home: Path) -> None:

@@ -332,7 +332,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     rejected: tuple[tuple[str, int], ...] = ()  # peers' groups refused by the trainer: (reason, count)
     held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
-    scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
+    scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.plan`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
 

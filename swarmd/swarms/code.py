@@ -28,7 +28,6 @@ from swarmd.logger import get_logger
 from swarmd.plugin import (
     Material,
     Message,
-    Plan,
     Question,
     Reference,
     Sandbox,
@@ -50,6 +49,7 @@ from swarmd.plugin import (
 from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, narrow, tell_cuts
+from swarmd.swarms.plan import CORRECT, SplitPlan
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING, TAGS
 
@@ -69,6 +69,7 @@ _BLOCK = re.compile(
     re.DOTALL,
 )
 _FENCE = re.compile(r"```(?:python3?|py)?[ \t]*\r?\n(.*?)```", re.DOTALL)
+log = get_logger(__name__)
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -175,14 +176,11 @@ REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its pr
 KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
 RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
 
-log = get_logger(__name__)
-
 
 class Executions:
     """Runs programs, and remembers what came of them. Safe to use from several threads.
 
     Args:
-        sandbox: where they run.
         own_s: seconds that `run` may spend in one stage, those of programs side by side added up.
         rerun_s: the same of `verify` for all peers together, an even share for each; own groups have as much as a peer.
 
@@ -367,16 +365,14 @@ MIXTURE = (
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
 AUTHOR = "swarmd-author"  # in a question's entry: who answers it
-CORRECT = 0.99  # accuracy from which an answer counts as right
 
 
-class CodePlan(Plan):
+class CodePlan(SplitPlan):
     """Problems solved with programs that run in a sandbox while the model writes.
 
     Args:
         swarm: with `CodeOptions` as its options, and the mixture in `tasks` where there is no file; `MIXTURE` without.
         training: gives the weight of the form in the reward.
-        home: the node's data directory, which the file lies in.
 
     Raises:
         SwarmError: the options, a task or the file are wrong.
@@ -399,7 +395,6 @@ class CodePlan(Plan):
         return self._questions.tasks
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        """See `Plan.begin`."""
         self._executions.begin_stage(is_cancelled)
 
     def expect(self, peers: Collection[str]) -> None:
@@ -407,15 +402,9 @@ class CodePlan(Plan):
         self._executions.share(peers)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`."""
         return (self._dress(question, place.peer) for question in self._questions.draw(place, material))
 
-    def hold_out(self, task: str, count: int) -> list[Question]:
-        """See `Plan.hold_out`."""
-        return self.select(task, "held-out", count)
-
     def select(self, task: str, side: Split, count: int) -> list[Question]:
-        """Up to `count` distinct questions of one side of the split, the same on every node."""
         return [self._dress(question) for question in self._questions.select(task, side, count)]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
@@ -484,11 +473,9 @@ class CodePlan(Plan):
         self._questions.learn(question, scores)
 
     def read_memory(self) -> Mapping[str, Any]:
-        """See `Plan.read_memory`."""
         return self._questions.read_memory()
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
-        """See `Plan.load_memory`."""
         self._questions.load_memory(memory)
 
     def _dress(self, question: Question, author: str = "") -> Question:

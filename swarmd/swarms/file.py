@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,12 +29,10 @@ from swarmd.plugin import (
     AnswerPlace,
     Material,
     Message,
-    Plan,
     Question,
     RecordRejected,
     Reference,
     Score,
-    Section,
     Split,
     StageId,
     SwarmConfig,
@@ -50,20 +48,19 @@ from swarmd.plugin import (
     split_of,
 )
 from swarmd.swarms import jsonl
+from swarmd.swarms.options import COLUMNS_MAX, PROMPT_CHARACTERS_MAX, DatasetSource, FileOptions
+from swarmd.swarms.plan import SplitPlan
 from swarmd.swarms.rewards import (
     COMPARING,
-    FUNCTIONS_MAX,
     Answered,
-    Inputs,
     Reward,
     RewardFunctions,
     RewardOption,
     make_reward,
 )
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
+from swarmd.swarms.text import canonical_of
 
-GIB = 1024**3
-DOWNLOAD_BYTES_MAX = GIB  # where a node says nothing else
 FILES_MAX = 4096  # of one data set
 ASKED_AT_ONCE = 500  # files, in one question to the Hub
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents have any size
@@ -151,34 +148,10 @@ def refusal(name: str, what: str) -> DatasetRefused:
 
 
 KEPT_SUFFIX = ".jsonl"
-COLUMNS_MAX = 64  # kept of a data set
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
-SOURCE_KEYS = ("dataset", "subset", "split", "revision", "columns", "keep", "download_bytes")  # of the options
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
-
-Text = Annotated[str, msgspec.Meta(max_length=255)]
-
-
-class Columns(Section, frozen=True):
-    """Which columns of a data set are the question, the right answer and, where there is one, the task."""
-
-    prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
-    answer: Text = "answer"  # empty: it has none, and rewards do without
-    task: Text = ""
-
-
-class DatasetSource(Section, frozen=True):
-    """Where a file of questions comes from while it is not there."""
-
-    dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
-    subset: Text = ""  # the data set's configuration
-    split: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "train"  # as in "train[:1000]"
-    revision: Text = ""  # branch, tag or commit on the Hub
-    columns: Columns = Columns()
-    keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further ones; absent: all
-    download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # at most, each node's own
 
 
 def is_hub_id(name: str) -> bool:
@@ -189,7 +162,8 @@ def is_hub_id(name: str) -> bool:
 def source_of(options: Mapping[str, Any]) -> DatasetSource:
     """The source in a kind's options. Raises SwarmError where it is not sound."""
     try:
-        return msgspec.convert({key: options[key] for key in SOURCE_KEYS if key in options}, DatasetSource)
+        known = DatasetSource.__struct_fields__
+        return msgspec.convert({key: options[key] for key in known if key in options}, DatasetSource)
     except msgspec.ValidationError as error:
         raise SwarmError(f"swarm.options: {error}", "docs/swarms/file.md has the keys of a data set") from error
 
@@ -198,8 +172,6 @@ def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "")
     """Load a data set into the file of questions, unless the file is there or no data set is named.
 
     Args:
-        home: the node's data directory, from which relative names are taken.
-        name: of the file.
         digest: that its rows must have; empty where any will do.
 
     Raises:
@@ -370,8 +342,6 @@ def _finite(cell: Any) -> Any:
 
 TASK = "questions"  # of rows that name none
 TASKS_MAX = 64
-REWARDS_MAX = 16
-PROMPT_CHARACTERS_MAX = 32768
 SPLIT = "file"  # one question is on one side, whatever task it stands under
 
 INSTRUCTIONS: dict[AnswerPlace, str] = {
@@ -381,19 +351,6 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
     "boxed": "Think step by step if it helps, then give the final answer alone in \\boxed{}.",
     "whole": "Give the answer alone.",
 }
-
-
-class FileOptions(DatasetSource, frozen=True, kw_only=True):
-    """`swarm.options` of the kind; those of `DatasetSource` say where the file comes from while it is not there."""
-
-    data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
-    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of its rows; empty: any
-    system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
-    answer: AnswerPlace = "tags"  # where a completion has its answer
-    rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
-    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
-    reward_weights: tuple[float, ...] = ()  # of these, as TRL's
-    reward_inputs: Inputs = "text"  # what these get
 
 
 class Row(NamedTuple):
@@ -406,13 +363,11 @@ class Row(NamedTuple):
     columns: Mapping[str, Any]  # all of the row, where there are reward functions
 
 
-class FilePlan(Plan):
+class FilePlan(SplitPlan):
     """One's own questions and answers from a JSONL file, with named rewards.
 
     Args:
-        swarm: with `FileOptions` as its options.
         training: gives the weight of the form where no rewards are named.
-        home: the node's data directory, which the file lies in.
 
     Raises:
         SwarmError: the options are wrong, or the file is not there, not sound, or not the swarm's, or it cannot be made
@@ -463,10 +418,6 @@ class FilePlan(Plan):
             Random(hash_number("order", seed, repetition)).shuffle(order)
             yield from (self._pose(index, seed) for index in order)
 
-    def hold_out(self, task: str, count: int) -> list[Question]:
-        """See `Plan.hold_out`. On the third side of the split, for development, lies every tenth question."""
-        return self.select(task, "held-out", count)
-
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` questions of one side of the split, the same on every node."""
         chosen = [index for index in self._places if self._lies_on(index, task, side)]
@@ -475,7 +426,7 @@ class FilePlan(Plan):
 
     def _lies_on(self, index: int, task: str, side: Split) -> bool:
         row = self._rows[index]
-        return row.task == task and split_of(SPLIT, _canonical(row.prompt)) == side
+        return row.task == task and split_of(SPLIT, canonical_of(row.prompt)) == side
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
@@ -582,17 +533,13 @@ def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
         raise SwarmError(f"{where}: 'task' is no name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
     if len(prompt) > PROMPT_CHARACTERS_MAX:
         raise SwarmError(f"{where}: a prompt of {len(prompt)} characters", f"The limit is {PROMPT_CHARACTERS_MAX}")
-    trained = split_of(SPLIT, _canonical(prompt)) == "train"
+    trained = split_of(SPLIT, canonical_of(prompt)) == "train"
     return Row(task, prompt, answer, trained, row if takes_columns else {})
-
-
-def _canonical(prompt: str) -> str:
-    return " ".join(prompt.split())
 
 
 def _distinct(rows: Sequence[Row]) -> tuple[int, ...]:
     """Places of the rows whose prompt does not stand in an earlier one."""
     first: dict[str, int] = {}
     for place, row in enumerate(rows):
-        first.setdefault(_canonical(row.prompt), place)
+        first.setdefault(canonical_of(row.prompt), place)
     return tuple(first.values())

@@ -75,13 +75,23 @@ class LargestCurriculum(BaseCurriculum):  # type: ignore[misc]
         self._define_attributes(ScalarAttributeDefinition(name="numbers", field_name="numbers", levels=[2, 3, 4, 5]))
 
 
-class DigitsDataset(ProceduralDataset):  # type: ignore[misc]
+class OwnDataset(ProceduralDataset):  # type: ignore[misc]
     """Base of all: an item is a pure function of (seed + index), and only the exact answer scores."""
 
     name = ""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config=config, seed=config.seed, size=config.size)
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """1 for the exact answer, else 0: no credit for answers that merely contain it."""
+        return float(answer == entry["answer"])
+
+
+class DigitsDataset(OwnDataset):
+    """Base of the tasks on digits: a number is transformed."""
+
+    instruction = ""
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         question, answer, canonical = self.pose(Random(self.seed + idx))
@@ -94,15 +104,9 @@ class DigitsDataset(ProceduralDataset):  # type: ignore[misc]
         wording = self.config.wording or f"{self.instruction}: {NUMBER}"
         return wording.replace(NUMBER, number), self.transform(number), number
 
-    instruction = ""
-
     def transform(self, number: str) -> str:
         """The answer for a string of digits."""
         return number
-
-    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """1 for the exact answer, else 0: no credit for answers that merely contain it."""
-        return float(answer == entry["answer"])
 
 
 class ReverseDataset(DigitsDataset):
@@ -211,15 +215,10 @@ FORMULAS = (
 )
 
 
-class MadeDataset(ProceduralDataset):  # type: ignore[misc]
-    """Base of both: an item is a pure function of (seed + index). Questions of the same numbers are on one side of the
-    split, whoever the story is about."""
+class MadeDataset(OwnDataset):
+    """Base of made questions. Those of the same numbers are on one side of the split, whoever the story is about."""
 
-    name = ""
     templates: tuple[Template, ...] = ()
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         random = Random(self.seed + idx)
@@ -235,10 +234,6 @@ class MadeDataset(ProceduralDataset):  # type: ignore[misc]
         canonical = f"{number}: {a} {b} {c}"
         metadata = {"source_dataset": self.name, "source_index": idx, "canonical": canonical, "working": working}
         return {"question": question, "answer": working[-1].partition("=")[2], "metadata": metadata}
-
-    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """1 for the exact answer, else 0."""
-        return float(answer == entry["answer"])
 
 
 class StoryDataset(MadeDataset):

@@ -19,10 +19,13 @@ from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
+from swarmd.swarms.rewards import FUNCTIONS_MAX, AnswerPlace, Inputs, RewardOption
 
 WHERE = "swarm.options"
 
+RowsDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # of a file of questions; empty: any
 Options = TypeVar("Options", bound=msgspec.Struct)
+log = get_logger(__name__)
 
 
 class NoOptions(Section, frozen=True):
@@ -86,9 +89,6 @@ def _fix(kind: type[msgspec.Struct]) -> str:
     return f"It takes: {names}" if names else "This kind takes no options"
 
 
-log = get_logger(__name__)
-
-
 class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`swarm.options.own_limits`: bounds on one run, as in `Limits`, and on a stage."""
 
@@ -144,7 +144,7 @@ class MathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rewards: Literal["fixed", "compat"] = "fixed"  # compat: upstream's numbers with their quirks
     data: Annotated[str, msgspec.Meta(min_length=1)] = "generated"  # "generated", "hub", or a path of JSONL or a copy
-    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of a JSONL file's rows; empty: any
+    digest: RowsDigest = ""  # of a JSONL file's rows; empty: any
     persona: str = ""  # PIRATE, KNIGHT, MOBSTER, ANNOUNCER, FOUNDER, RANDOM, or none
     students: Annotated[int, msgspec.Meta(ge=1, le=STUDENTS_MAX)] = 5  # peers shown in a question, and critics
     questions: Annotated[int, msgspec.Meta(ge=1, le=POOL_MAX)] = 16  # in a round, the same on every node
@@ -185,7 +185,7 @@ class CodeOptions(Section, frozen=True):
     """Settings of the code swarm."""
 
     data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
-    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of its rows; empty: any
+    digest: RowsDigest = ""  # of its rows; empty: any
     compare: Literal["numeric", "exact"] = "numeric"  # how answers to questions of the file are compared
     prompt: Prompt = "zero-shot"
     rewards: Literal["fixed", "compat"] = "fixed"
@@ -245,3 +245,44 @@ def check_url(url: str) -> None:
     plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
     if not plain or parts.username or parts.port == 0:
         raise ValueError(f"judge: {url!r} is no HTTP address, for example http://127.0.0.1:11434/v1")
+
+
+DOWNLOAD_BYTES_MAX = 1024**3  # where a node says nothing else
+COLUMNS_MAX = 64  # kept of a data set
+REWARDS_MAX = 16
+PROMPT_CHARACTERS_MAX = 32768
+
+Text = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class Columns(Section, frozen=True):
+    """Which columns of a data set are the question, the right answer and, where there is one, the task."""
+
+    prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
+    answer: Text = "answer"  # empty: it has none, and rewards do without
+    task: Text = ""
+
+
+class DatasetSource(Section, frozen=True):
+    """Where a file of questions comes from while it is not there."""
+
+    dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
+    subset: Text = ""  # the data set's configuration
+    split: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "train"  # as in "train[:1000]"
+    revision: Text = ""  # branch, tag or commit on the Hub
+    columns: Columns = Columns()
+    keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further ones; absent: all
+    download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # at most, each node's own
+
+
+class FileOptions(DatasetSource, frozen=True, kw_only=True):
+    """Settings of the kind "file"; those of `DatasetSource` say where the file comes from while it is not there."""
+
+    data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
+    digest: RowsDigest = ""  # of its rows; empty: any
+    system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
+    answer: AnswerPlace = "tags"  # where a completion has its answer
+    rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
+    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
+    reward_weights: tuple[float, ...] = ()  # of these, as TRL's
+    reward_inputs: Inputs = "text"  # what these get

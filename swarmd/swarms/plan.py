@@ -4,6 +4,10 @@ A plan is deterministic: the same (swarm, peer, round, stage, material) draws th
 question is known by its `Reference`. The engine generates completions, asks the plan to score them, and publishes
 references; it never sees how a question came about. What earlier stages gave comes as `Material`: groups of this node
 and of peers, each generated again and scored here, so that nobody's word is taken for anything but what it wrote.
+
+What a plan gives is checked: what breaks the rules is an error that names the plan. What a node made of questions and
+completions is told in words for people to read (`ScoredGroup`): the trainer alone knows them, and keeps them beside the
+log, under the digest in `StageTrained.scored`; nothing but views reads them.
 """
 
 from __future__ import annotations
@@ -13,14 +17,17 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
+
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Value
-from swarmd.errors import SwarmError
-from swarmd.swarms.rollouts import Reference, find_fault
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, GROUPS_MAX, Reference, find_fault
 
 Split = Literal["train", "dev", "held-out"]
 SPLIT_PARTS = 10  # of the questions of a task: 2 parts held out, 1 for development, 7 to train on
@@ -223,6 +230,17 @@ def hash_number(*parts: object, bits: int = 31) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - bits)
 
 
+class SplitPlan(Plan):
+    """Base of swarmd's own kinds, which give questions of any side of the split."""
+
+    @abc.abstractmethod
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` distinct questions of one side of the split, the same on every node."""
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        return self.select(task, "held-out", count)
+
+
 def split_of(task: str, canonical: str) -> Split:
     """The side of the split on which a question lies, by the hash of its canonical form: a fifth is "held-out", a tenth
     "dev", the others "train"."""
@@ -350,3 +368,94 @@ def _plain(score: object, gave: str) -> Score:
     if not all(abs(number) <= REWARD_MAX for number in (reward, accuracy, form)):
         return Score(0.0, failed=True)
     return Score(reward, accuracy, form, parts, bool(score.failed), values)
+
+
+CORRECT = 0.99  # accuracy from which an answer counts as right, see `Score.accuracy`
+SCORED_BYTES_MAX = 256 * 1024  # of one stage; the last groups are left out beyond
+SCORED_GROUPS_MAX = 4 * GROUPS_MAX
+QUESTION_CHARACTERS_MAX = 2000
+TRUTH_CHARACTERS_MAX = 500
+
+Short = Annotated[str, msgspec.Meta(max_length=QUESTION_CHARACTERS_MAX)]
+
+
+class ScoredGroup(Value, frozen=True):
+    """One group of completions: whose it is, what was asked, and what each completion was worth here.
+
+    Attributes:
+        peer, round, stage: whose, and when it was published.
+        task, seed, index: name the question, as in `Reference`.
+        question: the last message of the prompt, cut to `QUESTION_CHARACTERS_MAX`.
+        truth: the answer expected; empty where the task has none to compare with.
+        rewards: of the completions, in their order.
+        right: whether the answer of each counts as correct.
+    """
+
+    peer: Short
+    round: int
+    stage: int
+    task: Short
+    seed: int
+    index: int
+    question: Short = ""
+    truth: Annotated[str, msgspec.Meta(max_length=TRUTH_CHARACTERS_MAX)] = ""
+    rewards: Annotated[tuple[float, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
+    right: Annotated[tuple[bool, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
+
+    @property
+    def key(self) -> tuple[str, int, int, str, int, int]:
+        """Which group of which peer and stage it is."""
+        return (self.peer, self.round, self.stage, self.task, self.seed, self.index)
+
+
+Groups = Annotated[tuple[ScoredGroup, ...], msgspec.Meta(max_length=SCORED_GROUPS_MAX)]
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(Groups)
+
+
+def score_group(
+    plan: Plan, question: Question, peer: str, round: int, stage: int, scores: Iterable[Score]
+) -> ScoredGroup:
+    """A scored group in words."""
+    reference, given = question.reference, tuple(scores)
+    return ScoredGroup(
+        peer,
+        round,
+        stage,
+        reference.task,
+        reference.seed,
+        reference.index,
+        question.messages[-1].content[:QUESTION_CHARACTERS_MAX] if question.messages else "",
+        plan.truth(question)[:TRUTH_CHARACTERS_MAX],
+        tuple(score.reward for score in given),
+        tuple(score.accuracy >= CORRECT for score in given),
+    )
+
+
+def of_peers(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> Iterator[ScoredGroup]:
+    """Groups of peers, of each in turn, so that many of one crowd nobody out."""
+    for turn in zip_longest(*judged):
+        for outcome in turn:
+            if outcome is not None:
+                place = outcome.place
+                yield score_group(plan, outcome.question, place.peer, place.round, place.stage, outcome.scores)
+
+
+def encode_scored(groups: Iterable[ScoredGroup]) -> bytes:
+    """The groups as they lie in the blob store; the last ones are left out until they fit `SCORED_BYTES_MAX`."""
+    kept = tuple(groups)[:SCORED_GROUPS_MAX]
+    body = _encoder.encode(kept)
+    while len(body) > SCORED_BYTES_MAX:
+        kept = kept[: len(kept) * 3 // 4]
+        body = _encoder.encode(kept)
+    return body
+
+
+def decode_scored(body: bytes) -> tuple[ScoredGroup, ...]:
+    """Read them back. Raises RecordRejected(`oversize` or `malformed`)."""
+    if len(body) > SCORED_BYTES_MAX:
+        raise RecordRejected("oversize", f"scored groups of {len(body)} bytes, the limit is {SCORED_BYTES_MAX}")
+    try:
+        return _decoder.decode(body)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("malformed", f"scored groups cannot be read: {error}") from error

@@ -20,7 +20,6 @@ from swarmd.plugin import (
     Material,
     Message,
     NoOptions,
-    Plan,
     Question,
     RecordRejected,
     Reference,
@@ -47,7 +46,8 @@ from swarmd.swarms.gym_tasks import (
     make_item,
     make_levels,
 )
-from swarmd.swarms.text import UNSAFE_TASKS, is_harmless, is_overpaid
+from swarmd.swarms.plan import SplitPlan
+from swarmd.swarms.text import UNSAFE_TASKS, canonical_of, is_harmless, is_overpaid
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
 LOWER_AT = 0.2  # and lowered
@@ -91,11 +91,7 @@ class Ladder:
         return {"level": self.level, "recent": list(self._recent)}
 
     def load(self, remembered: Any) -> None:
-        """Take up what `read` gave, perhaps of a ladder with other levels.
-
-        Raises:
-            SwarmError: it is nothing that `read` gives.
-        """
+        """Take up what `read` gave, perhaps of a ladder with other levels. Raises SwarmError for anything else."""
         try:
             known = msgspec.convert(remembered, LadderState)
         except msgspec.ValidationError as error:
@@ -127,7 +123,7 @@ FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage
 SELECT_TRIES = 80  # questions looked at for each one held out
 
 
-class ReasoningGymPlan(Plan):
+class ReasoningGymPlan(SplitPlan):
     """Any mixture of reasoning-gym's tasks.
 
     A task with a curriculum is drawn at the level that this node's results have come to; a stage keeps the levels that
@@ -136,7 +132,6 @@ class ReasoningGymPlan(Plan):
     Args:
         swarm: with the mixture in `tasks`; `MIXTURE` without one.
         training: gives the weight of the form in the reward.
-        home: the node's data directory, which this plan does not need.
 
     Raises:
         SwarmError: an unknown task, or wrong settings of one.
@@ -200,10 +195,6 @@ class ReasoningGymPlan(Plan):
                     f"the task {task.name} has no {side} question among {TRIES_MAX}",
                     "Give it a wider range of questions in swarm.tasks",
                 )
-
-    def hold_out(self, task: str, count: int) -> list[Question]:
-        """See `Plan.hold_out`."""
-        return self.select(task, "held-out", count)
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of one side of the split, the same on every node, of all levels alike."""
@@ -312,7 +303,7 @@ class ReasoningGymPlan(Plan):
         """A question and its canonical form, by which it falls on a side of the split."""
         entry = make_item(self._datasets.take(task, seed), index)
         text = str(entry["question"])
-        canonical = str(entry.get("metadata", {}).get("canonical", " ".join(text.split())))
+        canonical = str(entry.get("metadata", {}).get("canonical", canonical_of(text)))
         reference = Reference(task.name, task.digest, seed, index)
         return Question(reference, (*task.messages, Message("user", text)), entry), canonical
 

@@ -22,7 +22,15 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import FOREIGN_ERRORS, SandboxUnavailable, SwarmdError, SwarmError
-from swarmd.swarms.options import decode_options, describe_cuts
+from swarmd.swarms.options import (
+    CodeOptions,
+    FileOptions,
+    MathOptions,
+    NoOptions,
+    ProposerOptions,
+    decode_options,
+    describe_cuts,
+)
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -60,17 +68,15 @@ _OWN = (
     ),
     Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
 )
-_OPTIONS = {  # of swarmd's own kinds; they import little, so that options are checked without making a plan
-    "digits": "options:NoOptions",
-    "reasoning-gym": "options:NoOptions",
-    "gsm8k": "options:MathOptions",
-    "math-hard": "options:MathOptions",
-    "code": "options:CodeOptions",
-    "proposer-solver": "options:ProposerOptions",
-    "file": "file:FileOptions",
+_OPTIONS: Mapping[str, type[msgspec.Struct]] = {  # of swarmd's own kinds: checked without making a plan
+    "digits": NoOptions,
+    "reasoning-gym": NoOptions,
+    "gsm8k": MathOptions,
+    "math-hard": MathOptions,
+    "code": CodeOptions,
+    "proposer-solver": ProposerOptions,
+    "file": FileOptions,
 }
-# Kinds whose own mixture a manifest has to spell out: what an empty list means has changed there and may change again.
-_MIXTURES = {"reasoning-gym": "reasoning_gym:MIXTURE"}
 BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
@@ -120,10 +126,8 @@ def check_kind(swarm: SwarmConfig) -> Kind:
 
 def _read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
-    if swarm.kind not in _OPTIONS:
-        return None
-    kind: type[msgspec.Struct] = EntryPoint(swarm.kind, f"swarmd.swarms.{_OPTIONS[swarm.kind]}", GROUP).load()
-    return decode_options(swarm.options, kind)
+    kind = _OPTIONS.get(swarm.kind)
+    return decode_options(swarm.options, kind) if kind is not None else None
 
 
 def find_cuts_of(swarm: SwarmConfig) -> list[str]:
@@ -133,17 +137,15 @@ def find_cuts_of(swarm: SwarmConfig) -> list[str]:
 
 def spell_out(swarm: SwarmConfig) -> SwarmConfig:
     """The same with the kind's own mixture in `tasks` where none are named, for a manifest. Imports that kind."""
-    if swarm.tasks or swarm.kind not in _MIXTURES:
+    if swarm.tasks or swarm.kind != "reasoning-gym":  # what an empty list means has changed there, and may change again
         return swarm
-    names = EntryPoint(swarm.kind, f"swarmd.swarms.{_MIXTURES[swarm.kind]}", GROUP).load()
-    return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in names))
+    from swarmd.swarms.reasoning_gym import MIXTURE
+
+    return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in MIXTURE))
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
     """The plan that a configuration asks for; imports only that kind's module.
-
-    Args:
-        home: the node's data directory; relative paths in `swarm.options` are taken from it.
 
     Raises:
         SwarmError: as `check_kind`, or the settings of the kind are wrong.
@@ -218,9 +220,6 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
 
     What is still to be made of a data set is not asked for. Nor are plug-ins, and whoever brings reward functions of
     their own: their code may need what is not here yet.
-
-    Args:
-        home: the node's data directory.
     """
     name = questions_of(swarm.options)
     if not name or swarm.kind not in BUILT_IN or swarm.options.get("reward_funcs"):

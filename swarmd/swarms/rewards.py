@@ -48,6 +48,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-
 _BOXED = "\\boxed{"
 _COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # with what may stand in it in a verbose pattern
 _NO_DIGITS = re.compile(r"#[^\n]*\n|\s")
+log = get_logger(__name__)
 
 
 class RewardOption(Section, frozen=True):
@@ -95,27 +96,11 @@ def make_reward(option: RewardOption) -> Reward:
     return _PLAIN[option.name]
 
 
-def _exact(answered: Answered) -> float:
-    return float(answered.answer is not None and fold(answered.answer) == fold(answered.expected))
-
-
-def _contains(answered: Answered) -> float:
-    return float(answered.answer is not None and fold(answered.expected) in fold(answered.answer))
-
-
-def _similarity(answered: Answered) -> float:
-    return 0.0 if answered.answer is None else resemble(fold(answered.answer), fold(answered.expected))
-
-
-def _format_tags(answered: Answered) -> float:
-    return float(is_well_formed(answered.completion))
-
-
 _PLAIN: dict[RewardName, Reward] = {
-    "exact": _exact,
-    "contains": _contains,
-    "similarity": _similarity,
-    "format-tags": _format_tags,
+    "exact": lambda it: float(it.answer is not None and fold(it.answer) == fold(it.expected)),
+    "contains": lambda it: float(it.answer is not None and fold(it.expected) in fold(it.answer)),
+    "similarity": lambda it: 0.0 if it.answer is None else resemble(fold(it.answer), fold(it.expected)),
+    "format-tags": lambda it: float(is_well_formed(it.completion)),
 }
 
 
@@ -264,16 +249,12 @@ Inputs = Literal["text", "messages"]
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _BESIDES = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass by these names
-log = get_logger(__name__)
 
 
 def load_function(path: str, home: Path) -> RewardFunction:
     """The function under `package.module:function`.
 
     Modules in the data directory are found as well, behind those that Python finds by itself.
-
-    Args:
-        home: the node's data directory.
 
     Raises:
         SwarmError: it is no such path, the module cannot be imported, or has no such function.
@@ -301,10 +282,8 @@ class RewardFunctions:
     """Reward functions with their weights.
 
     Args:
-        paths: import paths, as `load_function` takes them.
         weights: as many; empty: 1.0 each, as with TRL.
         inputs: whether they get texts or, as TRL gives them for conversational data sets, lists of messages.
-        home: the node's data directory.
 
     Raises:
         SwarmError: as `load_function`, there are more or fewer weights than functions, or one is no finite number.

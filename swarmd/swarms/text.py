@@ -41,6 +41,11 @@ def is_well_formed(completion: str) -> bool:
     return text.count(OPENING) == 1 and text.count(CLOSING) == 1 and text.endswith(CLOSING)
 
 
+def canonical_of(text: str) -> str:
+    """The text without differences of white space: what the split goes by."""
+    return " ".join(text.split())
+
+
 def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
     """Text in which no marker is left: a blank is put behind its first character.
 

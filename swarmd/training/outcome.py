@@ -6,9 +6,8 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan
+from swarmd.swarms.plan import Plan, encode_scored, of_peers
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
-from swarmd.swarms.scored import encode_scored, of_peers
 from swarmd.training.groups import Collected
 from swarmd.training.stage import Stage
 

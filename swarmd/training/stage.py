@@ -20,9 +20,8 @@ from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, StageId, name_of
+from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, ScoredGroup, StageId, name_of, score_group
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, GROUPS_MAX, VERSION, Group, Reference, Rollouts
-from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.evaluation import CORRECT_SCORE
 from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt

@@ -34,6 +34,7 @@ from swarmd.weights.manifest import (
 )
 
 PARTIAL = ".part"  # suffix of a file of which chunks are missing
+log = get_logger(__name__)
 
 
 def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
@@ -71,10 +72,6 @@ class PartialFile:
 
     What an earlier life has left there is looked through once, and counts chunk by chunk.
 
-    Args:
-        path: where the file is to be.
-        file: what it is to be.
-
     Raises:
         NoSpaceLeft, LogWriteFailed: there is no room for all of it, or it cannot be written.
     """
@@ -97,12 +94,9 @@ class PartialFile:
             finally:
                 os.close(descriptor)
             every = set(range(len(self.file)))
-            return {index for index in every if not self._holds(index)} if old else every
+            return {each for each in every if read_chunk(self.partial, self.file, each) is None} if old else every
         except OSError as error:
             raise write_failure(error, self.partial, "reservation") from error
-
-    def _holds(self, index: int) -> bool:
-        return read_chunk(self.partial, self.file, index) is not None
 
     def put(self, index: int, chunk: bytes) -> None:
         """Keep a chunk that a peer has sent.
@@ -230,8 +224,6 @@ OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next
 GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them together four times as much
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
-
-log = get_logger(__name__)
 
 
 class OfferedWeights:

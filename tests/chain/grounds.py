@@ -7,19 +7,20 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import aiohttp
 import anyio
+import msgspec
 from aiohttp import web
 from eth_abi.abi import encode
 
 from swarmd.chain.blocks import Heads
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc
-from swarmd.chain.logs import LogEntry, decode_log, topic_of
+from swarmd.chain.logs import LogEntry, decode_entry, topic_of
 from swarmd.chain.watcher import ChainRequirements, Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
@@ -29,6 +30,11 @@ from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 
 CHAIN_ID = 31337
 E = TypeVar("E", bound=Any)
+
+
+def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -> AnyChainLog | None:
+    """What an entry says, as JSON-RPC has it."""
+    return decode_entry(msgspec.convert(dict(entry), LogEntry), rejected)
 
 
 class Ground:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from swarmd.chain.fees import GWEI, Price
 from swarmd.chain.ports import MinedTransaction, SignedTransaction
 from swarmd.chain.senders import Mined, Wallet
-from swarmd.chain.submitter import Broadcaster, SubmissionReporter, TrackedSubmission
+from swarmd.chain.submitter import Submitter, TrackedSubmission
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionLost
@@ -70,6 +71,12 @@ def wallet_on(chain: Chain, max_gwei: float = 200.0) -> Wallet:
     fees = FeesConfig(max_gwei=max_gwei)
     config = ChainConfig(rpc=(), chain_id=1, contract=CONTRACT, drive="manager", fees=fees)
     return Wallet(config, cast(Any, chain), cast(Any, chain))
+
+
+def submitter_through(sender: object, told: list[Event]) -> Submitter:
+    config = ChainConfig(rpc=(), chain_id=1, contract=CONTRACT, fees=FeesConfig(stuck_s=1.0))
+    contract, nobody = SimpleNamespace(blocks=None), cast(Any, None)
+    return Submitter(config, "me", cast(Any, contract), nobody, cast(Any, sender), nobody, told.append)
 
 
 async def prepared_by(wallet: Wallet, command: Submit, attempts: Sequence[Prepared]) -> Prepared:
@@ -148,6 +155,7 @@ async def test_at_the_highest_price_the_lowest_nonce_is_sent_again_too() -> None
     sent: list[Prepared] = []
 
     class Sender:
+        account = ME
         repeatable = True
 
         async def prepare(self, *asked: object) -> None:
@@ -159,8 +167,7 @@ async def test_at_the_highest_price_the_lowest_nonce_is_sent_again_too() -> None
 
     following = TrackedSubmission(Submit(REWARD.id, REWARD.submission, "reward", 1, 0, prepared=(low, high)))
     following.pushed_at = 0.0
-    telling = SubmissionReporter(lambda event: None, lambda following: None)
-    await Broadcaster("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0).push(following)
+    await submitter_through(Sender(), [])._push(following)
     assert sent == [low, high]
 
 
@@ -169,10 +176,11 @@ async def test_one_that_was_mined_before_its_stage_began_is_tried_again() -> Non
     told: list[Event] = []
 
     class Sender:
+        account = ME
+
         async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
             raise ContractRefused("InvalidStageNumber", "the call was refused: InvalidStageNumber")
 
-    telling = SubmissionReporter(told.append, lambda following: None)
-    way = Broadcaster("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0)
-    await way.end_reverted(TrackedSubmission(REWARD), Mined("0xa", BLOCK, succeeded=False))
+    mined = Mined("0xa", BLOCK, succeeded=False)
+    await submitter_through(Sender(), told)._end_reverted(TrackedSubmission(REWARD), mined)
     assert told == [SubmissionLost(REWARD.submission, "the call was refused: InvalidStageNumber")]

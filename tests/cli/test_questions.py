@@ -11,8 +11,8 @@ from swarmd.cli.questions import find_questions, sealed
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.swarms import file as dataset
-from swarmd.swarms.file import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import digest_rows
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import make_plan
 from tests.cli.owning import Shell
 

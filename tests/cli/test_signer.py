@@ -1,4 +1,4 @@
-"""`swarmd signer`: what its options mean. How it serves is in tests/chain/signer/test_signer.py."""
+"""`swarmd signer`: what its options mean. How it serves is in tests/chain/test_signer.py."""
 
 from __future__ import annotations
 

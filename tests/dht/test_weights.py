@@ -44,8 +44,8 @@ from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, signed_by
 from tests.dht.outsider import Outsider
 from tests.weights.making import bfloat16
-from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
+from tests.weights.test_tensors import moved
 
 pytestmark = pytest.mark.anyio
 

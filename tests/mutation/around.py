@@ -325,21 +325,21 @@ WORTH = (
         "swarmd/swarms/rewards.py",
         "abs(one - other) <= Fraction(tolerance)",
         "abs(one - other) < Fraction(tolerance)",
-        ("tests/swarms/data/test_file.py",),
+        ("tests/swarms/test_file.py",),
     ),
     Mutant(
         "a text just over its length is worth nothing",
         "swarmd/swarms/rewards.py",
         "max(0.0, 2 - length / most)",
         "max(0.0, 1 - length / most)",
-        ("tests/swarms/data/test_file.py",),
+        ("tests/swarms/test_file.py",),
     ),
     Mutant(
         "a problem that nobody solves is worth most",
         "swarmd/swarms/proposer/problems.py",
         "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
         "return 1.0 - share",
-        ("tests/swarms/proposer/test_difficulty.py",),
+        ("tests/swarms/proposer/test_problems.py",),
     ),
     Mutant(
         "a proposal of a held-out problem is valid",
@@ -353,7 +353,7 @@ WORTH = (
         "swarmd/swarms/proposer/problems.py",
         "all(value == expected[0] for value in expected)",
         "len({test.expected for test in hidden}) < 2",
-        ("tests/swarms/proposer/test_cases.py",),
+        ("tests/swarms/proposer/test_problems.py",),
     ),
     Mutant(
         "each trainer has an order of its own in sets of texts",
@@ -367,7 +367,7 @@ WORTH = (
         "swarmd/swarms/file.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
-        ("tests/swarms/data/test_hub_dataset.py",),
+        ("tests/swarms/test_hub_dataset.py",),
     ),
     Mutant(
         "a question counts as often as a peer sends it",
@@ -388,7 +388,7 @@ WORTH = (
         "swarmd/swarms/code.py",
         'verdict is None or verdict.status != "ok" or not verdict.stdout.strip()',
         "verdict is None or not verdict.stdout.strip()",
-        ("tests/swarms/code/test_programs.py",),
+        ("tests/swarms/test_code.py",),
     ),
 )
 

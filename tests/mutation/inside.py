@@ -8,8 +8,8 @@ from __future__ import annotations
 from tests.mutation.planting import Mutant
 
 PRICES = (
-    "tests/chain/submitting/test_wallet.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound",
-    "tests/chain/submitting/test_wallet.py::test_a_replacement_without_1559_has_one_price",
+    "tests/chain/test_senders.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound",
+    "tests/chain/test_senders.py::test_a_replacement_without_1559_has_one_price",
 )
 
 CORE = (
@@ -470,28 +470,28 @@ CHAIN = (
         "swarmd/chain/submitter.py",
         "each.hash == hash and (each.raw or not hash)",
         "each.hash == hash",
-        ("tests/chain/submitting/test_tracking.py",),
+        ("tests/chain/test_tracking.py",),
     ),
     Mutant(
         "bytes that are signed again may leave before they are in the log",
         "swarmd/chain/submitter.py",
         "            self._in_log.discard(prepared.hash)\n",
         "",
-        ("tests/chain/submitting/test_tracking.py",),
+        ("tests/chain/test_tracking.py",),
     ),
     Mutant(
         "what was found on the chain is confirmed without another look at the contract",
         "swarmd/chain/submitter.py",
         "if there and deep and not following.hash:",
         "if False:",
-        ("tests/chain/submitting/test_tracking.py",),
+        ("tests/chain/test_tracking.py",),
     ),
     Mutant(
         "what the chain may hold already is signed again after a restore",
         "swarmd/chain/submitter.py",
         "or command.prepared or command.mark < (command.round, command.stage):",
         "or command.prepared or command.mark <= (command.round, command.stage):",
-        ("tests/chain/submitting/test_tracking.py",),
+        ("tests/chain/test_tracking.py",),
     ),
     Mutant(
         "a replacement costs exactly an eighth more, which rounds to nothing",
@@ -526,14 +526,14 @@ CHAIN = (
         "swarmd/chain/submitter.py",
         "if not self._account or owner.lower() == self._account.lower():",
         "if owner:",
-        ("tests/chain/submitting/test_tracking.py",),
+        ("tests/chain/test_tracking.py",),
     ),
     Mutant(
         "one refusal too early is taken for the last word",
         "swarmd/chain/submitter.py",
         "if known is None or not await is_on_chain(self._blocks, known):",
         "if False:",
-        ("tests/chain/submitting/test_tracking.py",),
+        ("tests/chain/test_tracking.py",),
     ),
 )
 

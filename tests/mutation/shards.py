@@ -241,7 +241,7 @@ SHARDS = (
         "swarmd/chain/watcher.py",
         "        self._own.forget()\n",
         "",
-        ("tests/chain/watching/test_own_logs.py",),
+        ("tests/chain/test_watcher.py",),
     ),
     Mutant(
         "a count of another stage closes the open one",

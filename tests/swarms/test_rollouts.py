@@ -13,7 +13,20 @@ from hypothesis import strategies as st
 from swarmd.config import SwarmConfig
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import RecordRejected
-from swarmd.swarms.plan import Message, Outcome, Question, Score, StageId
+from swarmd.swarms.plan import (
+    QUESTION_CHARACTERS_MAX,
+    SCORED_BYTES_MAX,
+    TRUTH_CHARACTERS_MAX,
+    Message,
+    Outcome,
+    Question,
+    Score,
+    ScoredGroup,
+    StageId,
+    decode_scored,
+    encode_scored,
+    of_peers,
+)
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,
@@ -29,15 +42,6 @@ from swarmd.swarms.rollouts import (
     check_origin,
     decode_rollouts,
     encode_rollouts,
-)
-from swarmd.swarms.scored import (
-    QUESTION_CHARACTERS_MAX,
-    SCORED_BYTES_MAX,
-    TRUTH_CHARACTERS_MAX,
-    ScoredGroup,
-    decode_scored,
-    encode_scored,
-    of_peers,
 )
 
 GROUP = Group("digits_sort", "0" * 16, 5, 7, ("<answer>1</answer>", "2"), (1,))

@@ -18,10 +18,9 @@ import torch
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
-from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
+from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, decode_scored
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import decode_rollouts
-from swarmd.swarms.scored import decode_scored
 from swarmd.training import trainer
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from swarmd.chain.agent import ChainAgent
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.fees import GWEI, Budget, Price
 from swarmd.chain.logs import LogEntry
 from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, RoundPolicy, SignedTransaction, Span
 from swarmd.chain.senders import Wallet
-from swarmd.chain.submitter import Submitter
+from swarmd.chain.submitter import ChainAgent, Submitter
 from swarmd.chain.watcher import ChainRequirements, Watcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit

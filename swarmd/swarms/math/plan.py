@@ -21,7 +21,6 @@ from swarmd.plugin import (
     Material,
     Message,
     Outcome,
-    Plan,
     Question,
     RecordRejected,
     Reference,
@@ -55,15 +54,14 @@ from swarmd.swarms.math.questions import (
 )
 from swarmd.swarms.math.texts import NO_ANSWER, persona_of, system_prompt
 from swarmd.swarms.options import MathOptions
+from swarmd.swarms.plan import SplitPlan
 
 
-class MathPlan(Plan):
+class MathPlan(SplitPlan):
     """What both swarms have in common.
 
     Args:
         swarm: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
-        training: not needed.
-        home: the node's data directory; a path in `options.data` is relative to it.
 
     Raises:
         SwarmError: an option or task is wrong, or the data cannot be loaded; names the option.
@@ -107,10 +105,6 @@ class MathPlan(Plan):
                 yield question
             if not posed:
                 yield from (self._ask(item, place) for item in self._bank.pool(place.round))
-
-    def hold_out(self, task: str, count: int) -> list[Question]:
-        """See `Plan.hold_out`: questions of stage 0."""
-        return self.select(task, "held-out", count)
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of stage 0 of one side of the split, the same on every node."""
@@ -276,15 +270,12 @@ def _by_question(material: Material, round: int, stage: int) -> dict[Reference, 
 def _hear(source: Source, place: StageId, base: Reference, material: Material) -> PeerCompletion:
     """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
     outcome = material.find(StageId(source.peer, place.round, source.stage), base)
-    if outcome is None and source.choice == ABSENT and _has_spoken(material, source, place.round):
+    authors = (each.place.peer for each in material.at(place.round, source.stage))
+    if outcome is None and source.choice == ABSENT and source.peer in authors:
         return PeerCompletion(source, NO_ANSWER)
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
         raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
     return PeerCompletion(source, outcome.completions[source.choice], outcome)
-
-
-def _has_spoken(material: Material, source: Source, round: int) -> bool:
-    return any(outcome.place.peer == source.peer for outcome in material.at(round, source.stage))
 
 
 def _item_of(question: Question) -> Item:

@@ -20,8 +20,10 @@ import msgspec
 
 from swarmd.errors import DatasetRefused
 from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
-from swarmd.swarms.file import DOWNLOAD_BYTES_MAX, load_from_hub
+from swarmd.swarms.file import load_from_hub
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000
 MARK = "####"  # gsm8k's: what follows is the answer
@@ -193,7 +195,10 @@ class GeneratedBank(Bank):
 
     def _pool(self, round: int) -> tuple[Item, ...]:
         random = Random(hash_number("math-mixture", self._swarm, round))
-        streams = {name: self._stream(name, self._seed(name, round), "train") for name in self._tasks}
+        streams = {
+            name: self._stream(name, hash_number("math-questions", self._swarm, round, name, task.digest), "train")
+            for name, task in self._tasks.items()
+        }
         chosen = random.choices(self.tasks, self._weights, k=self._size)
         pool = tuple(item for name in chosen if (item := next(streams[name], None)) is not None)
         if not pool:
@@ -207,9 +212,6 @@ class GeneratedBank(Bank):
         seed = hash_number("math-select", side, task, self.digest(task))
         stream = self._stream(task, seed, side, min(count * SELECT_TRIES, GENERATED_MAX))
         return [item for _, item in zip(range(count), stream, strict=False)]
-
-    def _seed(self, task: str, round: int) -> int:
-        return hash_number("math-questions", self._swarm, round, task, self.digest(task))
 
     def _stream(self, name: str, seed: int, side: Split, tries: int = GENERATED_MAX) -> Iterator[Item]:
         """Distinct questions of one seed on one side of the split."""
@@ -274,11 +276,6 @@ def _make_task(config: TaskConfig) -> GymTask:
             'Use it with kind = "reasoning-gym", which scores by the task itself',
         )
     return levels[0]
-
-
-def canonical_of(text: str) -> str:
-    """The text without differences of white space: what the split goes by."""
-    return " ".join(text.split())
 
 
 def digest_of(rows: Sequence[tuple[str, str]]) -> str:

@@ -264,8 +264,6 @@ def compare_within(steps_max: int, text: Sequence[str], model: Sequence[str], au
 
     Args:
         steps_max: a million take some 0.1 s.
-        text: what is compared.
-        model: with what.
         autojunk: leaves out what is frequent in a model of 200 and more.
     """
     matcher = _BoundedMatcher(steps_max, text, model, autojunk)

@@ -20,7 +20,6 @@ from swarmd.plugin import (
     INDEX_MAX,
     Material,
     Outcome,
-    Plan,
     Question,
     RecordRejected,
     Reference,
@@ -37,8 +36,8 @@ from swarmd.plugin import (
     split_of,
 )
 from swarmd.swarms.options import LEVELS, ProposerOptions, narrow, tell_cuts
+from swarmd.swarms.plan import CORRECT, SplitPlan
 from swarmd.swarms.proposer.problems import (
-    CORRECT,
     NO_RATES,
     Level,
     PassRates,
@@ -67,13 +66,12 @@ SELECT_MAX = 4096
 WORDING = 3  # of prompts, built-in problems and what is valid: other words, other questions
 
 
-class ProposerSolverPlan(Plan):
+class ProposerSolverPlan(SplitPlan):
     """Models set each other programming problems with tests, and solve them.
 
     Args:
         swarm: with `ProposerOptions` as its options; it takes no tasks.
         training: gives the weight of the form in the reward.
-        home: not needed.
 
     Raises:
         SwarmError: an option is wrong, or there are tasks.
@@ -108,7 +106,6 @@ class ProposerSolverPlan(Plan):
         return self._level.level
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        """See `Plan.begin`."""
         self._is_cancelled = is_cancelled
         self._runner.begin_stage(is_cancelled)
         if self._judge is not None:
@@ -118,10 +115,6 @@ class ProposerSolverPlan(Plan):
         """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
         self._level.enter(place.round)
         return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
-
-    def hold_out(self, task: str, count: int) -> list[Question]:
-        """See `Plan.hold_out`: built-in problems of all levels in turn; there is nothing to hold out of proposing."""
-        return self.select(task, "held-out", count)
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Distinct built-in problems of one side of the split, all levels in turn; of proposing none."""
@@ -135,7 +128,7 @@ class ProposerSolverPlan(Plan):
             made = make_problem(seed, number, number % LEVELS + 1)
             if split_of(SOLVE, made.canonical) == side and made.canonical not in found:
                 index = number * LEVELS + number % LEVELS
-                found[made.canonical] = self._question(SOLVE, seed, index, (), made.problem, StageId("", 0, 1))
+                found[made.canonical] = self._question(seed, index, (), made.problem, StageId("", 0, 1))
         return list(found.values())
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
@@ -167,7 +160,6 @@ class ProposerSolverPlan(Plan):
             self._level.note(question.entry["round"], sum(rewards) / len(rewards))
 
     def read_memory(self) -> Mapping[str, Any]:
-        """See `Plan.read_memory`."""
         return self._level.read()
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
@@ -218,7 +210,7 @@ class ProposerSolverPlan(Plan):
             repeats = repeats + 1 if made.canonical in seen else 0
             seen.add(made.canonical)
             if split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
-                yield self._question(SOLVE, seed, index, (), made.problem, place)
+                yield self._question(seed, index, (), made.problem, place)
 
     def _draw_proposed(self, place: StageId, material: Material) -> Iterator[Question]:
         """Valid proposals of the round, each problem once: one of each peer, then another of each, and so on."""
@@ -249,7 +241,7 @@ class ProposerSolverPlan(Plan):
         index = base.index * COMPLETIONS_MAX + choice
         sources = (Source(0, outcome.place.peer, choice),)
         more = {"proposal": proposal.problem.digest, "topic": asked["topic"], "level": asked["level"]}
-        return self._question(SOLVE, base.seed, index, sources, proposal.problem, place, author, more)
+        return self._question(base.seed, index, sources, proposal.problem, place, author, more)
 
     def _find_proposed(self, reference: Reference, place: StageId, material: Material) -> Question:
         source, *others = reference.sources
@@ -268,11 +260,10 @@ class ProposerSolverPlan(Plan):
         made = make_problem(reference.seed, number, level + 1)
         if split_of(SOLVE, made.canonical) != "train":
             raise RecordRejected("held-out", f"{place.peer} sent a built-in problem that is not trained on")
-        return self._question(SOLVE, reference.seed, reference.index, (), made.problem, place, place.peer)
+        return self._question(reference.seed, reference.index, (), made.problem, place, place.peer)
 
     def _question(
         self,
-        task: str,
         seed: int,
         index: int,
         sources: tuple[Source, ...],
@@ -283,7 +274,7 @@ class ProposerSolverPlan(Plan):
     ) -> Question:
         """A question of stage 1; `author` wrote the completions, where that is not this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
-        return Question(Reference(task, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
+        return Question(Reference(SOLVE, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
 
     def _read(self, completion: str) -> Proposal | None:
         sections = find_sections(completion)
@@ -335,10 +326,10 @@ class ProposerSolverPlan(Plan):
         for program in programs:
             if self._judge is None or self._is_cancelled():
                 return {}
-            verdicts = self._judge.ask(problem.text, [program])
-            if verdicts is None:
+            verdict = self._judge.ask(problem.text, program)
+            if verdict is None:
                 return {}
-            judged[program] = verdicts[0]
+            judged[program] = verdict
         return judged
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from swarmd.plugin import Message, Outcome, SwarmError, hash_number
 from swarmd.swarms.options import LEVELS
+from swarmd.swarms.plan import CORRECT
 
 FUNCTION = "solve"
 TESTS_MIN = 4
@@ -261,7 +262,6 @@ def ask_solution(problem: Problem) -> tuple[Message, ...]:
 EVERY_ROUNDS = 5  # the level may move
 COMPARED = 10  # rounds' rewards, with as many before
 THRESHOLD = 0.05
-CORRECT = 0.99  # accuracy from which a program counts as right
 NEUTRAL = 0.5  # what a proposal counts for that nobody has tried yet
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
@@ -394,14 +394,6 @@ class Family(NamedTuple):
     draw: Callable[[Random], Any]
 
 
-def _draw_numbers(random: Random) -> list[int]:
-    return [random.randint(-9, 20) for _ in range(random.randint(3, 6))]
-
-
-def _draw_text(random: Random) -> str:
-    return "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8)))
-
-
 NUMBER = Family(
     "number",
     "a whole number",
@@ -437,7 +429,7 @@ NUMBERS = Family(
         Step("count them", lambda x, k: len(x)),
         Step("take the largest, or 0 if there is none", lambda x, k: max(x, default=0)),
     ),
-    _draw_numbers,
+    lambda random: [random.randint(-9, 20) for _ in range(random.randint(3, 6))],
 )
 TEXT = Family(
     "text",
@@ -456,7 +448,7 @@ TEXT = Family(
         Step("count the vowels", lambda x, k: sum(c in VOWELS for c in x)),
         Step("write it in capitals", lambda x, k: x.upper()),
     ),
-    _draw_text,
+    lambda random: "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8))),
 )
 FAMILIES = (NUMBER, NUMBERS, TEXT)
 Steps = Sequence[tuple[Step, int]]

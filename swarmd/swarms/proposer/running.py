@@ -82,7 +82,6 @@ class Runner:
     """Runs jobs, and remembers what came of them.
 
     Args:
-        sandbox: where they run.
         own_s: seconds that this node's own jobs may take in one stage.
         peer_s: seconds that those of one peer may take.
     """
@@ -262,19 +261,14 @@ class Judge:
         """Start counting anew."""
         self._asked = self._failures = 0
 
-    def ask(self, problem: str, programs: list[str]) -> list[bool] | None:
-        """Whether each program of a group is right; None where one of them could not be judged."""
-        verdicts = []
-        for program in programs:
-            if self._asked >= JUDGED_MAX or self._failures >= FAILURES_MAX:
-                return None
-            self._asked += 1
-            verdict = self._ask_once(problem, program)
-            self._failures = 0 if verdict is not None else self._failures + 1
-            if verdict is None:
-                return None
-            verdicts.append(verdict)
-        return verdicts
+    def ask(self, problem: str, program: str) -> bool | None:
+        """Whether a program is right; None where it could not be judged."""
+        if self._asked >= JUDGED_MAX or self._failures >= FAILURES_MAX:
+            return None
+        self._asked += 1
+        verdict = self._ask_once(problem, program)
+        self._failures = 0 if verdict is not None else self._failures + 1
+        return verdict
 
     def _ask_once(self, problem: str, program: str) -> bool | None:
         body = {

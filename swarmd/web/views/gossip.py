@@ -20,8 +20,8 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import BlobError, NotFoundError, RecordRejected
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
+from swarmd.swarms.plan import ScoredGroup, decode_scored
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
-from swarmd.swarms.scored import ScoredGroup, decode_scored
 from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
 from swarmd.web.views.moments import shown_text
 from swarmd.web.views.swarm import PeerLedger

@@ -33,8 +33,8 @@ from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from tests.dht.driver import until
 from tests.dht.p2p.conftest import Single, Start, pair
 from tests.weights.making import bfloat16
-from tests.weights.test_delta import moved
 from tests.weights.test_offered import offer
+from tests.weights.test_tensors import moved
 
 pytestmark = pytest.mark.anyio
 

@@ -28,8 +28,8 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
+from swarmd.swarms.plan import ScoredGroup, encode_scored
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
-from swarmd.swarms.scored import ScoredGroup, encode_scored
 from tests.core.story import Story
 
 SWARM = "played"

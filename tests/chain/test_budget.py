@@ -20,11 +20,11 @@ from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPre
 from swarmd.core.values import Prepared
 from swarmd.errors import BudgetSpent, EndpointFailed
 from swarmd.gas import COIN_WEI
-from tests.chain.endpoints.test_rpc import hide_base_fee
 from tests.chain.faults import Node, Places, account_named, attempts_of, settings, stop_all
 from tests.chain.grounds import Ground, middleman
 from tests.chain.signing import KEY, fund
-from tests.chain.submitting.test_submitter import wish
+from tests.chain.test_endpoints import hide_base_fee
+from tests.chain.test_submitter import wish
 
 pytestmark = pytest.mark.anyio
 DAY_S = 86_400
@@ -157,11 +157,7 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
         audit = AuditLog(tmp_path / "audit.jsonl", ledger.carried)
         for line in audit.lines:
             ledger.apply(line)
-        day = Budget(config.fees)
-        day.restore(*ledger.spent)
-        return Signer(
-            config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY), day), audit, ledger
-        ), audit
+        return Signer(config, rpc, Account.from_key(KEY), audit, ledger), audit
 
     signer, audit = opened()
     await signer.submit(SignerRequest("register", "Qm1"))

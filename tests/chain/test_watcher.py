@@ -1,4 +1,4 @@
-"""The watcher on a real chain: whatever the chain does, the facts come to what the chain says."""
+"""The watcher: every log once, across reorganisations, and from endpoints that fail, lag or lie; own logs, members."""
 
 from __future__ import annotations
 
@@ -19,13 +19,27 @@ from swarmd.chain.blocks import facts_from_logs
 from swarmd.chain.contract import encode_call
 from swarmd.chain.endpoints import BEHIND_BLOCKS, name_of
 from swarmd.chain.watcher import STILL_S, Finality
+from swarmd.cli.swarm import _read_peers
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead
+from swarmd.core.events import (
+    AnyChainLog,
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
+    Event,
+    MembershipRead,
+    RegistrationLog,
+    RewardLog,
+    StageLog,
+    SubmissionsCounted,
+    VoteLog,
+)
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, ConfigError
 from tests.anvil import running_anvil
-from tests.chain.grounds import Answer, Ground, Middleman, entry_of, error, middleman, result, watching
+from tests.chain.grounds import Answer, Ground, Middleman, Watch, entry_of, error, middleman, result, watching
 from tests.contracts.chain import deploy, deploy_swarm
 
 pytestmark = pytest.mark.anyio
@@ -557,3 +571,204 @@ async def test_no_block_is_confirmed_that_was_not_read() -> None:
     config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "a1" * 20, finality="finalized")
     finality = Finality(config, cast(Any, chain), cast(Any, chain))
     assert await finality.confirmed(7) == 7, "no further than what was read"
+
+
+COUNT = encode_call("stageSubmissionCount()").hex()
+REWARD = "submitReward(uint256,uint256,int256,string)"
+
+
+def members(ground: Ground) -> None:
+    """Two that report the first stage and vote."""
+    swarm = ground.swarm
+    for account, peer in ((swarm.alice, "me"), (swarm.bob, "you")):
+        swarm.register(account, peer)
+        swarm.send(account, REWARD, 0, 0, 5, peer)
+        swarm.send(account, "submitWinners", 0, ["you"], peer)
+
+
+def said(watch: Watch, kind: type[AnyChainLog]) -> list[Any]:
+    return [entry for entries in watch.fold().values() for entry in entries if isinstance(entry, kind)]
+
+
+async def at_the_head(watch: Watch, ground: Ground) -> None:
+    await watch.until(
+        lambda: (
+            watch.watcher._branch is not None
+            and watch.watcher._up
+            and watch.watcher.branch.tip.hash == ground.hash_of(ground.height())
+        )
+    )
+
+
+async def test_an_endpoint_that_heeds_no_topics_tells_a_node_no_more(ground: Ground) -> None:
+    members(ground)
+
+    async def tell_all(call: dict[str, Any]) -> Answer:
+        if call["method"] != "eth_getLogs":
+            return None
+        return result(call, ground.say("eth_getLogs", call["params"][0] | {"topics": []}))
+
+    async with middleman(ground.url) as between:
+        between.act = tell_all
+        async with watching(ground.config(between.url, shards=16), account=ground.swarm.alice) as watch:
+            await at_the_head(watch, ground)
+            assert await _read_peers(watch.coordinator.blocks, 0, ground.height()) == (2, ())
+    assert [entry.peer for entry in said(watch, RegistrationLog)] == ["me", "you"]
+    assert [entry.peer for kind in (RewardLog, VoteLog) for entry in said(watch, kind)] == ["me", "me"]
+
+
+@pytest.mark.parametrize("blocks_since", [0, 200], ids=["near", "far"])
+async def test_of_rewards_and_votes_a_node_reads_its_own(ground: Ground, blocks_since: int) -> None:
+    members(ground)
+    ground.mine(max(blocks_since, 1))
+    config = ground.config(shards=16)
+    async with watching(config, account=ground.swarm.alice) as watch:
+        await watch.expect(SubmissionsCounted, round=0, stage=0, count=2)
+        await at_the_head(watch, ground)
+        ground.swarm.move_on()
+        await watch.expect(SubmissionsCounted, round=1, stage=0, count=0)
+        await at_the_head(watch, ground)
+    assert [entry.peer for entry in said(watch, RegistrationLog)] == ["me", "you"]
+    assert [entry.peer for entry in said(watch, RewardLog)] == ["me"]
+    assert [entry.peer for entry in said(watch, VoteLog)] == ["me"]
+    assert [(entry.round, entry.stage) for entry in said(watch, StageLog)][-1] == (1, 0)
+
+
+async def test_entries_come_in_the_chains_order_whatever_filter_they_passed(ground: Ground) -> None:
+    members(ground)
+    async with watching(ground.config(shards=16), account=ground.swarm.bob) as watch:
+        await at_the_head(watch, ground)
+        mine = [entry for entry in (e for es in ground.logs().values() for e in es) if _is_read(entry, "you")]
+        assert [entry for entries in watch.fold().values() for entry in entries] == mine
+
+
+def _is_read(entry: AnyChainLog, peer: str) -> bool:
+    return not isinstance(entry, RewardLog | VoteLog) or entry.peer == peer
+
+
+async def test_those_of_all_are_read_while_nobody_knows_the_account(ground: Ground) -> None:
+    members(ground)
+    async with watching(ground.config(shards=16)) as watch:
+        await watch.settle(ground)
+    assert len(said(watch, RewardLog)) == 2
+
+
+async def test_a_count_is_told_when_it_changes_and_again_after_blocks_were_replaced(ground: Ground) -> None:
+    ground.swarm.register(ground.swarm.alice, "me")
+    ground.swarm.register(ground.swarm.bob, "you")
+    ground.swarm.send(ground.swarm.alice, REWARD, 0, 0, 5, "me")
+    async with watching(ground.config(shards=16), account=ground.swarm.alice) as watch:
+        await watch.expect(SubmissionsCounted, count=1)
+        ground.mine(3)
+        await at_the_head(watch, ground)
+        assert len(watch.seen(SubmissionsCounted)) == 1, "nothing has changed"
+        ground.say("anvil_reorg", 2, [])
+        reorged = await watch.expect(ChainReorged)
+        await watch.expect(SubmissionsCounted, since=watch.events.index(reorged), count=1)
+
+
+async def test_a_contract_that_counts_nothing_is_followed(ground: Ground) -> None:
+    refused = []
+
+    async def act(call: dict[str, Any]) -> Answer:
+        if call["method"] != "eth_call" or COUNT not in str(call["params"]):
+            return None
+        refused.append(call)
+        return error(call, 3, "execution reverted")
+
+    ground.swarm.register(ground.swarm.alice, "me")
+    async with middleman(ground.url) as between:
+        between.act = act
+        async with watching(ground.config(between.url, shards=16), account=ground.swarm.alice) as watch:
+            await at_the_head(watch, ground)
+    assert refused and not watch.seen(SubmissionsCounted)
+
+
+CHANGES_KEPT = 3
+
+
+def forgetting(function: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    """An endpoint that says of the contract that it has no such function."""
+
+    async def forget(call: dict[str, Any]) -> Answer:
+        asked = call["params"][0]["data"] if call["method"] == "eth_call" else ""
+        return result(call, "0x") if asked == "0x" + encode_call(function).hex() else None
+
+    return forget
+
+
+async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "RETRY_S", 0.05)
+    ground.admit_only("me")
+    async with middleman(ground.url) as between:
+        between.act = forgetting("membershipOpen()")
+        async with watching(ground.config(between.url, depth=0)) as watch:
+            await watch.settle(ground)
+            await watch.until(lambda: between.calls["eth_call"] > 20 or bool(watch.seen(MembershipRead)))
+            assert watch.seen(MembershipRead) == []
+            between.act = between._pass_on
+            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
+
+
+async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(ground: Ground) -> None:
+    ground.admit_only("me")
+
+    async def add(call: dict[str, Any]) -> Answer:
+        if call["method"] != "eth_getLogs":
+            return None
+        found = list(ground.say("eth_getLogs", *call["params"]))
+        return result(call, [*found, *(each | {"topics": [], "logIndex": "0xff"} for each in map(dict, found[:1]))])
+
+    async with middleman(ground.url) as between:
+        between.act = add
+        async with watching(ground.config(between.url, depth=0)) as watch:
+            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
+
+
+async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "CHANGES_MAX", CHANGES_KEPT)
+    swarm, peers = ground.swarm, tuple("abcdefgh")
+    ground.admit_only(peers[0])
+    async with watching(ground.config(ground.ws, depth=20)) as watch:
+        for peer in peers[1:]:
+            swarm.send(swarm.owner, "allowPeers", [peer])
+        await watch.settle(ground)
+        assert len(watch.watcher.membership._changes) == CHANGES_KEPT
+        ground.mine(14)
+        assert (await watch.expect(MembershipRead, peers=peers[:2])).open is False
+        ground.mine(5)
+        await watch.expect(MembershipRead, peers=peers[:7])
+        ground.mine()
+        await watch.expect(MembershipRead, peers=peers)
+
+
+async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_does(ground: Ground) -> None:
+    async with middleman(ground.url) as between:
+        between.act = forgetting("extensionsVersion()")
+        async with watching(ground.config(between.url)) as watch:
+            await watch.watcher.look_for_extensions()  # before anything was told
+            assert (await watch.expect(ChainUp)).extensions == 0
+            await watch.watcher.look_for_extensions()
+            await watch.settle(ground)
+            assert len(watch.seen(ChainUp)) == 1, "it still seems to have none"
+            between.act = between._pass_on
+            await watch.watcher.look_for_extensions()
+            assert (await watch.expect(ChainUp, since=len(watch.events))).extensions == 1
+            await watch.watcher.look_for_extensions()
+            await watch.settle(ground)
+            assert len(watch.seen(ChainUp)) == 2
+
+
+async def test_the_allow_list_of_a_contract_that_seemed_to_have_none_is_read_after_all(ground: Ground) -> None:
+    """Its changes were due while an endpoint knew nothing of them; nobody would be kept out of a closed swarm."""
+    ground.admit_only("me")
+    async with middleman(ground.url) as between:
+        between.act = forgetting("extensionsVersion()")
+        async with watching(ground.config(between.url, depth=0)) as watch:
+            assert (await watch.expect(ChainUp)).extensions == 0
+            await watch.until(lambda: not watch.watcher.membership._changes)
+            between.act = between._pass_on
+            await watch.watcher.look_for_extensions()
+            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from swarmd.chain import signer as signer_module
 from swarmd.chain.endpoints import Rpc
-from swarmd.chain.senders import wallet_of
 from swarmd.chain.signer import AuditLog, NonceCaller, Signer, SignerBusy, SignerLedger, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, middleman, result
-from tests.chain.signer.test_signer import OWNER, by_hand, sent, told
 from tests.chain.signing import ADDRESS, KEY, fund
+from tests.chain.test_signer import OWNER, by_hand, sent, told
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +74,7 @@ async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[S
     audit = AuditLog(home / "audit.jsonl", ledger.carried)
     for line in audit.lines:
         ledger.apply(line)
-    signer = Signer(config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY)), audit, ledger)
+    signer = Signer(config, rpc, Account.from_key(KEY), audit, ledger)
     try:
         yield Seat(signer, audit, ledger)
     finally:

@@ -22,7 +22,6 @@ from swarmd.chain.operator import (
     OperatorTransactions,
     allow_peers,
     deploy,
-    disallow_peers,
     remove_bootnode,
     set_open,
     set_policy,
@@ -278,12 +277,12 @@ async def test_orders_do_only_what_is_needed(bench: Bench) -> None:
     assert await set_policy(orders, coordinator, CLOSED.policy) is None
     assert await remove_bootnode(orders, coordinator, "elsewhere") is None
     assert await allow_peers(orders, coordinator, ("peer-a",)) == []
-    assert await disallow_peers(orders, coordinator, ("peer-c",)) == []
+    assert await allow_peers(orders, coordinator, ("peer-c",), allow=False) == []
     assert await set_open(orders, coordinator, False) is None
     assert bench.sent_by(account) == STEPS[CLOSED]
     assert await remove_bootnode(orders, coordinator, BOOTNODES[0]) is not None
     assert await coordinator.bootnodes() == ()
-    assert len(await disallow_peers(orders, coordinator, ("peer-a", "peer-c"))) == 1
+    assert len(await allow_peers(orders, coordinator, ("peer-a", "peer-c"), allow=False)) == 1
     assert await coordinator.members(["peer-a", "peer-b"]) == (False, True)
 
 

@@ -156,6 +156,10 @@ class Contract:
         self.tip = BlockRef(7, "0x7")
         self.while_read: Callable[[], None] = lambda: None
 
+    @property
+    def blocks(self) -> Contract:
+        return self
+
     async def eoa(self, peer: str) -> str:
         return self.owner
 
@@ -175,7 +179,7 @@ class Contract:
 
 def judging(account: str = "") -> tuple[Contract, SubmissionResolver]:
     contract = Contract()
-    return contract, SubmissionResolver(cast(Any, contract), cast(Any, contract), "me", account)
+    return contract, SubmissionResolver(cast(Any, contract), "me", account)
 
 
 def reward(round: int) -> Submit:
