@@ -64,15 +64,6 @@ def check_whole(checkpoint: Path) -> bytes:
     return encoded
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether `check_whole` raises nothing."""
-    try:
-        check_whole(checkpoint)
-    except (CheckpointDamaged, CheckpointUnreadable):
-        return False
-    return True
-
-
 def _has_digest(path: Path, expected: str) -> bool:
     try:
         return hash_file(path) == expected
@@ -99,7 +90,11 @@ def hash_file(path: Path) -> str:
 
 def newest_whole(directory: Path) -> Path | None:
     """The newest checkpoint that is whole."""
-    return next((path for path in list_checkpoints(directory) if is_whole(path)), None)
+    for path in list_checkpoints(directory):
+        with contextlib.suppress(CheckpointDamaged, CheckpointUnreadable):
+            check_whole(path)
+            return path
+    return None
 
 
 def newest_bytes(directory: Path) -> int:

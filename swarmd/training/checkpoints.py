@@ -115,9 +115,14 @@ class Checkpoints:
         try:
             temporary.mkdir()
             describe(temporary)
-            files = self._write(temporary, weights, optimizer, rollouts)
+            save_file(_without_aliases(weights), temporary / WEIGHTS, metadata={"format": "pt"})
+            torch.save(dict(optimizer), temporary / OPTIMIZER)
+            (temporary / ROLLOUTS).write_bytes(rollouts)
+            files = {file.name: hash_file(file) for file in sorted(temporary.iterdir())}
             meta = Meta(FORMAT, model, steps, event, files, optimizer_name)
-            self._seal(temporary, meta)
+            (temporary / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
+            for file in (*temporary.iterdir(), temporary):
+                sync_file(file)
             final = self.place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
@@ -129,25 +134,6 @@ class Checkpoints:
             raise explained from error
         self._prune(final)
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
-
-    def _write(
-        self,
-        directory: Path,
-        weights: Mapping[str, torch.Tensor],
-        optimizer: Mapping[str, Any],
-        rollouts: bytes,
-    ) -> dict[str, str]:
-        """Write the files; the SHA-256 of each and of those that are there already."""
-        save_file(_without_aliases(weights), directory / WEIGHTS, metadata={"format": "pt"})
-        torch.save(dict(optimizer), directory / OPTIMIZER)
-        (directory / ROLLOUTS).write_bytes(rollouts)
-        return {file.name: hash_file(file) for file in sorted(directory.iterdir())}
-
-    def _seal(self, directory: Path, meta: Meta) -> None:
-        (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
-        for file in directory.iterdir():
-            sync_file(file)
-        sync_file(directory)
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         """Rename; a damaged checkpoint of the same stage is moved out of the way first."""
@@ -230,13 +216,9 @@ class TrainingState:
     """The state of one node's training, in memory and in its checkpoints.
 
     Args:
-        policy: whose weights are trained, as it was loaded.
-        plan: may have a memory of its own.
-        pace: counts the steps.
-        checkpoints: where it is kept.
+        policy: as it was loaded.
         optimizer: gives the one in use, with no step taken yet.
         optimizer_name: as the configuration names it.
-        skills: what is known of held-out accuracies.
     """
 
     def __init__(
@@ -289,11 +271,8 @@ class TrainingState:
         return self._checkpoints.save(weights, optimizer, body, *report).event
 
     def restore(self, touched: bool) -> None:
-        """Be what the newest whole checkpoint holds, or as at the beginning.
-
-        Args:
-            touched: whether the weights may differ from those that were loaded.
-        """
+        """Be what the newest whole checkpoint holds, or as at the beginning; then weights are loaded if they may be
+        others (`touched`)."""
         checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
         if checkpoint is None:
             self._begin_anew(touched)

@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,7 +232,10 @@ def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
     """What a tokenizer is made from: training questions, or of lessons the words that many of them have."""
     if not recipe.common_words:
         return list_questions(plan)
-    return list_common(tell_all(lesson) for lesson in itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS))
+    lessons = itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS)
+    return list_common(
+        ["\n".join([*(message.content for message in lesson.question.messages), lesson.text]) for lesson in lessons]
+    )
 
 
 def list_questions(*plans: Plan) -> list[str]:
@@ -248,19 +251,10 @@ def select(plan: Plan, task: str, side: Split, count: int) -> list[Question]:
     return chosen
 
 
-def tell_all(lesson: Lesson) -> str:
-    """Every text of a lesson."""
-    return "\n".join([*(message.content for message in lesson.question.messages), lesson.text])
-
-
-def list_common(texts: Iterable[str]) -> list[str]:
+def list_common(texts: Sequence[str]) -> list[str]:
     """Words with the white space before them that stand in many texts, as often as they do; rare ones are spelt."""
-    counts: Counter[str] = Counter()
-    number = 0
-    for text in texts:
-        number += 1
-        counts.update(sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
-    return [word for word, count in counts.items() if count >= COMMON_SHARE * number for _ in range(count)]
+    counts = Counter(word for text in texts for word in sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
+    return [word for word, count in counts.items() if count >= COMMON_SHARE * len(texts) for _ in range(count)]
 
 
 def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 2) -> Policy:

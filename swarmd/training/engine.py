@@ -13,7 +13,7 @@ import msgspec
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsRefused
+from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.evidence import is_barred_by
 from swarmd.core.values import PeerWeights
 from swarmd.errors import CheckpointFailed
@@ -44,14 +44,6 @@ from swarmd.training.vllm_sampler import make_sampler
 from swarmd.worker.messages import EventSink
 
 log = get_logger(__name__)
-
-
-def _no_events(event: Event) -> None:
-    """Ignore events: no listener is set."""
-
-
-def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
-    """Ignore figures: no listener is set."""
 
 
 class TrainingEngine:
@@ -148,8 +140,8 @@ class TrainingEngine:
         self,
         order: Train,
         cancellation: Cancellation,
-        report: FiguresSink = _no_figures,
-        observe: EventSink = _no_events,
+        report: FiguresSink = lambda *_: None,
+        observe: EventSink = lambda _: None,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
 

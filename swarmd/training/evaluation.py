@@ -81,14 +81,14 @@ def evaluate(
     seed: int = 0,
     cancellation: Cancellation | None = None,
     batch_questions: int = BATCH_QUESTIONS,
-    prompt_tokens: int | None = None,
+    prompt_tokens: int = 0,
 ) -> dict[str, Accuracy]:
     """One completion for each question; the seed fixes the draws.
 
     Args:
         temperature: 0 takes the likeliest tokens.
         batch_questions: drawn together.
-        prompt_tokens: questions of more are left out, as in training; None: all are asked.
+        prompt_tokens: questions of more are left out, as in training; 0: all are asked.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     turns = Turns(plan, policy, sampler, tokens_max, temperature)
@@ -96,7 +96,10 @@ def evaluate(
     raised: BaseException | None = None
     for task, wanted in questions.items():
         marks: list[Score] = []
-        asked = encode_short(policy, wanted, prompt_tokens)
+        encoded = [(question, policy.encode_prompt(question.messages)) for question in wanted]
+        asked = [(question, prompt) for question, prompt in encoded if len(prompt) <= (prompt_tokens or len(prompt))]
+        if len(asked) < len(encoded):
+            log.info("held-out questions are too long", left_out=len(encoded) - len(asked), prompt_tokens=prompt_tokens)
         for start in range(0, len(asked), batch_questions):
             batch = [question for question, _ in asked[start : start + batch_questions]]
             prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
@@ -111,19 +114,6 @@ def evaluate(
     if raised is not None:
         warn_of(plan, raised, "scorers failed, answers to held-out questions count as wrong")
     return result
-
-
-def encode_short(
-    policy: Policy, questions: Sequence[Question], prompt_tokens: int | None
-) -> list[tuple[Question, list[int]]]:
-    """The questions with their prompts, without those of more than so many tokens."""
-    encoded = [(question, policy.encode_prompt(question.messages)) for question in questions]
-    if prompt_tokens is None:
-        return encoded
-    short = [(question, prompt) for question, prompt in encoded if len(prompt) <= prompt_tokens]
-    if len(short) < len(encoded):
-        log.info("held-out questions are too long", left_out=len(encoded) - len(short), prompt_tokens=prompt_tokens)
-    return short
 
 
 def mean_accuracy(result: Mapping[str, Accuracy]) -> float | None:

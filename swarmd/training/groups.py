@@ -188,16 +188,19 @@ class PeerGroups:
         return offers
 
     def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
-        self._check_age(ref, order)
-        rollouts = decode_rollouts(read_body(ref, read))
-        check_origin(rollouts, ref, self._swarm)
-        return rollouts
-
-    def _check_age(self, ref: RolloutsRef, order: Train) -> None:
         if (ref.round, ref.stage) >= (order.round, order.stage):
             raise RecordRejected("future", f"rollouts of round {ref.round} reached round {order.round}")
         if ref.round < order.round - self._training.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
+        try:
+            body = read(ref.digest)
+        except RecordRejected:
+            raise
+        except SwarmdError as error:
+            raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error
+        rollouts = decode_rollouts(body)
+        check_origin(rollouts, ref, self._swarm)
+        return rollouts
 
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
         """Score the group under this node's own question and truth: for the material, and for the vote where it is of
@@ -296,16 +299,6 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
         if math.isfinite(worth):
             judgements.append(Judgement(peer, worth))
     return tuple(judgements)
-
-
-def read_body(ref: RolloutsRef, read: BodyReader) -> bytes:
-    """The body a reference names. Raises RecordRejected(`missing`)."""
-    try:
-        return read(ref.digest)
-    except RecordRejected:
-        raise
-    except SwarmdError as error:
-        raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error
 
 
 def vouch(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:

@@ -15,7 +15,7 @@ import copy
 import hashlib
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,6 +37,7 @@ REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
 GAP_MAX = 10.0  # nats that a token may be likelier to the reference; further is as far
 ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
 BACKOFF = Backoff(0.25, 8.0)
+CALL_S = 120.0  # one attempt ends within this
 GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
 WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
 ANSWER_BYTES_MAX = 256 << 20
@@ -58,12 +59,7 @@ class KlReference(Protocol):
 
 
 class FrozenCopy:
-    """A copy of the policy as it is now, which stays so.
-
-    Args:
-        policy: to copy.
-        temperature: that logits are divided by.
-    """
+    """A copy of the policy as it is now, which stays so. Its logits are divided by the temperature."""
 
     def __init__(self, policy: Policy, temperature: float) -> None:
         model = freeze(copy.deepcopy(policy.model))
@@ -76,14 +72,6 @@ class FrozenCopy:
         return self._reference.log_probabilities(ids, mask, keep, self._temperature)
 
 
-class ReferenceServerAddress(NamedTuple):
-    """Which reference server, and how it is asked."""
-
-    url: str
-    token: str = ""
-    call_s: float = 120.0  # one attempt ends within this
-
-
 class _Again(Exception):
     """The attempt failed in a way that may pass."""
 
@@ -92,11 +80,11 @@ class ReferenceClient:
     """Asks a reference server.
 
     Args:
-        server: which one.
         model: digest of the weights that it must hold.
         temperature: that its logits are divided by.
         name: of this client; part of the ids of its jobs.
         cancellation: gives that of the running stage.
+        call_s: one attempt ends within this.
 
     Raises:
         ConfigError: the URL is none.
@@ -104,18 +92,21 @@ class ReferenceClient:
 
     def __init__(
         self,
-        server: ReferenceServerAddress,
+        url: str,
         model: str,
         temperature: float,
+        token: str = "",
         name: str = "trainer",
         cancellation: CancellationSource = Cancellation,
+        call_s: float = CALL_S,
     ) -> None:
-        self._server = server
-        self._url = _check_url(server.url)
+        self._url = _check_url(url)
         self._model = model
         self._temperature = temperature
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._name = name
         self._cancellation = cancellation
+        self._call_s = call_s
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
         """Reference log-probabilities (batch, keep), float32, of the last `keep` tokens; 0 where the mask is 0.
@@ -139,7 +130,7 @@ class ReferenceClient:
         frame = encode_job(JobHeader(id, rows, width, keep, "int32", self._temperature, self._model), batch)
         logs = self._ask(id, frame)
         if logs.shape != (rows, keep):
-            raise ReferenceMismatch(f"the reference server {self._server.url} answered for another batch")
+            raise ReferenceMismatch(f"the reference server {self._url} answered for another batch")
         return torch.from_numpy(logs).to(ids.device)
 
     def _ask(self, id: str, frame: bytes) -> Logs:
@@ -148,14 +139,14 @@ class ReferenceClient:
         for failures in range(ATTEMPTS_MAX):
             self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
             try:
-                return self._attempt(id, frame, time.monotonic() + self._server.call_s)
+                return self._attempt(id, frame, time.monotonic() + self._call_s)
             except _Again as error:
                 trouble = str(error)
             except Cancelled:
                 self._acknowledge(id, time.monotonic() + GIVE_UP_S)
                 raise
         raise ReferenceFailed(
-            f"the reference server {self._server.url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
+            f"the reference server {self._url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
             "Start it, or empty training.reference.url to keep the reference model in this process",
         )
 
@@ -182,16 +173,16 @@ class ReferenceClient:
         try:
             header, logs = decode_result(body)
         except FrameError as error:
-            raise ReferenceFailed(f"the reference server {self._server.url} sent nonsense: {error.message}") from None
+            raise ReferenceFailed(f"the reference server {self._url} sent nonsense: {error.message}") from None
         self._check_model(header.model)
         if header.id != id or header.job != job:
-            raise ReferenceMismatch(f"the reference server {self._server.url} answered for another job")
+            raise ReferenceMismatch(f"the reference server {self._url} answered for another job")
         return logs
 
     def _check_model(self, digest: str) -> None:
         if digest != self._model:
             raise ReferenceMismatch(
-                f"the reference server {self._server.url} holds the weights {digest[:16]}, this node began with "
+                f"the reference server {self._url} holds the weights {digest[:16]}, this node began with "
                 f"{self._model[:16]}",
                 "Start it with this node's training.model, training.revision and training.dtype",
             )
@@ -207,16 +198,12 @@ class ReferenceClient:
             self._check_model(str(table["model"]))
         reason = str(table.get("error", ""))[:REASON_CHARS_MAX]
         if status in FINAL:
-            raise ReferenceFailed(
-                f"the reference server {self._server.url} refused: {status} {reason}", HINTS.get(status, "")
-            )
+            raise ReferenceFailed(f"the reference server {self._url} refused: {status} {reason}", HINTS.get(status, ""))
         raise _Again(f"{status} {reason}")
 
     def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
         """One request and its answer. Raises _Again where there is none in time."""
-        headers = {"Content-Type": "application/x-swarmd-reference"} if body else {}
-        if self._server.token:
-            headers["Authorization"] = f"Bearer {self._server.token}"
+        headers = self._headers | ({"Content-Type": "application/x-swarmd-reference"} if body else {})
         try:
             return ask(HttpRequest(method, self._url + path, body, headers), deadline, ANSWER_BYTES_MAX)
         except HttpFailed as error:
@@ -274,8 +261,8 @@ def make_reference(
             "training.reference.url is set, but a quantised model is no other's reference",
             "Leave training.reference.url empty: the adapters are switched off for the reference",
         )
-    server = ReferenceServerAddress(training.reference.url, load_token(training.reference.token, root))
-    return ReferenceClient(server, policy.frozen_digest or policy.digest, training.temperature, name, cancellation)
+    model, token = policy.frozen_digest or policy.digest, load_token(training.reference.token, root)
+    return ReferenceClient(training.reference.url, model, training.temperature, token, name, cancellation)
 
 
 def use_reference(trainer: Any, beta: float, reference: KlReference | None) -> None:
@@ -291,8 +278,7 @@ def bound_reference(batch: dict[str, Any], now: torch.Tensor) -> None:
     88 on that is infinite. What the policy draws itself lies so far less than once in e**`GAP_MAX` tokens; peers can
     write what only the reference would.
 
-    Args:
-        now: log-probabilities under the policy as it is, (rows, tokens).
+    `now`: log-probabilities under the policy as it is, (rows, tokens).
     """
     if REFERENCE_KEY in batch:
         batch[REFERENCE_KEY] = torch.minimum(batch[REFERENCE_KEY], now.detach() + GAP_MAX)

@@ -133,12 +133,7 @@ class Counts(msgspec.Struct):
 
 
 def count_held(batch: dict[str, Any], held: torch.Tensor) -> dict[int, Counts]:
-    """What was held back in one pass, by the number of the peer.
-
-    Args:
-        batch: of the pass.
-        held: which tokens, bool (rows, tokens).
-    """
+    """What was held back (bool, (rows, tokens)) in the batch of one pass, by the number of the peer."""
     counted = find_raised(batch)
     lost = held & counted
     behind = (lost.cumsum(1) > 0) & counted
@@ -244,11 +239,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:
     """The run of doubtful tokens that tells a peer's right answers best from its wrong ones and from this node's own;
-    None where none does clearly.
-
-    Args:
-        groups: the peer's.
-        own: runs of tokens in each of this node's own completions.
+    None where none does clearly. `own`: the runs of tokens in each of this node's completions.
     """
     right: Counter[Run] = Counter()
     wrong: Counter[Run] = Counter()

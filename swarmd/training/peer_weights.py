@@ -30,6 +30,7 @@ from swarmd.core.values import WeightsCause
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
+from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.evaluation import Accuracy, mean_accuracy
 from swarmd.training.models.model import Policy
@@ -337,9 +338,8 @@ def _open(path: Path, digest: str, policy: Policy) -> dict[str, torch.Tensor]:
         return {}
     with tried.open("ab") as file:
         file.write(b".")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-            raise RecordRejected("wrong-digest", "the file is not what was fetched")
+    if hash_file(path) != digest:
+        raise RecordRejected("wrong-digest", "the file is not what was fetched")
     return read_announced(path, policy.trained_weights())
 
 

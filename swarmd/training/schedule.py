@@ -71,11 +71,7 @@ class PeerSchedule:
         self.dealt = 0
 
     def next_share(self, worthy: Mapping[str, bool] = NOBODY) -> list[TrainingGroup]:
-        """The groups of the next step.
-
-        Args:
-            worthy: peers that were looked at, and whether they have groups in this step.
-        """
+        """The groups of the next step. `worthy`: whether peers that were looked at have groups in it."""
         self._batch.clear()
         self._worthy = worthy
         even = -(-len(self._left) // max(self._steps_left, 1))
@@ -229,11 +225,8 @@ class Replay:
         admit: Callable[[TrainingGroup], bool] = lambda group: True,
         weights: Mapping[str, float] = NO_WEIGHTS,
     ) -> list[TrainingGroup]:
-        """Up to `count` different groups: each time a task by chance, then one of its groups, if it is admitted.
-
-        Args:
-            weights: of tasks that are to be drawn so many times as often as the others.
-        """
+        """Up to `count` different groups: each time a task by chance, in proportion to its weight, then one of its
+        groups, if it is admitted."""
         left = {task: list(kept) for task, kept in self._by_task.items()}
         drawn: list[TrainingGroup] = []
         while len(drawn) < count and left:

@@ -123,11 +123,7 @@ class RankPart(msgspec.Struct):
 
 
 class Publication:
-    """Keeps the latest groups of a stage, each question once: informative ones first, filled up with flat ones.
-
-    Args:
-        groups_max: published of a stage.
-    """
+    """Keeps the latest groups of a stage, each question once: informative ones first, filled up with flat ones."""
 
     def __init__(self, groups_max: int) -> None:
         self._groups_max = groups_max

@@ -576,7 +576,7 @@ AT_WORK = (
     Mutant(
         "a checkpoint gets its name before its content is on disk",
         "swarmd/training/checkpoints.py",
-        "        for file in directory.iterdir():\n            sync_file(file)\n        sync_file(directory)\n",
+        "            for file in (*temporary.iterdir(), temporary):\n                sync_file(file)\n",
         "",
         ("tests/training/test_checkpoints.py::test_a_power_cut_takes_nothing_of_it",),
     ),
@@ -597,8 +597,8 @@ AT_WORK = (
     Mutant(
         "rollouts one round too old are taken",
         "swarmd/training/groups.py",
-        "if ref.round < order.round - self._limits.staleness_rounds:",
-        "if ref.round < order.round - self._limits.staleness_rounds - 1:",
+        "if ref.round < order.round - self._training.staleness_rounds:",
+        "if ref.round < order.round - self._training.staleness_rounds - 1:",
         ("tests/training/test_groups.py",),
     ),
     Mutant(

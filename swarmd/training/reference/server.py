@@ -11,6 +11,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -79,20 +80,20 @@ class QueueLimits(NamedTuple):
     lease_s: float = 120.0  # a result that was handed out stays at least so long for its acknowledgement
 
 
+@dataclass(eq=False)
 class ScoringJob:
     """A batch to score and what came of it."""
 
-    def __init__(self, id: str, digest: str, batch: ScoringBatch, size_bytes: int, upload: Upload | None) -> None:
-        self.id = id
-        self.digest = digest
-        self.batch = batch
-        self.size_bytes = size_bytes
-        self.upload = upload  # of simple_GRPO's, whose results are taken in their order and not by id
-        self.stand = JobStatus.WAITING
-        self.result: Logs | None = None
-        self.failure = ""
-        self.keep_until = 0.0
-        self.settled = asyncio.Event()  # done, failed or gone
+    id: str
+    digest: str
+    batch: ScoringBatch
+    size_bytes: int
+    upload: Upload | None  # of simple_GRPO's, whose results are taken in their order and not by id
+    stand: JobStatus = JobStatus.WAITING
+    result: Logs | None = None
+    failure: str = ""
+    keep_until: float = 0.0
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # done, failed or gone
 
     def settle(self, stand: JobStatus) -> None:
         self.stand = stand
@@ -135,7 +136,7 @@ class JobQueue:
         if known is not None and known.digest != digest:
             raise HttpRefusal(409, f"there is another job {id}")
         if known is not None and known.stand is not JobStatus.FAILED:
-            self._keep(known)
+            self._keep(known, self.limits.age_s)
             return known, False
         if known is not None:
             self.drop(id)
@@ -143,7 +144,7 @@ class JobQueue:
             raise HttpRefusal(503, "the queue is full")
         job = ScoringJob(id, digest, batch, size_bytes, upload)
         self._jobs[id] = job
-        self._keep(job)
+        self._keep(job, self.limits.age_s)
         self._changed.set()
         return job, True
 
@@ -152,12 +153,12 @@ class JobQueue:
         self._expire()
         job = self._jobs.get(id)
         if job is not None:
-            self._keep(job)
+            self._keep(job, self.limits.age_s)
         return job
 
     def lease(self, job: ScoringJob) -> None:
         """The result is about to be handed out."""
-        job.keep_until = max(job.keep_until, self._clock() + self.limits.lease_s)
+        self._keep(job, self.limits.lease_s)
 
     def drop(self, id: str) -> bool:
         """Acknowledge a result or give a job up; whether there was one. What is running ends, and is thrown away."""
@@ -216,10 +217,10 @@ class JobQueue:
     def _settle(self, job: ScoringJob, stand: JobStatus) -> None:
         if job.stand is JobStatus.RUNNING:  # else it was given up meanwhile
             job.settle(stand)
-            self._keep(job)
+            self._keep(job, self.limits.age_s)
 
-    def _keep(self, job: ScoringJob) -> None:
-        job.keep_until = max(job.keep_until, self._clock() + self.limits.age_s)
+    def _keep(self, job: ScoringJob, seconds: float) -> None:
+        job.keep_until = max(job.keep_until, self._clock() + seconds)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -17,7 +17,7 @@ import torch
 from swarmd.errors import ConfigError, ReferenceFailed, ReferenceMismatch
 from swarmd.training import kl as subject
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.kl import ReferenceClient, ReferenceServerAddress
+from swarmd.training.kl import ReferenceClient
 from swarmd.training.reference.frame import ResultHeader, encode_result
 from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.reference.conftest import CALL_S, TOKEN, Process, Serving, some_batch
@@ -33,7 +33,7 @@ def client_of(
     cancellation: Cancellation | None = None,
 ) -> ReferenceClient:
     stage = cancellation or Cancellation()
-    return ReferenceClient(ReferenceServerAddress(url, token, call_s), reference.digest, 0.7, "node", lambda: stage)
+    return ReferenceClient(url, reference.digest, 0.7, token, "node", lambda: stage, call_s)
 
 
 def check_right(client: ReferenceClient, reference: ReferenceScorer, prompts: int = 3) -> None:
@@ -71,7 +71,7 @@ def test_a_job_that_failed_once_is_asked_for_again(serve: Serve, embedded: Refer
 
 def test_another_model_is_an_error_of_its_own_and_computes_nothing(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
-    client = ReferenceClient(ReferenceServerAddress(server.url), "0" * 64, 1.0)
+    client = ReferenceClient(server.url, "0" * 64, 1.0)
     with pytest.raises(ReferenceMismatch, match=f"holds the weights {embedded.digest[:16]}, this node began with 0000"):
         client.log_probabilities(**some_batch(embedded))
     assert server.reference.count == 0
@@ -86,7 +86,7 @@ def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: ReferenceScorer) 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a:x", "http://a?b", "http://u:p@a"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="no HTTP address"):
-        ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)
+        ReferenceClient(url, "0" * 64, 1.0)
 
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]

@@ -1,5 +1,5 @@
 """A double of the parts of vLLM that TRL 1.16 uses, around a real model on the CPU; see
-tests/training/sampling/test_vllm.py."""
+tests/training/test_vllm.py."""
 
 from __future__ import annotations
 
