@@ -32,7 +32,6 @@ from swarmd.web.shapes import (
     TrainedStage,
     TrainingView,
 )
-from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import number
 
 STAGES_KEPT = 500
@@ -268,7 +267,7 @@ class _KeptTimeline(msgspec.Struct, array_like=True):
     """A `Timeline` as it is kept."""
 
     first: int
-    times: bytes
+    times: list[float]
     codes: bytes
     rounds: list[RoundMark]
 
@@ -298,13 +297,13 @@ class Timeline:
 
     def keep(self) -> bytes:
         return msgspec.msgpack.encode(
-            _KeptTimeline(self._first, doubles_as_bytes(self._times), bytes(self._codes), self._rounds)
+            _KeptTimeline(self._first, self._times.tolist(), bytes(self._codes), self._rounds)
         )
 
     def resume(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=_KeptTimeline)
         self._first, self._rounds = read.first, read.rounds
-        self._times, self._codes = doubles_of(read.times), bytearray(read.codes)
+        self._times, self._codes = array("d", read.times), bytearray(read.codes)
 
     def _keep_in_bounds(self) -> None:
         if len(self._times) > EVENTS_MAX:
