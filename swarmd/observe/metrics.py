@@ -336,10 +336,6 @@ def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: S
         to.count("worker_exits", event.worker, labels.exit_cause(event))
 
 
-def _on_worker_start_failed(to: Outcomes, event: WorkerStartFailed, before: State, after: State) -> None:
-    to.count("worker_exits", event.worker, labels.exit_cause(event))
-
-
 def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
     kind = labels.command_of(event.command)
     to.count("commands_failed", kind)
@@ -350,10 +346,6 @@ def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after:
 def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
     to.count("chain_reorgs")
     to.count("chain_reorged_blocks", by=event.depth)
-
-
-def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: State) -> None:
-    to.count("model_pushes", labels.OUTCOMES[bool(event.error)])
 
 
 def _on_weights_fetched(to: Outcomes, event: WeightsFetched, before: State, after: State) -> None:
@@ -367,10 +359,10 @@ _RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
     ReportPublished: lambda to, *_: to.count("reports_published"),
     Equivocated: _on_equivocated,
     WorkerExited: _on_worker_exited,
-    WorkerStartFailed: _on_worker_start_failed,
+    WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
     CommandFailed: _on_command_failed,
     ChainReorged: _on_chain_reorged,
-    ModelPushed: _on_model_pushed,
+    ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
     WeightsFetched: _on_weights_fetched,
     WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
     WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),

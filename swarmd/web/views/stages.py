@@ -12,14 +12,13 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
-from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady
+from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady, tag_of
 from swarmd.core.state import State, Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
-from swarmd.observe.describe import LANE_OF, WARNINGS, WORDS, Lane, describe
+from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
 from swarmd.results.history import Measured, curves_of
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
@@ -248,17 +247,6 @@ DROP_SHARE = 8  # at the bound an eighth is dropped at once
 LANES: tuple[Lane, ...] = ("rounds", "network", "training", "chain", "workers", "stops")
 WARNS = 8  # bit of a code
 
-# Never a warning, and frequent: spares asking for their line.
-CALM = (
-    events.MemberSeen,
-    events.MembersSeen,
-    events.ReportSeen,
-    events.ReportsSeen,
-    events.RoundAnnounced,
-    events.RolloutsGathered,
-)
-
-
 TYPES: dict[str, str] = dict(LANE_OF)
 _CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
 
@@ -359,6 +347,5 @@ class Timeline:
 
 
 def _warns(applied: Applied) -> bool:
-    if isinstance(applied.event, CALM):
-        return False
-    return describe(applied).level in WARNINGS
+    """Whether an event is a warning. Routine is none, and frequent: spares asking for its line."""
+    return tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS
