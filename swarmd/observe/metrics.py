@@ -45,6 +45,7 @@ from swarmd.core.events import (
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
+from swarmd.eventlog.fold import Base
 from swarmd.observe import labels
 from swarmd.observe.layers import Layer, LayerName, WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
@@ -673,9 +674,9 @@ class Metrics:
         """POSIX seconds, by the clock that these figures go by."""
         return self._clock()
 
-    def begin(self, state: State) -> None:
+    def begin(self, base: Base) -> None:
         """Forget all that was counted: the log begins with this state."""
-        self._outcomes = Outcomes(progress_of(state))
+        self._outcomes = Outcomes(progress_of(base.state))
 
     def apply(self, applied: Applied) -> None:
         """Count an event. Never fails on an event that a log may hold."""

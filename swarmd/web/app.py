@@ -193,7 +193,7 @@ def endpoints_of(
 ) -> tuple[Endpoint, ...]:
     """All addresses of the interface, those of a node where there is one."""
     of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
-    shows = node.here if node is not None else lambda: here
+    shows = (lambda: node.here()) if node is not None else (lambda: here)
     return (
         Endpoint("/api/v1/here", "What this server shows.", PageSource, shows),
         *swarm_endpoints(swarm),
