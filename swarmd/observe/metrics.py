@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -711,7 +712,8 @@ class Metrics:
             encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
         except (TypeError, ValueError):  # a version that is none
             encoder, content_type = choose_encoder("")
-        return encoder(_Collected(tuple(self.families(status)))), content_type
+        families_now = tuple(self.families(status))
+        return encoder(SimpleNamespace(collect=lambda: families_now)), content_type
 
     def families(self, status: Status | None) -> Iterator[Metric]:
         """The figures, family by family: readings, then outcomes."""
@@ -756,13 +758,3 @@ def limits_of(config: Config) -> ConfiguredLimits:
         free_bytes=storage.free_bytes_min,
         trainer_bytes=config.training.memory_bytes_max,
     )
-
-
-class _Collected:
-    """Families that were collected already, in the form that encoders take."""
-
-    def __init__(self, families: tuple[Metric, ...]) -> None:
-        self._families = families
-
-    def collect(self) -> tuple[Metric, ...]:
-        return self._families

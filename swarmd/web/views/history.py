@@ -378,7 +378,7 @@ class LogHistory:
                 raise Gone(f"the log begins at event {self.first}, event {first} was removed", "Choose a later one")
             state = self._keyframes.unpack(keyframe)
         commits = commits_at(self.directory, keyframe.place, keyframe.seq)
-        applied = fold((commit for commit, _ in _after(commits, keyframe.seq)), state)
+        applied = fold((commit for commit, _ in commits if commit.end_seq > keyframe.seq), state)
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
     def moment(self, seq: int) -> Applied:
@@ -419,10 +419,6 @@ class LogHistory:
                 if start >= 0 and start + count <= len(window):
                     return window[start : start + count]
         return None
-
-
-def _after(commits: Iterator[tuple[Commit, Place]], seq: int) -> Iterator[tuple[Commit, Place]]:
-    return (each for each in commits if each[0].end_seq > seq)
 
 
 KIND = "page"
