@@ -124,7 +124,7 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
         ConfigError: the address is none, or strangers could reach it and no token is asked for.
         AddressInUse: the address cannot be listened on.
     """
-    from swarmd.web.standalone import PageServerSetup, become
+    from swarmd.web.companion import PageServerSetup, become
 
     doors, endpoint = open_doors(page, root)
     become(
