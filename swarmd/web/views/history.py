@@ -32,7 +32,7 @@ from swarmd.eventlog.fold import Base, fold, oldest_base
 from swarmd.eventlog.frame import Commit, decode_commit, read_frames
 from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.eventlog.summaries import Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
+from swarmd.eventlog.summaries import Summary, Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
 from swarmd.files import regular_descriptor
 from swarmd.logger import get_logger
 from swarmd.observe.story import reached
@@ -109,18 +109,8 @@ WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
 
 
-class Follower(Projection, Protocol):
-    """A projection of a log that may be begun anew."""
-
-    def begin(self, base: Base) -> None:
-        """Forget everything: the fold begins at this state."""
-
-    def keep(self) -> bytes:
-        """All that was followed so far."""
-
-    def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
-        bytes."""
+class Follower(Projection, Summary, Protocol):
+    """A projection of a log, kept beside it and begun anew where that does not fit."""
 
 
 class Keyframe(NamedTuple):
