@@ -16,7 +16,7 @@ class EventSink(Protocol):
     """Takes events for the log: `swarmd.worker.child.Outbox.observe`, `swarmd.sim.ports.worker.SimWorker.tell`.
 
     The daemon reads them off the pipe and brings them to its own `swarmd.shell.ports.FactSink`; whoever watches a swarm
-    without being a node of it (`swarmd.web.observing`) puts them into a ledger instead.
+    without being a node of it (`swarmd.web.observer`) puts them into a ledger instead.
     """
 
     def __call__(self, event: Event, /) -> None:
