@@ -104,7 +104,7 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
     An `archive` is a log that does not grow, in place of the directory's own; its daemon is not asked. Raises
     ConfigError or AddressInUse where the address is none, or would let untrusted people in, or cannot be listened on.
     """
-    from swarmd.web.standalone import PageServerSetup, become
+    from swarmd.web.companion import PageServerSetup, become
 
     doors, endpoint = open_doors(page, root)
     become(

@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import pairwise, takewhile
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -379,11 +379,7 @@ class Section(NamedTuple):
     end: int | None
 
 
-class ProgressListener(Protocol):
-    """Is told how far a verification is."""
-
-    def __call__(self, events: int, /) -> None:
-        """So many events were verified so far. Raises nothing."""
+ProgressListener = Callable[[int], None]  # is told how many events were verified so far; raises nothing
 
 
 def verify_parallel(

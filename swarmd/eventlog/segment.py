@@ -40,6 +40,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     segment: int
     offset: int
 
+    def path(self, directory: Path) -> Path:
+        """Of the segment."""
+        return directory / segment_name(self.segment)
+
 
 class SegmentHeader(msgspec.Struct, frozen=True):
     """What a segment says about itself, as a msgpack map.

@@ -196,20 +196,25 @@ class SummaryKind(NamedTuple):
         return f"{self.version}, from event {first}"
 
 
-class Gathered(Protocol):
-    """Figures of a log's whole life, gathered commit by commit; implemented by `swarmd.results.history` and others."""
+class Summary(Protocol):
+    """What is made of a log, in the making."""
 
     def begin(self, base: Base) -> None:
         """Begin anew, after this state."""
 
     def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
+        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
+        bytes."""
+
+    def keep(self) -> bytes:
+        """All that was made of it so far."""
+
+
+class Gathered(Summary, Protocol):
+    """Figures of a log's whole life, gathered commit by commit; implemented by `swarmd.results.history` and others."""
 
     def take(self, commit: Commit) -> None:
         """Take the commit that follows."""
-
-    def keep(self) -> bytes:
-        """All that was gathered so far."""
 
 
 def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,6 +46,7 @@ from swarmd.core.events import (
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
+from swarmd.eventlog.fold import Base
 from swarmd.observe import labels
 from swarmd.observe.layers import Layer, LayerName, WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
@@ -336,10 +338,6 @@ def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: S
         to.count("worker_exits", event.worker, labels.exit_cause(event))
 
 
-def _on_worker_start_failed(to: Outcomes, event: WorkerStartFailed, before: State, after: State) -> None:
-    to.count("worker_exits", event.worker, labels.exit_cause(event))
-
-
 def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
     kind = labels.command_of(event.command)
     to.count("commands_failed", kind)
@@ -350,10 +348,6 @@ def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after:
 def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
     to.count("chain_reorgs")
     to.count("chain_reorged_blocks", by=event.depth)
-
-
-def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: State) -> None:
-    to.count("model_pushes", labels.OUTCOMES[bool(event.error)])
 
 
 def _on_weights_fetched(to: Outcomes, event: WeightsFetched, before: State, after: State) -> None:
@@ -367,10 +361,10 @@ _RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
     ReportPublished: lambda to, *_: to.count("reports_published"),
     Equivocated: _on_equivocated,
     WorkerExited: _on_worker_exited,
-    WorkerStartFailed: _on_worker_start_failed,
+    WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
     CommandFailed: _on_command_failed,
     ChainReorged: _on_chain_reorged,
-    ModelPushed: _on_model_pushed,
+    ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
     WeightsFetched: _on_weights_fetched,
     WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
     WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
@@ -681,9 +675,9 @@ class Metrics:
         """POSIX seconds, by the clock that these figures go by."""
         return self._clock()
 
-    def begin(self, state: State) -> None:
+    def begin(self, base: Base) -> None:
         """Forget all that was counted: the log begins with this state."""
-        self._outcomes = Outcomes(progress_of(state))
+        self._outcomes = Outcomes(progress_of(base.state))
 
     def apply(self, applied: Applied) -> None:
         """Count an event. Never fails on an event that a log may hold."""
@@ -718,7 +712,8 @@ class Metrics:
             encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
         except (TypeError, ValueError):  # a version that is none
             encoder, content_type = choose_encoder("")
-        return encoder(_Collected(tuple(self.families(status)))), content_type
+        families_now = tuple(self.families(status))
+        return encoder(SimpleNamespace(collect=lambda: families_now)), content_type
 
     def families(self, status: Status | None) -> Iterator[Metric]:
         """The figures, family by family: readings, then outcomes."""
@@ -763,13 +758,3 @@ def limits_of(config: Config) -> ConfiguredLimits:
         free_bytes=storage.free_bytes_min,
         trainer_bytes=config.training.memory_bytes_max,
     )
-
-
-class _Collected:
-    """Families that were collected already, in the form that encoders take."""
-
-    def __init__(self, families: tuple[Metric, ...]) -> None:
-        self._families = families
-
-    def collect(self) -> tuple[Metric, ...]:
-        return self._families

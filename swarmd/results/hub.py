@@ -1,8 +1,12 @@
 """Pushing the model to the Hugging Face Hub, beside training and never in its way.
 
-A push is a process of its own (`swarmd.results.push`): it has a deadline, may hang or crash, and is at low priority. It
-works on a snapshot that nothing else touches: hard links to the files of a finished checkpoint. What became of it is an
-event, `ModelPushed`; after a failure, or a push that an end of the process cut off, the next due round pushes again.
+- A push is a process of its own, `python -m swarmd.results.hub`, with an order on stdin and the outcome on stdout: it
+  has a deadline, may hang or crash, and is at low priority.
+- It works on a snapshot that nothing else touches: hard links to the files of a finished checkpoint.
+- Everything of it is one commit, made by `create_commit`: whoever downloads the model gets all of it or what was there
+  before. (`upload_folder` may split a folder over several commits.)
+- What became of it is an event, `ModelPushed`; after a failure, or a push that an end of the process cut off, the next
+  due round pushes again.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
-from swarmd.results.card import NO_DATA, Data, base_of, data_of
+from swarmd.results.card import NO_DATA, CardSubject, Data, base_of, data_of, make_card
+from swarmd.results.history import read_history
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 from swarmd.worker.messages import EventSink
 
@@ -36,7 +41,7 @@ ERROR_CHARS_MAX = 500
 OUTCOME_BYTES_MAX = 65536  # of the push's answer
 PUSH_S = 3600.0  # a push that takes longer is given up
 CLOSE_S = 3.0  # longest wait for a push that is ended early
-CHILD = (sys.executable, "-m", "swarmd.results.push")
+CHILD = (sys.executable, "-m", "swarmd.results.hub")
 SNAPSHOT = "snapshot"
 WEIGHTS, ADAPTERS, ADAPTER_SETTINGS = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
 PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # of a checkpoint: no part of the model
@@ -267,3 +272,47 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+NICENESS = 10
+README = "README.md"
+
+
+def push(order: PushOrder) -> PushOutcome:
+    """Write the card into the snapshot and put it on the Hub. Raises whatever reading the log and the library raise."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    snapshot = Path(order.snapshot)
+    history = read_history(Path(order.data), order.trained)
+    adapters = (snapshot / ADAPTERS).exists()
+    subject = CardSubject(order.kind, order.base, adapters, order.repo, order.revision, order.questions)
+    (snapshot / README).write_text(make_card(history, subject), encoding="utf-8")
+    names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
+    api = HfApi(token=order.token, library_name="swarmd")
+    api.create_repo(order.repo, repo_type="model", exist_ok=True)
+    commit = api.create_commit(
+        order.repo,
+        operations=[CommitOperationAdd(path_in_repo=name, path_or_fileobj=snapshot / name) for name in names],
+        commit_message=f"Round {order.trained.round}",
+        repo_type="model",
+    )
+    return PushOutcome(revision=commit.oid, url=commit.commit_url)
+
+
+def main() -> None:
+    """Read the order, push, answer. An error is an answer too; only its first line is told."""
+    answers = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints
+    os.nice(NICENESS)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=PushOrder)
+    try:
+        outcome = push(order)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        outcome = PushOutcome(error=f"{type(error).__name__}: {lines[0]}")
+    with os.fdopen(answers, "wb") as out:
+        out.write(msgspec.json.encode(outcome))
+
+
+if __name__ == "__main__":
+    main()

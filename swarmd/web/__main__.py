@@ -2,11 +2,6 @@
 
 import sys
 
-if len(sys.argv) > 1:
-    from swarmd.web import standalone
+from swarmd.web.companion import main, serve_dashboard
 
-    sys.exit(standalone.main(sys.argv[1]))
-else:
-    from swarmd.web import companion
-
-    sys.exit(companion.main())
+sys.exit(serve_dashboard(sys.argv[1]) if len(sys.argv) > 1 else main())

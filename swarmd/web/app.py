@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,130 +120,60 @@ _FIND = Parameter("find", "string", "Only peers with this in name or id, in any 
 
 def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
     """The swarm page's."""
-
-    async def view(given: dict[str, Any]) -> SwarmView:
-        return await source.view(given["limit"])
-
-    async def peers(given: dict[str, Any]) -> PeerPage:
-        return await source.peers(given["first"], given["count"], given["find"])
-
-    async def curves(given: dict[str, Any]) -> Curves:
-        return await source.curves(given["peer"])
-
-    async def gossip(given: dict[str, Any]) -> Gossip:
-        return await source.gossip(given["since_round"])
-
+    where, rewards = "Where the swarm is and who takes part.", "Rewards of some peers."
     return (
-        Endpoint("/api/v1/swarm", "Where the swarm is and who takes part.", SwarmView, view, parameters=(_LIMIT,)),
+        Endpoint("/api/v1/swarm", where, SwarmView, lambda limit: source.view(limit), (_LIMIT,)),
         Endpoint(
             "/api/v1/swarm/peers",
             "Part of the leaderboard, or of those with a text in name or id.",
             PeerPage,
-            peers,
-            parameters=(_BEHIND, _LIMIT._replace(name="count"), _FIND),
+            source.peers,
+            (_BEHIND, _LIMIT._replace(name="count"), _FIND),
         ),
-        Endpoint("/api/v1/swarm/curves", "Rewards of some peers.", Curves, curves, parameters=(_PEER,)),
-        Endpoint("/api/v1/swarm/gossip", "What peers wrote.", Gossip, gossip, parameters=(_SINCE_ROUND,)),
+        Endpoint("/api/v1/swarm/curves", rewards, Curves, lambda peer: source.curves(peer), (_PEER,)),
+        Endpoint("/api/v1/swarm/gossip", "What peers wrote.", Gossip, source.gossip, (_SINCE_ROUND,)),
     )
 
 
 def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
     """The node page's."""
-
-    async def events(given: dict[str, Any]) -> EventPage:
-        return await node.events(given["first"], given["count"])
-
-    async def moment(given: dict[str, Any]) -> Moment:
-        return await node.moment(given["seq"])
-
-    async def overview(given: dict[str, Any]) -> Overview:
-        return await node.overview(given["since"], given["until"], given["buckets"])
-
-    async def charts(given: dict[str, Any]) -> ChartsView:
-        return node.charts()
-
-    async def stages(given: dict[str, Any]) -> StagesView:
-        return node.stages()
-
-    async def training(given: dict[str, Any]) -> TrainingView:
-        return node.training()
-
-    async def recipe(given: dict[str, Any]) -> RecipeView:
-        return node.recipe()
-
-    async def story(given: dict[str, Any]) -> JsonAnswer:
-        return JsonAnswer(await node.story(given["round"]))
-
-    async def status(given: dict[str, Any]) -> JsonAnswer:
-        return JsonAnswer(await node.shown_status())
-
+    span, rounds = (_SINCE, _UNTIL, _BUCKETS), "/api/v1/node/rounds/{round}"
     return (
-        Endpoint("/api/v1/node/status", "How the node is.", Status, status),
-        Endpoint("/api/v1/node/events", "Events in words.", EventPage, events, parameters=(_FIRST, _COUNT)),
-        Endpoint(
-            "/api/v1/node/overview", "The log in time.", Overview, overview, parameters=(_SINCE, _UNTIL, _BUCKETS)
-        ),
-        Endpoint("/api/v1/node/moments/{seq}", "An event and all that came of it.", Moment, moment, parameters=(_SEQ,)),
-        Endpoint("/api/v1/node/charts", "The statecharts and where they are.", ChartsView, charts),
-        Endpoint("/api/v1/node/stages", "What was done of each stage.", StagesView, stages),
-        Endpoint("/api/v1/node/training", "What each trained stage gave.", TrainingView, training),
-        Endpoint("/api/v1/node/recipe", "What is trained, and how.", RecipeView, recipe),
-        Endpoint(
-            "/api/v1/node/rounds/{round}", "What became of a round, in sentences.", Story, story, parameters=(_ROUND,)
-        ),
+        Endpoint("/api/v1/node/status", "How the node is.", Status, node.shown_status),
+        Endpoint("/api/v1/node/events", "Events in words.", EventPage, node.events, (_FIRST, _COUNT)),
+        Endpoint("/api/v1/node/overview", "The log in time.", Overview, node.overview, span),
+        Endpoint("/api/v1/node/moments/{seq}", "An event and all that came of it.", Moment, node.moment, (_SEQ,)),
+        Endpoint("/api/v1/node/charts", "The statecharts and where they are.", ChartsView, node.charts),
+        Endpoint("/api/v1/node/stages", "What was done of each stage.", StagesView, node.stages),
+        Endpoint("/api/v1/node/training", "What each trained stage gave.", TrainingView, node.training),
+        Endpoint("/api/v1/node/recipe", "What is trained, and how.", RecipeView, node.recipe),
+        Endpoint(rounds, "What became of a round, in sentences.", Story, lambda round: node.story(round), (_ROUND,)),
     )
-
-
-def stream_endpoint(stream: Stream) -> Endpoint:
-    """What happens, as it happens."""
-    return Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open)
-
-
-def here_endpoint(node: LogNode | None, observed: PageSource | None) -> Endpoint:
-    """What this server shows."""
-
-    async def here(given: dict[str, Any]) -> PageSource:
-        if node is not None:
-            return node.here()
-        assert observed is not None
-        return observed
-
-    return Endpoint("/api/v1/here", "What this server shows.", PageSource, here)
 
 
 def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
     """Metrics and health, for programs that watch."""
 
-    async def status_or_none() -> Status | None:
-        try:
-            return await node.status()
-        except SwarmdError:
-            return None
-
     async def metrics(request: Request) -> Response:
         body, content_type = await node.render_metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    async def livez(given: dict[str, Any]) -> JsonAnswer:
-        return health_answer(live(await status_or_none()))
+    def probe(path: str, summary: str, judge: Callable[[Status | None], Health]) -> Endpoint:
+        async def answer() -> JsonAnswer:
+            status = None
+            with suppress(SwarmdError):
+                status = await node.status()
+            health = judge(status)
+            reasons = [plain(reason) for reason in health.reasons]
+            return JsonAnswer({"ok": health.ok, "reasons": reasons}, 200 if health.ok else 503)
 
-    async def readyz(given: dict[str, Any]) -> JsonAnswer:
-        return health_answer(ready(await status_or_none()))
-
-    async def productivez(given: dict[str, Any]) -> JsonAnswer:
-        return health_answer(productive_of(node, await status_or_none()))
+        return Endpoint(path, f"{summary}; 503 if not.", Health, answer, refusals=(503,))
 
     return (
         Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=metrics),
-        Endpoint("/livez", "Whether the daemon answers; 503 if not.", Health, livez, refusals=(503,)),
-        Endpoint("/readyz", "Whether it can do its part of a stage; 503 if not.", Health, readyz, refusals=(503,)),
-        Endpoint(
-            "/productivez",
-            "Whether its work came to something of late; 503 if not.",
-            Health,
-            productivez,
-            refusals=(503,),
-        ),
+        probe("/livez", "Whether the daemon answers", live),
+        probe("/readyz", "Whether it can do its part of a stage", ready),
+        probe("/productivez", "Whether its work came to something of late", partial(productive_of, node)),
     )
 
 
@@ -257,23 +188,17 @@ def productive_of(node: LogNode, status: Status | None) -> Health:
     return productive(status, node.metrics.progress)
 
 
-def health_answer(health: Health) -> JsonAnswer:
-    """200 or 503, with the reasons."""
-    return JsonAnswer(
-        {"ok": health.ok, "reasons": [plain(reason) for reason in health.reasons]}, 200 if health.ok else 503
-    )
-
-
 def endpoints_of(
     swarm: SwarmSource, node: LogNode | None, stream: Stream, here: PageSource | None = None
 ) -> tuple[Endpoint, ...]:
     """All addresses of the interface, those of a node where there is one."""
     of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
+    shows = (lambda: node.here()) if node is not None else (lambda: here)
     return (
-        here_endpoint(node, here),
+        Endpoint("/api/v1/here", "What this server shows.", PageSource, shows),
         *swarm_endpoints(swarm),
         *of_node,
-        stream_endpoint(stream),
+        Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open),
     )
 
 

@@ -1,8 +1,11 @@
-"""The process beside a node: serves its page, tells of its health, pushes its metrics.
+"""The processes that serve a page, `python -m swarmd.web`: beside a node, and alone.
 
-The daemon starts `python -m swarmd.web`, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
-one line on stdout says that it runs, and where its page is, if it has one. The end of stdin is the daemon's. Then this
-process ends too, but where it sends notifications it first stays long enough to tell that the daemon is gone.
+- The daemon starts one without arguments, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
+  one line on stdout says that it runs, and where its page is, if it has one. It serves the node's page, tells of its
+  health and pushes its metrics. The end of stdin is the daemon's. Then this process ends too, but where it sends
+  notifications it first stays long enough to tell that the daemon is gone.
+- With an order, `PageServerSetup`, it is what `swarmd dashboard` becomes, without the memory that a command line
+  takes.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,15 +24,15 @@ from typing import Any
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.config import Config, NotifyConfig, decode
-from swarmd.errors import ConfigError, SwarmdError
-from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
+from swarmd.config import Config, NotifyConfig, decode, load_config
+from swarmd.errors import ConfigError, ExitCode, SwarmdError
+from swarmd.http_server import PAGE_PORT, Address, check_listen, load_token, parse_listen
 from swarmd.logger import get_logger
 from swarmd.observe import otlp
 from swarmd.observe.metrics import Metrics, limits_of
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
-from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
+from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
 from swarmd.web.app import make_app
 from swarmd.web.http.endpoints import Background, keep_up
 from swarmd.web.http.guard import AccessRules
@@ -136,3 +141,69 @@ def at_end_of_input(call: Callable[[], Any]) -> None:
         call()
 
     threading.Thread(target=wait, name="stdin", daemon=True).start()
+
+
+class PageServerSetup(msgspec.Struct, frozen=True):
+    """What to show, to whom. No secret is in it: it stands in the process list.
+
+    Attributes:
+        root: the node's data directory.
+        listen: host and port that were asked for.
+        descriptor: of the listening socket.
+        token: file or credential with the bearer token.
+        hosts: further host names.
+        config: the node's configuration file, empty for none.
+        archive: a log that does not grow, in place of the directory's own.
+        open_page: open a browser.
+    """
+
+    root: str
+    listen: tuple[str, int]
+    descriptor: int
+    token: str = ""
+    hosts: tuple[str, ...] = ()
+    config: str = ""
+    archive: str = ""
+    open_page: bool = False
+
+
+def become(show: PageServerSetup) -> None:
+    """Put the server in this process's place; does not return."""
+    os.set_inheritable(show.descriptor, True)
+    sys.stdout.flush()
+    order = msgspec.json.encode(show).decode()
+    environment = {"MALLOC_ARENA_MAX": "2"} | os.environ
+    os.execve(sys.executable, [sys.executable, "-m", "swarmd.web", order], environment)
+
+
+def serve_dashboard(order: str) -> int:
+    """Serve until stopped. Returns the exit code."""
+    show = msgspec.json.decode(order, type=PageServerSetup)
+    try:
+        _serve(show)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except SwarmdError as error:
+        print(f"error: {error.message}", *([f"fix: {error.fix}"] if error.fix else []), sep="\n", file=sys.stderr)
+        return error.exit_code
+    return ExitCode.OK
+
+
+def _serve(show: PageServerSetup) -> None:
+    paths = NodeDirectory(Path(show.root))
+    config = load_config(Path(show.config)) if show.config else None
+    if config is not None:
+        cover_also(known_secrets(config, paths.root))
+    metrics = Metrics(paths, limits_of(config) if config else None)
+    node = LogNode(paths, facts_of(config), metrics, Path(show.archive) if show.archive else None)
+    doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
+    endpoint = socket.socket(fileno=show.descriptor)
+    url = url_of(endpoint)
+
+    def tell() -> None:
+        print(f"{url}/  (Ctrl-C ends it)", flush=True)
+        if show.open_page:
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    app = make_app(node, doors, node)
+    serve(app, endpoint, tell, app.let_go)

@@ -16,13 +16,13 @@ from swarmd.errors import BlobError, LogDamaged
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, list_segments
+from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, Place, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import read_snapshot
 from swarmd.eventlog.store import EventLog
 from swarmd.eventlog.summaries import Unfit, bookmark_path, read_bookmark
 from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
-from swarmd.web.views.history import Cursor, commits_at
+from swarmd.web.views.history import commits_at
 
 SOURCE = Path(__file__).parent.parent / "golden" / "coordinator" / "events"
 
@@ -73,7 +73,7 @@ def test_in_the_place_of_a_segment_it_is_damage(log: Path, kind: str) -> None:
     path = put(kind, list_segments(log)[-1])
     for read in (
         lambda: list(read_commits(log)),
-        lambda: list(commits_at(log, Cursor(0, path, 0), 0)),
+        lambda: list(commits_at(log, Place(0, first_seq_of(path), 0), 0)),
         lambda: EventLog.open(log, node, "run"),
     ):
         with pytest.raises(LogDamaged, match="cannot be read"):

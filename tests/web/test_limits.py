@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +18,7 @@ from swarmd.uvicorn_server import BoundedProtocol
 from swarmd.web.http import guard
 from swarmd.web.http.guard import FORM_BYTES_MAX
 from swarmd.web.shapes import Moment
+from swarmd.web.views.node import LogNode
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
 HOST = b"Host: localhost\r\n"
@@ -185,9 +186,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
 @contextlib.contextmanager
 def unread_answers(server: Served, count: int, more: bytes) -> Iterator[None]:
     """So many clients that ask for what no kernel's buffers hold, and read none of it."""
-    node: Any = server.node
-    node.charts = lambda: "x" * MUCH
-    with contextlib.ExitStack() as stack:
+    with patch("swarmd.web.views.node.charts_view", lambda state: "x" * MUCH), contextlib.ExitStack() as stack:
         for _ in range(count):
             client = stack.enter_context(server.socket())
             client.sendall(b"GET /api/v1/node/charts HTTP/1.1\r\n" + HOST + more + b"\r\n")
@@ -248,15 +247,15 @@ def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.Monk
     monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 3)
     monkeypatch.setattr(uvicorn_server, "RESERVED_MAX", 2)
     over = threading.Event()
+    begun: list[int] = []
+
+    async def moment(node: LogNode, seq: int) -> Moment:
+        begun.append(seq)
+        await asyncio.to_thread(over.wait, LONG_S)
+        raise NotFoundError("the test is over")
+
+    monkeypatch.setattr(LogNode, "moment", moment)
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
-        begun: list[int] = []
-
-        async def moment(seq: int) -> Moment:
-            begun.append(seq)
-            await asyncio.to_thread(over.wait, LONG_S)
-            raise NotFoundError("the test is over")
-
-        monkeypatch.setattr(server.node, "moment", moment)
         for _ in range(3):
             busy = stack.enter_context(server.socket())
             busy.sendall(b"GET /api/v1/node/moments/1 HTTP/1.1\r\n" + HOST + b"\r\n")

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from inspect import isawaitable
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -161,7 +162,7 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
 SEQ_MAX = 10**15
 
 Kind = Literal["integer", "number", "string"]
-Serve = Callable[[dict[str, Any]], Awaitable[Any]]
+Serve = Callable[..., Any]  # of the parameters, by name; gives the answer, or what awaits it
 ServeRequest = Callable[[Request], Awaitable[Response]]
 
 
@@ -227,8 +228,8 @@ class Endpoint(NamedTuple):
     summary: str
     answer: Any
     serve: Serve | None = None
-    serve_request: ServeRequest | None = None
     parameters: tuple[Parameter, ...] = ()
+    serve_request: ServeRequest | None = None
     refusals: tuple[int, ...] = ()
 
     def route(self) -> Route:
@@ -237,5 +238,6 @@ class Endpoint(NamedTuple):
 
     async def _serve(self, request: Request) -> Response:
         assert self.serve is not None
-        answer = await self.serve({parameter.name: parameter.read(request) for parameter in self.parameters})
+        answer = self.serve(**{parameter.name: parameter.read(request) for parameter in self.parameters})
+        answer = await answer if isawaitable(answer) else answer
         return answer if isinstance(answer, Response) else JsonAnswer(answer)

@@ -13,11 +13,12 @@ import hashlib
 import hmac
 import re
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
+from cachetools import LRUCache
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
@@ -248,7 +249,7 @@ class Login:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()  # by address, the latest last
+        self._failures: LRUCache[str, deque[float]] = LRUCache(ADDRESSES_MAX)  # by address
 
     async def enter(self, request: Request) -> Response:
         """POST /login. Raises BadRequest, HttpRefusal."""
@@ -275,9 +276,6 @@ class Login:
     def _fails_often(self, origin: str, now: float) -> bool:
         """Count a wrong token; whether there were too many from there of late."""
         failures = self._failures.setdefault(origin, deque(maxlen=FAILURES_MAX))
-        self._failures.move_to_end(origin)
-        if len(self._failures) > ADDRESSES_MAX:
-            self._failures.popitem(last=False)
         often = len(failures) == FAILURES_MAX and now - failures[0] < FAILURES_S
         failures.append(now)
         return often

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,23 +24,13 @@ from swarmd.web.views.node import LogNode
 CLIENTS_MAX = 32
 
 
-class Listening(Protocol):
-    """One who listens; `swarmd.web.http.stream.Client`."""
-
-    def end(self) -> None:
-        """End its stream soon. Raises nothing."""
-
-
-ListenerT = TypeVar("ListenerT", bound=Listening)
-
-
-class Audience(Generic[ListenerT]):
+class Audience:
     """Gives places; at the bound whoever comes last of the address with most gives way to an address with fewer."""
 
     def __init__(self) -> None:
-        self._origins: dict[ListenerT, str] = {}  # the longest here first
+        self._origins: dict[Client, str] = {}  # the longest here first
 
-    def __iter__(self) -> Iterator[ListenerT]:
+    def __iter__(self) -> Iterator[Client]:
         return iter(self._origins)
 
     def __len__(self) -> int:
@@ -50,7 +40,7 @@ class Audience(Generic[ListenerT]):
         """Whether somebody of an address finds a place, free or given up."""
         return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None
 
-    def take_place(self, listener: ListenerT, origin: str) -> bool:
+    def take_place(self, listener: Client, origin: str) -> bool:
         """Give a place, if there is room; whoever gives way is told to end and counts no more."""
         if len(self._origins) >= CLIENTS_MAX:
             leaves = self._who_gives_way(origin)
@@ -61,11 +51,11 @@ class Audience(Generic[ListenerT]):
         self._origins[listener] = origin
         return True
 
-    def leave(self, listener: ListenerT) -> None:
+    def leave(self, listener: Client) -> None:
         """Free a listener's place, if it still has it."""
         self._origins.pop(listener, None)
 
-    def _who_gives_way(self, origin: str) -> ListenerT | None:
+    def _who_gives_way(self, origin: str) -> Client | None:
         """None where no other address would be left with as many as this one then has."""
         held = Counter(self._origins.values())
         crowd, most = held.most_common(1)[0]
@@ -153,7 +143,7 @@ class Stream:
     def __init__(self, swarm: SwarmSource, node: LogNode | None) -> None:
         self._swarm = swarm
         self._node = node
-        self._clients: Audience[Client] = Audience()
+        self._clients = Audience()
         self._somebody = asyncio.Event()
         self._charts: dict[str, str] = {}
         if node is not None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
+from cachetools import FIFOCache
 
 from swarmd.core.applied import Applied
 from swarmd.core.events import RolloutsGathered, StageTrained
@@ -75,7 +76,7 @@ class GossipFeed:
     def begin(self, base: Base) -> None:
         with self._lock:
             self._waiting: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)
-            self._kept: dict[str, Kept] = {}  # by the message's id, oldest first
+            self._kept: FIFOCache[str, Kept] = FIFOCache(GOSSIP_KEPT)  # by the message's id
             self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of what came, or was scored, last
             self._count = 0  # of all news ever
             self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
@@ -139,15 +140,13 @@ class GossipFeed:
         """Newest first. Reads files."""
         self.since(-1)
         with self._lock:
-            messages = (kept.message for kept in reversed(self._kept.values()))
+            messages = (kept.message for kept in reversed([*self._kept.values()]))
             return tuple(message for message in messages if message.round >= since_round)
 
     def _keep(self, kept: Kept) -> None:
         if kept.message.id in self._kept:
             return  # in mid-stage, and again at its end
         self._kept[kept.message.id] = kept
-        if len(self._kept) > GOSSIP_KEPT:
-            del self._kept[next(iter(self._kept))]
         self._notify(kept)
 
     def _notify(self, kept: Kept) -> None:

@@ -30,22 +30,14 @@ from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import Base, fold, oldest_base
 from swarmd.eventlog.frame import Commit, decode_commit, read_frames
-from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
+from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.eventlog.summaries import Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
+from swarmd.eventlog.summaries import Summary, Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
 from swarmd.files import regular_descriptor
 from swarmd.logger import get_logger
 from swarmd.observe.story import reached
 
 READ_BYTES = 64 * 1024
-
-
-class Cursor(NamedTuple):
-    """Where the commit of event `seq` begins, or would begin: an offset in a segment."""
-
-    seq: int
-    path: Path
-    offset: int
 
 
 class Gone(NotFoundError):
@@ -58,7 +50,7 @@ def begin_of(directory: Path) -> int:
     return first_seq_of(segments[0]) if segments else 0
 
 
-def commits_at(directory: Path, place: Cursor | None, seq: int) -> Iterator[tuple[Commit, Cursor]]:
+def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple[Commit, Place]]:
     """Commits in order up to the log's present end, each with the place behind it.
 
     Args:
@@ -74,8 +66,8 @@ def commits_at(directory: Path, place: Cursor | None, seq: int) -> Iterator[tupl
     firsts = [first_seq_of(path) for path in segments]
     if not segments:
         return
-    if place is not None and place.path in segments:
-        index, offset, next_seq = segments.index(place.path), place.offset, place.seq
+    if place is not None and place.segment in firsts:
+        index, offset, next_seq = firsts.index(place.segment), place.offset, place.seq
     elif seq < firsts[0]:
         raise Gone(f"the log begins at event {firsts[0]}, event {seq} was removed", "Choose a later one")
     else:
@@ -86,7 +78,7 @@ def commits_at(directory: Path, place: Cursor | None, seq: int) -> Iterator[tupl
             if commit.seq != next_seq:
                 raise LogDamaged(f"{path}: event {next_seq} is expected, event {commit.seq} stands there")
             next_seq = commit.end_seq
-            yield commit, Cursor(next_seq, path, end)
+            yield commit, Place(next_seq, first_seq_of(path), end)
 
 
 def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
@@ -117,25 +109,15 @@ WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
 
 
-class Follower(Projection, Protocol):
-    """A projection of a log that may be begun anew."""
-
-    def begin(self, base: Base) -> None:
-        """Forget everything: the fold begins at this state."""
-
-    def keep(self) -> bytes:
-        """All that was followed so far."""
-
-    def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
-        bytes."""
+class Follower(Projection, Summary, Protocol):
+    """A projection of a log, kept beside it and begun anew where that does not fit."""
 
 
 class Keyframe(NamedTuple):
     """The state before event `seq`, where its commit begins, and where the state lies packed."""
 
     seq: int
-    place: Cursor | None
+    place: Place | None
     offset: int
     size_bytes: int
 
@@ -160,14 +142,12 @@ class KeptKeyframe(msgspec.Struct, array_like=True, gc=False):
 
     Attributes:
         seq: the event that follows on the state.
-        segment: its first event, where the commit of event `seq` begins in it; -1 where that is not known.
-        offset: in that segment.
+        place: where its commit begins, where that is known.
         packed: the state.
     """
 
     seq: int
-    segment: int
-    offset: int
+    place: Place | None
     packed: bytes
 
 
@@ -190,7 +170,7 @@ class Keyframes:
         """Whether the state before this event is worth keeping."""
         return seq >= self._due_seq
 
-    def keep(self, seq: int, place: Cursor | None, state: State) -> None:
+    def keep(self, seq: int, place: Place | None, state: State) -> None:
         """Pack a state; at the bound every second one goes, and the distance doubles."""
         packed = zlib.compress(encode_state(state), 1)
         if self._put(packed):
@@ -222,20 +202,15 @@ class Keyframes:
         chosen = self.kept
         while sum(keyframe.size_bytes for keyframe in chosen) > KEPT_BYTES_MAX and len(chosen) > 1:
             chosen = chosen[::2]
-        return [
-            KeptKeyframe(seq, *((first_seq_of(at.path), at.offset) if at else (-1, 0)), self._read(offset, size))
-            for seq, at, offset, size in chosen
-        ]
+        return [KeptKeyframe(seq, place, self._read(offset, size)) for seq, place, offset, size in chosen]
 
-    def resume(self, kept: Sequence[KeptKeyframe], directory: Path, distance: int) -> None:
+    def resume(self, kept: Sequence[KeptKeyframe], distance: int) -> None:
         """Those that were kept, and their distance."""
         self.distance = distance
         for each in kept:
-            known = each.segment >= 0
-            place = Cursor(each.seq, directory / segment_name(each.segment), each.offset) if known else None
             self._due_seq = each.seq + distance
             if self._write(each.packed):
-                self.kept.append(Keyframe(each.seq, place, self._end - len(each.packed), len(each.packed)))
+                self.kept.append(Keyframe(each.seq, each.place, self._end - len(each.packed), len(each.packed)))
 
     def begin_at(self, seq: int, state: State) -> None:
         """Forget what lies before an event."""
@@ -307,13 +282,13 @@ class LogHistory:
         self.at = 0.0
         self.begun = 0
         self._followers = tuple(followers)
-        self._place: Cursor | None = None
+        self._place: Place | None = None
         self._keyframes = Keyframes()
         self._windows: list[list[Applied]] = []
 
     @property
-    def place(self) -> Cursor | None:
-        """The cursor behind the last applied commit."""
+    def place(self) -> Place | None:
+        """Behind the last commit that was applied."""
         return self._place
 
     def begin(self, base: Base) -> None:
@@ -325,7 +300,7 @@ class LogHistory:
             for follower in self._followers:
                 follower.begin(base)
 
-    def keep(self) -> tuple[Cursor, list[bytes]] | None:
+    def keep(self) -> tuple[Place, list[bytes]] | None:
         """The place that was reached and, in parts, all that was made of the log so far; None before the first
         commit."""
         with self.lock:
@@ -336,7 +311,7 @@ class LogHistory:
             followers = [follower.keep() for follower in self._followers]
             return self._place, [msgspec.msgpack.encode(own), keyframes, *followers]
 
-    def resume(self, place: Cursor, kept: Sequence[bytes | memoryview]) -> None:
+    def resume(self, place: Place, kept: Sequence[bytes | memoryview]) -> None:
         """Go on where `keep` was called.
 
         Raises:
@@ -350,11 +325,11 @@ class LogHistory:
             self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
             self._keyframes, self._windows, self.begun = Keyframes(), [], self.begun + 1
             packed = msgspec.msgpack.decode(keyframes, type=list[KeptKeyframe])
-            self._keyframes.resume(packed, self.directory, read.distance)
+            self._keyframes.resume(packed, read.distance)
             for follower, followed in zip(self._followers, followers, strict=True):
                 follower.resume(followed)
 
-    def apply(self, commit: Commit, end: Cursor) -> list[Applied]:
+    def apply(self, commit: Commit, end: Place) -> list[Applied]:
         """Fold the commit that follows; `end` is the place behind it."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):
@@ -393,7 +368,7 @@ class LogHistory:
                 raise Gone(f"the log begins at event {self.first}, event {first} was removed", "Choose a later one")
             state = self._keyframes.unpack(keyframe)
         commits = commits_at(self.directory, keyframe.place, keyframe.seq)
-        applied = fold((commit for commit, _ in _after(commits, keyframe.seq)), state)
+        applied = fold((commit for commit, _ in commits if commit.end_seq > keyframe.seq), state)
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
     def moment(self, seq: int) -> Applied:
@@ -436,12 +411,8 @@ class LogHistory:
         return None
 
 
-def _after(commits: Iterator[tuple[Commit, Cursor]], seq: int) -> Iterator[tuple[Commit, Cursor]]:
-    return (each for each in commits if each[0].end_seq > seq)
-
-
 KIND = "page"
-FORM = 3  # grows when the same events give other bytes within one version of swarmd
+FORM = 4  # grows when the same events give other bytes within one version of swarmd
 VERSION = f"{__version__}, rules {RULES}, form {FORM}"
 KEEP_EVENTS = 100_000  # read since it was kept last; reading them takes some ten seconds
 KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long log is not kept over and over
@@ -473,7 +444,7 @@ class Keeping:
             if found is None:
                 return False
             place, parts = found
-            self._history.resume(Cursor(place.seq, directory / segment_name(place.segment), place.offset), parts)
+            self._history.resume(place, parts)
             if oldest_base(directory).seq < self._history.first:
                 raise Unfit("the log begins earlier than it did")
         except (Unfit, *DECODE_ERRORS, ValueError, LookupError) as error:
@@ -504,9 +475,7 @@ class Keeping:
             kept = self._history.keep()
             if kept is None:
                 return
-            cursor, parts = kept
-            place = Place(cursor.seq, first_seq_of(cursor.path), cursor.offset)
-            write_bookmark(self._history.directory, KIND, VERSION, place, parts)
+            write_bookmark(self._history.directory, KIND, VERSION, *kept)
             self._refused = ""
         except (SwarmdError, OSError, OverflowError) as error:  # the latter: a sum beyond what msgpack can hold
             if str(error) != self._refused:

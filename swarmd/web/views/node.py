@@ -21,7 +21,6 @@ from swarmd.core.state import State
 from swarmd.dht.wire.bodies import read_standings
 from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Base
 from swarmd.eventlog.store import log_bytes
 from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.metrics import Metrics
@@ -71,33 +70,6 @@ def facts_of(config: Config | None) -> SwarmFacts:
     return SwarmFacts(config.swarm.kind, config) if config is not None else SwarmFacts()
 
 
-def _peers_of(node: LogNode, first: int, count: int, find: str) -> PeerPage:
-    """In a thread."""
-    node._settle()
-    shown = node._shown
-    with shown.history.lock:
-        return peer_page(shown.history.state, shown.ledger, first, count, find)
-
-
-class _Counting:
-    """Hands the fold to the metrics, which count from a daemon's start on."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def begin(self, base: Base) -> None:
-        self._metrics.begin(base.state)
-
-    def apply(self, applied: Applied) -> None:
-        self._metrics.apply(applied)
-
-    def keep(self) -> bytes:
-        return self._metrics.keep()
-
-    def resume(self, kept: bytes | memoryview) -> None:
-        self._metrics.resume(kept)
-
-
 class LogNode:
     """Follows the log of one node.
 
@@ -126,7 +98,7 @@ class LogNode:
         self._directory = archive or paths.events
         self._blobs = Blobs(paths.blobs)
         self._whole = LogReading(
-            self._directory, self._blobs, partial(self._hear, True), (_Counting(self.metrics),), grows=self._live
+            self._directory, self._blobs, partial(self._hear, True), (self.metrics,), grows=self._live
         )
         self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
         self._told_seq: int | None = None  # the event that is told next
@@ -209,7 +181,13 @@ class LogNode:
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        return await self._answers.do(_peers_of, self, first, count, find)
+        return await self._answers.do(self._peers, first, count, find)
+
+    def _peers(self, first: int, count: int, find: str) -> PeerPage:
+        self._settle()
+        shown = self._shown
+        with shown.history.lock:
+            return peer_page(shown.history.state, shown.ledger, first, count, find)
 
     def _settle(self) -> None:
         """Take over the coordinator's sums where the network worker has read newer ones."""

@@ -13,11 +13,10 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
+from cachetools import LRUCache
 from msgspec.structs import replace
 
 from swarmd.core.applied import Applied
@@ -25,13 +24,13 @@ from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
-from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
+from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.files import open_regular
 from swarmd.logger import get_logger
 from swarmd.observe.story import Story, StoryTeller
 from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.history import Cursor, Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
+from swarmd.web.views.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
 from swarmd.web.views.stages import StageFollower, Timeline, TrainedStages
 from swarmd.web.views.swarm import PeerLedger
 
@@ -49,14 +48,15 @@ log = get_logger("swarmd.web")
 class LogMark:
     """Knows a log again, by the bytes before the place up to which it was read."""
 
-    def __init__(self) -> None:
-        self._known: tuple[Cursor, bytes] | None = None
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: tuple[Place, bytes] | None = None
 
-    def put(self, place: Cursor | None) -> None:
+    def put(self, place: Place | None) -> None:
         """Remember the place that was reached."""
         if place is not None and (self._known is None or self._known[0] != place):
             with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
-                self._known = (place, bytes_before(place))
+                self._known = (place, bytes_before(self._directory, place))
 
     def is_gone(self) -> bool:
         """Whether another log lies there: a backup was restored, a node begun anew. Raises NotFoundError, OSError."""
@@ -64,23 +64,20 @@ class LogMark:
             return False
         place, known = self._known
         try:
-            return bytes_before(place) != known
+            return bytes_before(self._directory, place) != known
         except FileNotFoundError:  # old segments go, and the log begins later then
-            return begin_of(place.path.parent) <= first_seq_of(place.path)
+            return begin_of(self._directory) <= place.segment
 
 
-def bytes_before(place: Cursor) -> bytes:
+def bytes_before(directory: Path, place: Place) -> bytes:
     """A digest of the last bytes before a place. Raises OSError."""
     first = max(0, place.offset - MARK_BYTES)
-    with open_regular(place.path) as file:
+    with open_regular(place.path(directory)) as file:
         return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
 
 
-class JournalListener(Protocol):
-    """Is told what a log has had added."""
-
-    def __call__(self, events: list[Applied], /) -> None:
-        """Take the events of a commit, or none when trouble came or went, in the tail's thread. Raises nothing."""
+# Takes the events of a commit, or none when trouble came or went, in the tail's thread. Raises nothing.
+JournalListener = Callable[[list[Applied]], None]
 
 
 class LogTail:
@@ -119,7 +116,7 @@ class LogTail:
         self.after: threading.Event | None = None
         self.stopping = threading.Event()
         self._directory_stamp = -1
-        self._mark = LogMark()
+        self._mark = LogMark(history.directory)
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
 
@@ -142,7 +139,7 @@ class LogTail:
         except (OSError, NotFoundError):
             return 0.0
         place = self._history.place
-        done = sum(size for path, size in sizes.items() if place is not None and path < place.path)
+        done = sum(size for path, size in sizes.items() if place is not None and first_seq_of(path) < place.segment)
         # What was read last may not have been taken by everybody yet.
         return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
 
@@ -153,7 +150,7 @@ class LogTail:
         while not self.stopping.is_set():
             try:
                 if not started:
-                    self._mark = LogMark()
+                    self._mark = LogMark(self._history.directory)
                     if self._keeping is None or not self._keeping.resume():
                         self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
@@ -235,7 +232,7 @@ class LogTail:
         if place is None:
             return True
         try:
-            with open_regular(place.path) as file:
+            with open_regular(place.path(directory)) as file:
                 head = os.pread(file.fileno(), HEAD.size, place.offset)
         except FileNotFoundError:
             return True
@@ -251,13 +248,14 @@ class LogTail:
     def _judge(self) -> None:
         """Raise LogDamaged where what lies behind the place that was reached is no append in progress."""
         place, self._suspect = self._history.place, 0
-        if place is None or not place.path.exists():
+        path = place.path(self._history.directory) if place is not None else None
+        if place is None or path is None or not path.exists():
             return
-        with open_regular(place.path) as file:
-            opening = read_header(file, place.path)
+        with open_regular(path) as file:
+            opening = read_header(file, path)
             if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
                 self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
-                raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
+                raise LogDamaged(f"{path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
     def _heed_removal(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
@@ -329,7 +327,7 @@ class Stories:
     def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
         self._history, self._stages, self._timeline = history, stages, timeline
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: LRUCache[int, _Kept] = LRUCache(TELLERS_KEPT)
         self._begun = history.begun
 
     def story(self, round_: int, now: float | None) -> Story:
@@ -346,7 +344,7 @@ class Stories:
             if self._begun != self._history.begun:
                 self._begun = self._history.begun
                 self._kept.clear()
-            kept = self._kept.pop(round_, None)
+            kept = self._kept.get(round_)
             if kept is None or kept.ahead or kept.first < self._history.first:
                 kept = self._begin(round_)
             while kept.next < min(kept.end, self._history.next_seq):
@@ -358,8 +356,6 @@ class Stories:
                         kept.end = kept.next
                         break
             self._kept[round_] = kept
-            while len(self._kept) > TELLERS_KEPT:
-                self._kept.popitem(last=False)
             return kept.story(now, self._history.next_seq)
 
     def _begin(self, round_: int) -> _Kept:

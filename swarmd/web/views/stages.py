@@ -8,18 +8,18 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import pairwise
+from operator import itemgetter
 
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
-from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady
+from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady, tag_of
 from swarmd.core.state import State, Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
-from swarmd.observe.describe import LANE_OF, WARNINGS, WORDS, Lane, describe
+from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
 from swarmd.results.history import Measured, curves_of
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
@@ -32,7 +32,6 @@ from swarmd.web.shapes import (
     TrainedStage,
     TrainingView,
 )
-from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import number
 
 STAGES_KEPT = 500
@@ -167,8 +166,7 @@ STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
 class _KeptTrained(msgspec.Struct, array_like=True):
     """`TrainedStages` as they are kept."""
 
-    stages: list[TrainedStage]
-    skills: list[tuple[Skill, ...]]
+    stages: list[tuple[TrainedStage, tuple[Skill, ...]]]
     total: int
     trainer: Trainer
     before: float | None
@@ -185,8 +183,7 @@ class TrainedStages:
         self.begin(Base())
 
     def begin(self, base: Base) -> None:
-        self._stages: dict[tuple[int, int], TrainedStage] = {}
-        self._skills: dict[tuple[int, int], tuple[Skill, ...]] = {}
+        self._stages: dict[tuple[int, int], tuple[TrainedStage, tuple[Skill, ...]]] = {}
         self._total = 0
         self.trainer = base.state.trainer
         self._before: float | None = None
@@ -201,7 +198,7 @@ class TrainedStages:
             self._before = number(event.held_out_before)
         place = (event.round, event.stage)
         self._total += place not in self._stages
-        self._stages[place] = TrainedStage(
+        row = TrainedStage(
             event.round,
             event.stage,
             applied.seq,
@@ -214,33 +211,30 @@ class TrainedStages:
             event.peer_groups,
             sum(count for _, count in event.rejected),
         )
-        self._skills[place] = event.skills
+        self._stages[place] = row, event.skills
         if len(self._stages) > STAGES_MAX:
             self._thin()
 
     def keep(self) -> bytes:
-        stages, skills = list(self._stages.values()), list(self._skills.values())
-        return msgspec.msgpack.encode(_KeptTrained(stages, skills, self._total, self.trainer, self._before))
+        stages = list(self._stages.values())
+        return msgspec.msgpack.encode(_KeptTrained(stages, self._total, self.trainer, self._before))
 
     def resume(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=_KeptTrained)
-        places = [(row.round, row.stage) for row in read.stages]
-        self._stages = dict(zip(places, read.stages, strict=True))
-        self._skills = dict(zip(places, read.skills, strict=True))
+        self._stages = {(row.round, row.stage): (row, skills) for row, skills in read.stages}
         self._total, self.trainer, self._before = read.total, read.trainer, read.before
 
     def _thin(self) -> None:
-        rows = list(self._stages.values())
-        half = len(rows) // 2
-        self._stages = {(row.round, row.stage): row for row in (*rows[:half:2], *rows[half:])}
-        self._skills = {place: self._skills[place] for place in self._stages}
+        stages = list(self._stages.items())
+        half = len(stages) // 2
+        self._stages = dict((*stages[:half:2], *stages[half:]))
 
     def view(self) -> TrainingView:
         """The trained stages as the HTTP interface answers them."""
-        rows = sorted(self._stages.values(), key=lambda row: (row.round, row.stage))
-        curves = curves_of([Measured(*place, skills) for place, skills in sorted(self._skills.items())])
+        stages = sorted(self._stages.items(), key=itemgetter(0))
+        curves = curves_of([Measured(*place, skills) for place, (_, skills) in stages])
         skills = tuple(msgspec.structs.replace(curve, points=tuple(curve.points)) for curve in curves)
-        return TrainingView(tuple(rows), self._total, self._before, skills)
+        return TrainingView(tuple(row for _, (row, _) in stages), self._total, self._before, skills)
 
 
 EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each
@@ -248,17 +242,6 @@ ROUNDS_MAX = 65_536
 DROP_SHARE = 8  # at the bound an eighth is dropped at once
 LANES: tuple[Lane, ...] = ("rounds", "network", "training", "chain", "workers", "stops")
 WARNS = 8  # bit of a code
-
-# Never a warning, and frequent: spares asking for their line.
-CALM = (
-    events.MemberSeen,
-    events.MembersSeen,
-    events.ReportSeen,
-    events.ReportsSeen,
-    events.RoundAnnounced,
-    events.RolloutsGathered,
-)
-
 
 TYPES: dict[str, str] = dict(LANE_OF)
 _CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
@@ -268,7 +251,7 @@ class _KeptTimeline(msgspec.Struct, array_like=True):
     """A `Timeline` as it is kept."""
 
     first: int
-    times: bytes
+    times: list[float]
     codes: bytes
     rounds: list[RoundMark]
 
@@ -298,13 +281,13 @@ class Timeline:
 
     def keep(self) -> bytes:
         return msgspec.msgpack.encode(
-            _KeptTimeline(self._first, doubles_as_bytes(self._times), bytes(self._codes), self._rounds)
+            _KeptTimeline(self._first, self._times.tolist(), bytes(self._codes), self._rounds)
         )
 
     def resume(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=_KeptTimeline)
         self._first, self._rounds = read.first, read.rounds
-        self._times, self._codes = doubles_of(read.times), bytearray(read.codes)
+        self._times, self._codes = array("d", read.times), bytearray(read.codes)
 
     def _keep_in_bounds(self) -> None:
         if len(self._times) > EVENTS_MAX:
@@ -360,6 +343,5 @@ class Timeline:
 
 
 def _warns(applied: Applied) -> bool:
-    if isinstance(applied.event, CALM):
-        return False
-    return describe(applied).level in WARNINGS
+    """Whether an event is a warning. Routine is none, and frequent: spares asking for its line."""
+    return tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -40,7 +40,6 @@ from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.observe.words import equivocation_notes, waiting_notes
 from swarmd.web.shapes import CURVE_POINTS_MAX, ChainView, Curve, PeerPage, PeerRow, Point, SwarmView
-from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import number, shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
@@ -52,68 +51,27 @@ VOTES_KEPT = 64
 TEXT_CHARACTERS_MAX = 128  # of an id or a name
 _PER_POINT = 4  # numbers: round, stage, reward, time
 
-
-class _KeptAccount(msgspec.Struct, array_like=True, gc=False):
-    """A `PeerAccount` as it is kept; `points` as bytes."""
-
-    peer: str
-    id: str
-    name: str
-    reward: float
-    known: bool
-    admitted: bool
-    rounds: int
-    place: tuple[int, int]
-    last_reward: float | None
-    seen_at: float | None
-    left: bool
-    votes: int
-    points: bytes
+if TYPE_CHECKING:
+    Numbers = array[float]
+else:
+    Numbers = array  # which takes no parameter before Python 3.12
 
 
-class _KeptLedger(msgspec.Struct, array_like=True):
-    """A `PeerLedger` as it is kept."""
-
-    accounts: list[_KeptAccount]
-    votes: list[tuple[int, str, int, tuple[str, ...]]]
-    turned_away: int
-    settled_round: int
-    on_chain: list[tuple[int, str, int, int, float]]
-    own: str
-    strangers: list[str]
-
-
-class PeerAccount:
+class PeerAccount(msgspec.Struct, array_like=True, gc=False):
     """What is known of one peer."""
 
-    __slots__ = (
-        "admitted",
-        "id",
-        "known",
-        "last_reward",
-        "left",
-        "name",
-        "place",
-        "points",
-        "reward",
-        "rounds",
-        "seen_at",
-        "votes",
-    )
-
-    def __init__(self, peer: str) -> None:
-        self.id = shown_text(peer, TEXT_CHARACTERS_MAX)
-        self.name = animal_name(peer)
-        self.reward = 0.0
-        self.known = False  # whether any reward of it is
-        self.admitted = True  # by proof of work or an invitation, as far as is known
-        self.rounds = 0
-        self.place = (-1, -1)  # last round and stage
-        self.last_reward: float | None = None  # that of `place`, where it is known
-        self.seen_at: float | None = None
-        self.left = False
-        self.votes = 0
-        self.points = array("d")
+    id: str
+    name: str
+    reward: float = 0.0
+    known: bool = False  # whether any reward of it is
+    admitted: bool = True  # by proof of work or an invitation, as far as is known
+    rounds: int = 0
+    place: tuple[int, int] = (-1, -1)  # last round and stage
+    last_reward: float | None = None  # that of `place`, where it is known
+    seen_at: float | None = None
+    left: bool = False
+    votes: int = 0
+    points: Numbers = msgspec.field(default_factory=lambda: array("d"))
 
     def credit(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
         """Add the reward of a stage later than all so far; one that is no number adds nothing."""
@@ -159,24 +117,22 @@ class PeerAccount:
             points = self.points
             self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
 
-    def kept(self, peer: str) -> _KeptAccount:
-        """As it is kept; `peer` is its id in full."""
-        fields = {name: getattr(self, name) for name in _KeptAccount.__struct_fields__[1:-1]}
-        return _KeptAccount(peer=peer, points=doubles_as_bytes(self.points), **fields)
-
-    @classmethod
-    def resumed(cls, kept: _KeptAccount) -> PeerAccount:
-        """The account that was kept. Raises msgspec.DecodeError."""
-        account = cls.__new__(cls)
-        for name in _KeptAccount.__struct_fields__[1:-1]:
-            setattr(account, name, getattr(kept, name))
-        account.points = doubles_of(kept.points)
-        return account
-
     def curve(self) -> Curve:
         """A peer's rewards as the HTTP interface answers them."""
         rows = zip(*[iter(self.points)] * _PER_POINT, strict=True)
         return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
+
+
+class _KeptLedger(msgspec.Struct, array_like=True):
+    """A `PeerLedger` as it is kept."""
+
+    accounts: dict[str, PeerAccount]
+    votes: list[tuple[int, str, int, tuple[str, ...]]]
+    turned_away: int
+    settled_round: int
+    on_chain: list[tuple[int, str, int, int, float]]
+    own: str
+    strangers: list[str]
 
 
 class PeerLedger:
@@ -255,18 +211,14 @@ class PeerLedger:
         self.version += 1
 
     def keep(self) -> bytes:
-        accounts = [account.kept(peer) for peer, account in self.accounts.items()]
-        votes, on_chain = list(self.votes), list(self._on_chain)
-        return msgspec.msgpack.encode(
-            _KeptLedger(
-                accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, list(self._strangers)
-            )
-        )
+        votes, on_chain, strangers = list(self.votes), list(self._on_chain), list(self._strangers)
+        kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, strangers)
+        return msgspec.msgpack.encode(_KeptLedger(*kept), enc_hook=array.tolist)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptLedger)
+        read = msgspec.msgpack.decode(kept, type=_KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
         self.begin(Base())
-        self.accounts = {each.peer: PeerAccount.resumed(each) for each in read.accounts}
+        self.accounts = read.accounts
         self.votes.extend(read.votes)
         self._on_chain.extend(read.on_chain)
         self._strangers = dict.fromkeys(each for each in read.strangers if each in self.accounts)
@@ -305,7 +257,7 @@ class PeerLedger:
                 self.turned_away += 1
                 if not self._make_room():
                     return None
-            account = self.accounts[peer] = PeerAccount(peer)
+            account = self.accounts[peer] = PeerAccount(shown_text(peer, TEXT_CHARACTERS_MAX), animal_name(peer))
         if account is not None and not account.known:
             self._strangers.pop(peer, None)
             self._strangers[peer] = None

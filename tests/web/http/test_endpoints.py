@@ -30,7 +30,7 @@ from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import endpoints as work_module
 from swarmd.web.http.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker, keep_up
-from swarmd.web.views.stages import CALM, LANES, TYPES
+from swarmd.web.views.stages import LANES, TYPES
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
 from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
@@ -254,10 +254,10 @@ def test_a_fuzzer_finds_no_answer_that_the_document_does_not_know(case: Any, ser
     assert response.status_code < 500 or case.path in UNWELL
 
 
-def test_every_event_type_has_a_lane_and_calm_ones_never_warn() -> None:
+def test_every_event_type_has_a_lane_and_routine_never_warns() -> None:
     assert set(TYPES) == {str(kind.__struct_config__.tag) for kind in get_args(Event)}
     assert set(TYPES.values()) == set(LANES)
-    assert {WORDS[kind].level for kind in CALM} <= {"info", "debug"}
+    assert {kind.level for kind in WORDS.values() if kind.is_routine} <= {"info", "debug"}
 
 
 class Held:

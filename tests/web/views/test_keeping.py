@@ -23,7 +23,6 @@ from swarmd.eventlog.store import retain
 from swarmd.eventlog.summaries import bookmark_path, read_bookmark, write_bookmark
 from swarmd.observe.metrics import Metrics
 from swarmd.web.views import history as history_module
-from swarmd.web.views.node import _Counting
 from swarmd.web.views.reading import LogReading
 from swarmd.web.views.swarm import ViewContext, swarm_view
 from tests.eventlog.recut import recut
@@ -70,7 +69,7 @@ class Page:
     def __init__(self, log: Path) -> None:
         self.metrics = Metrics(clock=lambda: 0.0)
         self.noted = Noted()
-        others = (_Counting(self.metrics), self.noted)
+        others = (self.metrics, self.noted)
         self.reading = LogReading(log, Blobs(log.parent / "blobs"), lambda batch: None, others)
 
     def __enter__(self) -> Page:

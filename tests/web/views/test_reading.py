@@ -9,16 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from swarmd.cli.explain import tell_round
 from swarmd.core.applied import Applied
-from swarmd.core.events import MemberSeen
+from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import load, recent_base
+from swarmd.eventlog.fold import Base, load, recent_base
+from swarmd.observe.story import Story as Told
 from swarmd.paths import NodeDirectory
+from swarmd.web.views import history as history_module
 from swarmd.web.views import reading as reading_module
+from swarmd.web.views import stages as stages_module
+from swarmd.web.views.history import LogHistory, commits_at
 from swarmd.web.views.node import LogNode
-from swarmd.web.views.reading import LogReading, LogTail, is_long
-from tests.core.story import Story, coordinator_settings
+from swarmd.web.views.reading import LogReading, LogTail, Stories, is_long
+from swarmd.web.views.stages import StageFollower, Timeline
+from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 from tests.eventlog.making import open_log, write_story
 from tests.web.serving import LONG_S, until
 
@@ -106,3 +112,91 @@ def test_a_long_log_is_shown_before_it_is_read_and_each_event_is_told_once(
 
     asyncio.run(play())
     assert told == list(range(end, end + 5))
+
+
+LONG = 23_000  # events
+
+
+class Reader:
+    """The page's books on a log."""
+
+    def __init__(self, directory: Path, base: Base | None = None) -> None:
+        stages, timeline = StageFollower(), Timeline()
+        self._events = directory / "events"
+        self._history = LogHistory(self._events, (stages, timeline))
+        self._history.begin(base or Base())
+        self._stories = Stories(self._history, stages, timeline)
+        self.read()
+
+    def read(self) -> None:
+        for commit, end in commits_at(self._events, self._history.place, self._history.next_seq):
+            self._history.apply(commit, end)
+
+    def tell(self, round_: int) -> Told:
+        return self._stories.story(round_, 1e6)
+
+
+def crowd(count: int) -> list[Event]:
+    """So many members are seen."""
+    return [MemberSeen(f"peer-{number % 50}", "name") for number in range(count)]
+
+
+def node() -> Story:
+    made = Story(settings())
+    made.join()
+    return made
+
+
+def test_a_round_of_more_events_than_are_read_says_so_and_claims_no_outcome(tmp_path: Path) -> None:
+    story = node()
+    story.tell(announced(0), gathered(0))
+    opened = story.seq
+    story.tell(*crowd(LONG))
+    story.tell(trained(0), announced(1))
+    reader = Reader(written(tmp_path, story))
+    shown = reader.tell(0)
+    assert tell_round(tmp_path, 0, 1e6)[0].outcome == "trained"
+    assert (shown.outcome, shown.verdict) == ("unknown", "Round 0 is too long to be told whole here.")
+    assert shown.unread.startswith("It goes on beyond event 200") and "`swarmd explain DIR 0`" in shown.unread
+    assert opened < 20 and shown.sentences
+    assert reader.tell(1).unread == ""
+
+
+def test_what_was_long_before_a_missed_round_is_said_not_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "STORY_EVENTS_MAX", 40)
+    story = node()
+    story.tell(announced(0), gathered(0), *crowd(60), announced(3), trained(0))
+    story.tell(announced(4), *crowd(5))
+    reader = Reader(written(tmp_path, story))
+    shown, whole = reader.tell(1), tell_round(tmp_path, 1, 1e6)[0]
+    assert shown.outcome == whole.outcome == "skipped"
+    assert shown.unread.startswith("What was before event ") and "may be the cause" in shown.unread
+
+
+def long_lived(rounds: int) -> Story:
+    """A node that has trained so many rounds."""
+    story = node()
+    for round_ in range(rounds):
+        story.tell(announced(round_), gathered(round_), trained(round_), *crowd(20))
+    story.tell(announced(rounds))
+    return story
+
+
+def test_a_round_of_which_the_opening_was_forgotten_is_found_by_the_states_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages_module, "ROUNDS_MAX", 16)
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 32)
+    monkeypatch.setattr(reading_module, "STORY_EVENTS_MAX", 100)
+    reader = Reader(written(tmp_path, long_lived(60), group=4))
+    for round_ in (0, 1, 7, 30, 59):
+        shown, whole = reader.tell(round_), tell_round(tmp_path, round_, 1e6)[0]
+        assert (shown.outcome, shown.sentences) == ("trained", whole.sentences), round_
+
+
+def written(directory: Path, story: Story, group: int = 500) -> Path:
+    with open_log(directory / "events") as log:
+        write_story(log, story.recorded, State(), group=group)
+    return directory
