@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from swarmd.errors import GgufRefused, ModelUnfit, NoSpaceLeft
+from safetensors import SafetensorError
+
+from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.logger import get_logger
 from swarmd.training.models.memory import measure_host
@@ -99,7 +101,7 @@ def convert_gguf(path: Path, directory: Path) -> int:
     Raises:
         GgufRefused: no model can be read from the file.
         ModelUnfit, NoSpaceLeft: memory or disk has too little room.
-        OSError: the directory cannot be written.
+        LogWriteFailed, OSError: the directory cannot be written.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -125,7 +127,10 @@ def convert_gguf(path: Path, directory: Path) -> int:
             f"{path} holds {values:,} values, the model that transformers reads from it {model.num_parameters():,}",
             "Take the model's safetensors",
         )
-    model.save_pretrained(directory)
+    try:
+        model.save_pretrained(directory)
+    except SafetensorError as error:  # of the system, in the library's own words
+        raise LogWriteFailed(f"{directory.parent} cannot be written to: {error}", "Free space there") from error
     tokenizer.save_pretrained(directory)
     for each in directory.iterdir():
         each.chmod(0o644)  # safetensors' own is for the owner alone

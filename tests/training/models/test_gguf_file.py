@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from swarmd.cli import run_command
 from swarmd.config import LoraConfig, TrainingConfig
-from swarmd.errors import ConfigError, ExitCode, GgufRefused, ModelError, ModelUnfit, NoSpaceLeft
+from swarmd.errors import ConfigError, ExitCode, GgufRefused, LogWriteFailed, ModelError, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.installed import extra_command
 from swarmd.swarms.plan import Message
@@ -153,6 +155,16 @@ def test_too_little_memory_or_disk_is_told_before_anything_is_read(file: Path, m
     monkeypatch.setattr(gguf_file, "SPARE_BYTES", 2**60)
     with pytest.raises(NoSpaceLeft, match="no space left"):
         load_policy(settings(file))
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*args: Any, **options: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", fill)
+    with pytest.raises(LogWriteFailed, match="No space left"):
+        load_policy(settings(file))
+    assert not list(model_cache().iterdir())
 
 
 def test_commands_weigh_and_check_it_without_converting_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
