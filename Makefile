@@ -115,9 +115,9 @@ unit: $(READY) ## tests without those of whole nodes
 e2e: $(READY) ## tests of whole nodes
 	$(call pytest,-m e2e -v)
 
-# One worker a core: what a file waits for its turn on a core is no part of what it takes.
+# One worker a core: what a file waits for its turn on a core is no part of what it takes. What mypy knows is used by tests.
 durations: WORKERS = $(CORES)
-durations: $(READY) ## time every test file, into tests/durations.json; on a machine with nothing else to do
+durations: $(READY) types ## time every test file, into tests/durations.json; on a machine with nothing else to do
 	$(call pytest,--record)
 
 cli-docs: $(READY) ## write docs/CLI.md
