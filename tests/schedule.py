@@ -119,5 +119,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--record"):
+    once_more = config.getoption("lf", False)  # and then not all of a file runs
+    if config.getoption("--record") and not once_more:
         config.pluginmanager.register(Recorder())

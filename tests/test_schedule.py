@@ -4,7 +4,7 @@ import pytest
 
 from tests import schedule
 
-BUDGET_S = 1800  # of all files one after another; in WORKERS processes on two cores about a third of it passes
+BUDGET_S = 1800  # of all files one after another, each with a core of its own
 SLOWEST = 20
 
 
