@@ -7,8 +7,9 @@ follows from `Submit` and the chain, and this process may be killed at any point
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 from cachetools import FIFOCache
 from msgspec.structs import replace
@@ -48,7 +49,6 @@ from swarmd.errors import (
 )
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
-from swarmd.worker.ports import TaskStarter
 from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
@@ -708,7 +708,7 @@ class ChainAgent:
         submitter: Submitter | None,
         budget: Budget | None,
         emit: EventSink,
-        begin: TaskStarter,
+        begin: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
     ) -> None:
         self._watcher = watcher
         self._submitter = submitter

@@ -5,7 +5,6 @@ How they get into the code: `tests/sim/planting.py`.
 
 from __future__ import annotations
 
-from swarmd.chain import agent as chain_agent
 from swarmd.chain import blocks, senders, submitter, watcher
 from swarmd.core import applied, turn
 from swarmd.core.contract import clock, submissions, votes
@@ -75,7 +74,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a restart brings a new day's budget",
-        chain_agent,
+        submitter,
         "            self._budget.restore(order.spent_day, int(order.spent_wei))\n",
         "            pass\n",
         POOR_BUDGET,

@@ -17,7 +17,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from swarmd.training.sampling.turns import SamplingLimits
 from transformers import AutoTokenizer
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
@@ -488,7 +487,7 @@ def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on(
     plan = CodePlan(SwarmConfig(id="test", kind="code", tasks=tasks, options={"prompt": "none"}))
     question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
     script: Any = Script()
-    turns = Turns(plan, script, script, SamplingLimits(2000, 1.0))
+    turns = Turns(plan, script, script, 2000, 1.0)
     drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())
     output = "\n<output>\n42\n</output>\n"
     assert [each.text for each in drawn] == [SCRIPT[0] + output + SCRIPT[1] + output + SCRIPT[2]] * 2

@@ -17,7 +17,6 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.http_server import Address
-from swarmd.observe.otlp import batch_of
 from swarmd.training.reference.frame import JobHeader, ScoringBatch, encode_job
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
@@ -29,6 +28,24 @@ START_S = 240.0
 STOP_S = 30.0
 CALL_S = 30.0
 PLAIN = ServerLimits()
+
+
+def batch_of(vocabulary: int, prompts: int = 3, group: int = 4, width: int = 6, keep: int = 5) -> dict[str, Any]:
+    """Padded prompts, each repeated for its group in shuffled order, with completions of different lengths."""
+    torch.manual_seed(1)
+    lengths = torch.randint(2, width + 1, (prompts,))
+    mask = (torch.arange(width)[None] >= width - lengths[:, None]).long()
+    ids = torch.randint(3, vocabulary, (prompts, width)) * mask
+    rows = torch.arange(prompts).repeat_interleave(group)[torch.randperm(prompts * group)]
+    ends = torch.randint(1, keep + 1, (len(rows),))
+    completion_mask = (torch.arange(keep)[None] < ends[:, None]).long()
+    completions = torch.randint(3, vocabulary, (len(rows), keep)) * completion_mask
+    return {
+        "input_ids": torch.cat([ids[rows], completions], 1),
+        "attention_mask": torch.cat([mask[rows], completion_mask], 1),
+        "logits_to_keep": keep,
+        "mask": completion_mask,
+    }
 
 
 class Gate(ReferenceScorer):

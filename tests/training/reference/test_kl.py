@@ -12,7 +12,6 @@ import torch
 from swarmd.bounds import Backoff
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
-from swarmd.observe.otlp import batch_of
 from swarmd.training import kl
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -20,7 +19,7 @@ from swarmd.training.kl import REFERENCE_KEY, make_reference
 from swarmd.training.masking import DOUBT_KEY, PEER_KEY
 from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.conftest import order
-from tests.training.reference.conftest import TOKEN, Serving, some_batch
+from tests.training.reference.conftest import TOKEN, Serving, batch_of, some_batch
 
 MakeEngine = Callable[..., TrainingEngine]
 BETA = 0.5

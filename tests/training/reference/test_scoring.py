@@ -11,9 +11,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
-from swarmd.observe.otlp import batch_of
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from tests.training.reference.conftest import batch_of
 
 
 def forward(reference: ReferenceScorer, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
