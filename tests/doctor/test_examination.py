@@ -67,7 +67,10 @@ def test_a_check_that_crashes_or_hangs_is_a_finding_and_the_others_go_on(made: M
         "hang": "doctor.late",
         "well": "well",
     }
-    assert "ZeroDivisionError: seven" in found["crash"].evidence and "test_examination.py:" in found["crash"].evidence
+    assert (
+        "ZeroDivisionError: seven" in found["crash"].evidence
+        and "doctor/test_examination.py:" in found["crash"].evidence
+    )
     assert found["refuse"].fix == "Take another"
     assert found["forbid"].evidence == "the check forbid failed: node/events: Permission denied"
     assert found["forbid"].fix.startswith("Run as the user whose it is")
