@@ -1,7 +1,7 @@
 """How many seeds the simulator's tests play.
 
-CI plays a short slice. `SWARMD_SIM_SEEDS=500 pytest tests/sim` plays that many seeds in `sim/test_world.py`; `swarmd sim
---seeds 500`, which `make soak` runs, does the same from the command line.
+CI plays a short slice. `SWARMD_SIM_SEEDS=500 pytest tests/sim` plays that many seeds in `sim/test_world.py`;
+`swarmd sim --seeds 500`, which `make soak` runs, does the same from the command line.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 A process of its own. Each line on its standard input is a `Job`, each on its standard output what `Facts` tells of it.
 A rank is a fresh process all the same, for accelerate and DeepSpeed set one up for its rank once and for all; how the
-trainer worker starts ranks by exec, and ends them, is for training/test_ranks.py.
+trainer worker starts ranks by exec, and ends them, is for test_ranks.py.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def train(worker: Worker, round: int) -> StageTrained:
 def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
     start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one life all cut smaller, those of the next agree and train. For the first rank, see training/models/test_memory_pressure.py.
+    """In one life all cut smaller, those of the next agree and train. For the first rank, see test_memory_pressure.py.
 
     When one of them is gone, all start anew.
     """

@@ -218,7 +218,7 @@ def live(
 
 
 def reason_to_retire(rounds: int, **settings: Any) -> str:
-    """Why a trainer retires, which it does after just so many rounds. training/test_ranks.py has how its process ends then."""
+    """Why a trainer retires, which it does after just so many rounds. test_ranks.py has how its process ends then."""
     outbox = Heard()
 
     async def train(told: Any) -> None:
