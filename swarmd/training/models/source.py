@@ -151,7 +151,7 @@ def locate_configured(training: TrainingConfig) -> str:
     source = locate_model(training.model)
     if training.revision and Path(source).exists():
         raise ConfigError(
-            f"training.revision is {training.revision!r}, but training.model is on this machine, and has none",
+            f"training.revision is {training.revision!r}, but training.model is a directory or file, which has none",
             "Leave the revision out, or name a model of the Hub",
         )
     return source

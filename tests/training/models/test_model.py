@@ -205,5 +205,5 @@ def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, m
 
 
 def test_a_directory_has_no_revision(llama: Path) -> None:
-    with pytest.raises(ConfigError, match="is a directory, which has none"):
+    with pytest.raises(ConfigError, match="is a directory or file, which has none"):
         load_policy(TrainingConfig(model=str(llama), revision="v1"))
