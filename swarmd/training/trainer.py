@@ -58,6 +58,8 @@ OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": 
 TOLERANCE = 1e-2  # largest difference of log-probabilities between the packed and TRL's own computation
 SHORT_TOLERANCE = 0.5  # the same where the computation is in bfloat16 or float16
 COMPARED_ROWS = 16  # completions that the two are compared on
+TIMED_MAX = 5  # runs of each, for a busy machine tells little in one
+SLOWER_MAX = 1.25  # of the time of TRL's; what is measured in milliseconds is not exact
 SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else whole gradients stay from pass to pass
 REWARD_KEY = "swarm_reward"
 
@@ -347,7 +349,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         ]
         try:
             with self.accelerator.autocast():
-                (expected, plain_s), (packed, packed_s) = (time_twice(way) for way in ways)
+                (expected, packed), (plain_s, packed_s) = compare(*ways)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -357,19 +359,29 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         difference = max(float((a - b)[written].abs().max()) for a, b in zip(packed, expected[:2], strict=True))
         exact = self.args.bf16 is False and self.model.dtype == torch.float32
         agrees = difference <= (TOLERANCE if exact else SHORT_TOLERANCE)
-        if not agrees or packed_s > plain_s:
+        fast = packed_s <= SLOWER_MAX * plain_s
+        if not agrees or not fast:
             log.info("passes are not packed", difference=difference, packed_s=packed_s, plain_s=plain_s)
-        return agrees and packed_s <= plain_s
+        return agrees and fast
 
 
-def time_twice(compute: Callable[[], Any]) -> tuple[Any, float]:
-    """What a computation gives, and the seconds of its second run: the first one also loads and compiles."""
-    compute()
-    synchronize()
-    begun = time.perf_counter()
-    result = compute()
-    synchronize()
-    return result, time.perf_counter() - begun
+def compare(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[tuple[Any, Any], tuple[float, float]]:
+    """What two computations give, and the least seconds that each took in as many runs as the second one needs to be
+    no slower; in `TIMED_MAX`, where it is. On an accelerator both run once before, to load and compile."""
+    if torch.accelerator.is_available():
+        first(), second()
+    seconds = [math.inf, math.inf]
+    results: list[Any] = [None, None]
+    for _ in range(TIMED_MAX):
+        for place, compute in enumerate((first, second)):
+            synchronize()
+            begun = time.perf_counter()
+            results[place] = compute()
+            synchronize()
+            seconds[place] = min(seconds[place], time.perf_counter() - begun)
+        if seconds[1] <= seconds[0]:
+            break
+    return (results[0], results[1]), (seconds[0], seconds[1])
 
 
 def synchronize() -> None:

@@ -270,7 +270,8 @@ LOOP_MUTANTS = (
         "commands leave before the commit is durable",
         loop,
         "        try:\n            self._log.append(",
-        "        self._hand_out(planned.commands)\n        try:\n            self._log.append(",
+        "        for command in planned.commands:\n            self._ports.perform(command)\n"
+        "        try:\n            self._log.append(",
     ),
     Mutant(
         "what was written last comes first out of the inbox",

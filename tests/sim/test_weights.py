@@ -100,7 +100,7 @@ def test_nodes_that_average_keep_every_invariant_and_all_that_can_become_of_a_me
 
 
 def test_a_run_fails_where_a_stage_is_averaged_with_what_one_before_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "is_spent", lambda turn, offered: False)
+    monkeypatch.setattr(weights, "_is_spent", lambda turn, offered: False)
     with pytest.raises(InvariantBroken, match="as a stage before was"):
         for seed in SEEDS:
             World(seed, draw_profile(seed, **{**WORLD, "catch_up_rounds": 0, "average_rounds": 1})).play()

@@ -319,21 +319,6 @@ def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, mon
     assert all(bool(tensor.isfinite().all()) for tensor in weights(engine).values())
 
 
-def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One group at a time instead of the whole batch gives the same step."""
-    from swarmd.training import passes
-
-    whole = make_engine("a", steps=1, questions=6, held_out_questions=0)
-    monkeypatch.setattr(passes, "LIGHT_PARAMETERS_MAX", 0)
-    parts = make_engine("b", steps=1, questions=6, held_out_questions=0)
-    assert parts._trainer.args.steps_per_generation == 6
-    for engine in (whole, parts):
-        engine._peer = "same"
-        train(engine, 0)
-    for one, other in zip(weights(whole).values(), weights(parts).values(), strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
-
-
 def test_it_learns(make_engine: Maker) -> None:
     """One default stage on held-out questions: not proof of much, but nothing broken learns."""
     engine = make_engine(steps=40, questions=16, generations=8, held_out_questions=48)
