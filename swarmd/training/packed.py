@@ -111,7 +111,7 @@ def pack(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> Pa
     mask = torch.cat([seen_prompt, causal.expand(len(completion), 1, -1, -1)], 3)
 
     count = inside.numel()
-    cells = torch.cat([torch.arange(count, device=device).view_as(inside)[inside]])
+    cells = torch.arange(count, device=device).view_as(inside)[inside]
     fed_cells = count + torch.arange(fed.numel(), device=device).view_as(fed)[fed]
 
     # The first token of a completion comes after its prompt's last one, each other one after the one before.

@@ -337,7 +337,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
 
     @torch.no_grad()
     def _try_packing(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> bool:
-        """Whether the packed computation gives TRL's own log-probabilities and entropies of some rows, no slower."""
+        """Whether packing gives TRL's own log-probabilities and entropies of some rows, and takes not much longer."""
         if not can_pack(self.model):
             return False
         rows = torch.argsort(find_prompts(input_ids, attention_mask, keep), stable=True)[:COMPARED_ROWS]
