@@ -1,7 +1,5 @@
 """A small random Llama as a GGUF file, written by the package gguf."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

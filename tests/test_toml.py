@@ -1,7 +1,5 @@
 """TOML of somebody else's making: what it may cost to read it, and that errors name the line."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

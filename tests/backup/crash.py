@@ -1,7 +1,5 @@
 """A process that dies before any chosen step of what it does to the disk."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator

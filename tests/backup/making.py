@@ -1,7 +1,5 @@
 """A stopped node's data directory, small and quickly made, with everything that a real one has."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

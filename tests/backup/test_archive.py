@@ -1,7 +1,5 @@
 """Archives that anybody may have made, and the directory that one is unpacked to: whole, or as it was."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gzip

@@ -1,7 +1,5 @@
 """Everything below a data directory has its bound on record."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

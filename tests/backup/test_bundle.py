@@ -1,7 +1,5 @@
 """Support bundles: they replay elsewhere to the same state, and hold no secret."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

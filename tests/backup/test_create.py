@@ -1,7 +1,5 @@
 """Backups: whole, sealed, checked to the last byte, and never the way to sign something twice."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import resource

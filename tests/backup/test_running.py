@@ -1,7 +1,5 @@
 """A daemon that runs is backed up, lost, and brought back: it signs nothing for a round that it may have signed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

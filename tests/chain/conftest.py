@@ -1,7 +1,5 @@
 """A fresh chain for each test, for the tests turn chains upside down."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What the chain's tests stand on: a chain with a swarm, a watcher that follows it, a node between that misbehaves."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

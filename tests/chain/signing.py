@@ -1,7 +1,5 @@
 """What the signer's tests stand on: the signer as a process, and a client that speaks as RL Swarm's nodes do."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

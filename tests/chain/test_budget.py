@@ -1,7 +1,5 @@
 """What an account may sign for in a day: kept on a real chain, over restarts, by the node and by the signer."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The contract's interface: what is encoded, what is decoded, and what errors say; nothing from the chain breaks it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls over several endpoints: whatever one of them does, another serves, and no message shows a key."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

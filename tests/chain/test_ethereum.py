@@ -1,7 +1,5 @@
 """What web3.py makes of a chain's answers, over endpoints of ours: values that are right, and typed errors."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 

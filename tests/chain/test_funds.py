@@ -1,7 +1,5 @@
 """What is told of the account that pays: reckoned on the safe side, never older than it may be, never in the way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic

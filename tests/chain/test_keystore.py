@@ -1,7 +1,5 @@
 """Keystores: what is written can be read, and whatever is wrong with a file is said without its secrets."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """The signer's audit log and what is known from it: nothing is lost by a crash or by a new file."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

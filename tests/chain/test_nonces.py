@@ -1,7 +1,5 @@
 """Which nonce the next attempt takes, on a chain that forgets transactions and takes blocks back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast

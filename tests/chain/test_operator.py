@@ -1,7 +1,5 @@
 """A contract of one's own: made once, however often the run that makes it is killed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path

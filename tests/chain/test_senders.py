@@ -1,7 +1,5 @@
 """What submissions go out through: a wallet's nonces and prices, and what a signer proxy answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

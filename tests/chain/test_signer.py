@@ -1,7 +1,5 @@
 """`swarmd signer` as a process before a real chain: upstream's interface, each submission once, no secret anywhere."""
 
-from __future__ import annotations
-
 import asyncio
 import stat
 from collections import Counter

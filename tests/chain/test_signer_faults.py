@@ -1,7 +1,5 @@
 """The signer in this process: transactions that are stuck, dropped, reorganised away or overtaken."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

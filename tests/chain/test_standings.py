@@ -1,7 +1,5 @@
 """Standings added up from events: against a naive model with reorganisations, and against a real contract."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Exactly once, on a real chain, whatever breaks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The watcher: every log once, across reorganisations, and from endpoints that fail, lag or lie; own logs, members."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The chain worker as the daemon meets it: a real process, frames, exit codes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import AsyncIterator, Callable

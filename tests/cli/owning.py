@@ -1,7 +1,5 @@
 """What tests of one's own swarm stand on: a chain, accounts with coins, and the command line in this process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`swarmd account`: as a person and as a script use it."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

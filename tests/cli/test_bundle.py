@@ -1,7 +1,5 @@
 """`swarmd bundle`: what goes in beside the log. Bundles themselves are in tests/backup/test_bundle.py."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`swarmd dashboard` and `swarmd replay --web`, as a person starts them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

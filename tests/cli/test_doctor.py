@@ -1,7 +1,5 @@
 """`swarmd doctor` as it is called: what is examined, how it is told, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One exit code for one kind of error: the table of the manual, the errors, and every verb that is given a file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`swarmd explain`: from the command line."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

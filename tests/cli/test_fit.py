@@ -1,7 +1,5 @@
 """`swarmd model fit`: the table for people and for programs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`swarmd identity`: what it writes, what it refuses, and what it warns of."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

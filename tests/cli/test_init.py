@@ -1,7 +1,5 @@
 """`swarmd init` at a terminal and without one: every question is a flag and a variable, nothing is overwritten."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """Joining a swarm: the manifest is checked, a node is made, and what exists stays as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

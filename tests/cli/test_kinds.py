@@ -1,7 +1,5 @@
 """`swarmd swarm list`: every kind with a line, plug-ins and broken ones too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`swarmd leaderboard` adds the standings up again and tells when they are not what the reports or the contract say."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """A local swarm: where its nodes lie and their configurations, its daemons, and what becomes of all of them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

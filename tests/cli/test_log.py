@@ -1,7 +1,5 @@
 """`swarmd log`: on a data directory or the events alone, with the daemon up or down."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

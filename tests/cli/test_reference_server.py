@@ -1,7 +1,5 @@
 """`swarmd reference-server`: what its options mean. How it serves is in tests/training/reference."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

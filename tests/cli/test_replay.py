@@ -1,7 +1,5 @@
 """`swarmd replay`: from the log alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`swarmd report`: pictures, JSON and the card, from logs alone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """What `swarmd swarm scaffold` writes can be checked, trained and invited to as it is."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

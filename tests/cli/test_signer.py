@@ -1,7 +1,5 @@
 """`swarmd signer`: what its options mean. How it serves is in tests/chain/test_signer.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

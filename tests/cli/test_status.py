@@ -1,7 +1,5 @@
 """`swarmd status` of a node in a swarm with a chain, from the log that a real core wrote."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

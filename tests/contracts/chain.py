@@ -1,7 +1,5 @@
 """A chain with the built contracts on it, and what tests say and ask there."""
 
-from __future__ import annotations
-
 import json
 from functools import cache, cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One anvil for the session; a swarm of its own for each test, in a build with three stages and in one with one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

@@ -3,8 +3,6 @@
 `python -m tests.contracts.gas` prints the table of docs/CONTRACT.md; `--write` puts it there.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

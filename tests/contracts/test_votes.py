@@ -1,7 +1,5 @@
 """Votes for winners, and the leaderboards that are made of them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

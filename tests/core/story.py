@@ -1,7 +1,5 @@
 """Tell a node what happens to it, event by event, and look at what it wants done."""
 
-from __future__ import annotations
-
 from swarmd.core.applied import advance
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command

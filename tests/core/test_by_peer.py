@@ -1,7 +1,5 @@
 """Values by peer: every version stays as it was made, whatever becomes of the others."""
 
-from __future__ import annotations
-
 import pickle
 from random import Random
 

@@ -1,7 +1,5 @@
 """What two different signed records of one place cost whoever signed them, and for how long."""
 
-from __future__ import annotations
-
 import pytest
 
 from swarmd.core.commands import NoteEvidence, Train

@@ -1,7 +1,5 @@
 """Numbers as extreme as a log can hold, in every field of every event: the state stays one that can be written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Votes by what this node's own scoring gives peers' rollouts, whatever they report of themselves."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -3,8 +3,6 @@
 CI draws the same examples each time; with SWARMD_SIM_SEEDS set (see tests/sim/conftest.py) they are new ones.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

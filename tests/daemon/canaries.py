@@ -1,7 +1,5 @@
 """Canary secrets: one for every slot of a node, and a search that finds any of them in any spelling."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import os

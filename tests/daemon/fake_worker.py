@@ -3,8 +3,6 @@
 Usage: fake_worker.py network|trainer MODE [once]. With "once" only the first process of a data directory misbehaves.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A whole daemon with scripted workers, as a child process of the test."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Modes may end in "+once". "telltale" and "scripted" are other scripts, "real" is
 given, real and scripted workers are forked by the process that listens there instead of executed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

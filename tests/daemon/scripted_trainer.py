@@ -6,8 +6,6 @@ imports no torch, so it is ready in half a second. For whole nodes in tests of n
 not matter what a model learns. What it makes of a stage trained anew is never what it made before, as with a model.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -3,8 +3,6 @@
 Usage: telltale.py network|trainer|chain. Only the first process of a data directory does so; later ones only run.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is not pruned from the blob store while a node works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

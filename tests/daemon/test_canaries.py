@@ -1,7 +1,5 @@
 """A canary in every slot for a secret: whatever a node and its tools write, show, send or leave, none is in it."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The loop: order of writing and acting, timers, batches, failures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import anyio

@@ -1,7 +1,5 @@
 """A daemon's life with scripted workers: rounds, restarts of the daemon, stops, exit codes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

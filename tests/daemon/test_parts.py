@@ -1,7 +1,5 @@
 """The daemon's small parts: notification, control socket, output, free space, leftovers, processes."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """A whole daemon on a disk of 100 MB that fills up: it pauses, keeps its log, says so, and goes on by itself."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever becomes of a start, the core hears of an end after a kill, and hears of it once."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

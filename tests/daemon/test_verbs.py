@@ -1,7 +1,5 @@
 """`swarmd run` and `swarmd status` as a person calls them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

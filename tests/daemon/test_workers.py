@@ -1,7 +1,5 @@
 """Workers that die, hang, lie or fail: each is seen, said and mended, or ends the node with the right exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

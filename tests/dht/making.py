@@ -1,7 +1,5 @@
 """Records for tests."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Callable

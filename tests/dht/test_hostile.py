@@ -1,7 +1,5 @@
 """What a hostile peer sends to a real worker is refused and counted; the worker lives and its records stand."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Who invites, who withdraws, and whose records count by it."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

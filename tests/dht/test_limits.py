@@ -1,7 +1,5 @@
 """Bounds at the door: for each peer, for each address prefix, in all."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

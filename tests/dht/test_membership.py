@@ -1,7 +1,5 @@
 """Members: whose shards are read, and whose membership is looked for."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What the network worker does when it, or p2pd, holds too much; and whom it disconnects."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The small parts: shelf, quota, rejections, address book, sockets, ports, guards."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

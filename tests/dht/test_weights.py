@@ -1,7 +1,5 @@
 """Weights are fetched in chunks from several peers, and offered to others."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import random

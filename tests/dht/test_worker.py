@@ -1,7 +1,5 @@
 """Real network workers with real p2pd on loopback, driven over frames as the daemon drives them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """Endpoints, contract and account against real chains."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import shutil

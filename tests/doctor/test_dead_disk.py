@@ -1,7 +1,5 @@
 """A data directory on a network disk that died: whoever looks at it waits for ever, and the doctor does not."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import io

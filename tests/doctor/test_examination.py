@@ -1,7 +1,5 @@
 """The examination as a whole: deadlines, crashes, secrets, the report's shape, and the page about the checks."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

@@ -1,7 +1,5 @@
 """Faults that are planted in a node or its machine, and what the doctor finds."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Peers as the doctor sees them: real nodes, one with a wrong clock; names that nobody knows; the node's own port."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

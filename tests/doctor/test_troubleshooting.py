@@ -1,7 +1,5 @@
 """What docs/TROUBLESHOOTING.md names is there: commands, findings, causes, states; and no known trouble is missing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import get_args

@@ -3,8 +3,6 @@
 The model stays in `.tools`, where the programs are that tests bring.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Events of all kinds for property tests, and logs that a real core has written."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType, UnionType

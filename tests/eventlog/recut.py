@@ -1,7 +1,5 @@
 """A log's events in a log of its own, in other segments and with snapshots at places that a seed chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Bodies under their digests: whole or not there, whoever writes them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

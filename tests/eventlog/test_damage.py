@@ -1,7 +1,5 @@
 """Damage never changes what is read: it shortens the very end, or it is an error that names file and offset."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

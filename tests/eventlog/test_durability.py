@@ -1,7 +1,5 @@
 """After every step of the log a power cut takes nothing: files and directories are synced, and before their names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from swarmd.core.state import State

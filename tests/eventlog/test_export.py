@@ -1,7 +1,5 @@
 """The log for other tools: JSON lines any reader takes, and a Parquet table."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """The bytes on disk, read by docs/LOG.md alone: with struct, msgpack and a CRC, without the code that wrote them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct

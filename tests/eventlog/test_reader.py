@@ -1,7 +1,5 @@
 """Reading beside a writer, following it, and starting in the middle."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The fold gives back the state; a changed digest, a changed core and other charts are named where they first tell."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from pathlib import Path

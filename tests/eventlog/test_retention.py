@@ -1,7 +1,5 @@
 """Snapshots, and the segments they let go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whoever hands a log over may have put anything in its files' places: nobody who reads waits for ever, or reads on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Opening, appending, sealing, and what happens when the disk does not play along."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

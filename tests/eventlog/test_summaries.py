@@ -1,7 +1,5 @@
 """What is gathered with a summary of an earlier reading is what a reading of the whole log gathers."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

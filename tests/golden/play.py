@@ -1,7 +1,5 @@
 """The logs of a simulated swarm, as its nodes would have written them to disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ the logs of its first seeds the one is kept that has the most kinds of events wh
 that few short logs have nearly all of them. The choice depends on nothing but the code.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys

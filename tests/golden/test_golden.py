@@ -1,7 +1,5 @@
 """The golden logs fold to the states and commands that were recorded with them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

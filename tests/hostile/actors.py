@@ -4,8 +4,6 @@ A turn is cut off where it takes too long, and whatever it raises is its own aff
 of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import socket

@@ -4,8 +4,6 @@
 input says, a word a line: "act", "rest", or the number of the round that is open. It ends with its input.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

@@ -1,7 +1,5 @@
 """A victim, whoever attacks it, and what is measured of it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A grammar fuzz of whole nodes while they run rounds: what was sent, what became of it, and what must hold after."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

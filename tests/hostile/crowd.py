@@ -1,7 +1,5 @@
 """Any number of free identities behind one connection, which write whatever there is room for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

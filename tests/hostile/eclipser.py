@@ -1,7 +1,5 @@
 """A peer that wants to be all that others ask: it claims places beside keys, takes every record and shows none."""
 
-from __future__ import annotations
-
 import time
 
 from swarmd.dht.addresses import split_address

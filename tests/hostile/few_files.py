@@ -1,7 +1,5 @@
 """The network worker with room for few open files: `python -m tests.hostile.few_files`."""
 
-from __future__ import annotations
-
 import runpy
 
 from swarmd.dht import memory_watch, session

@@ -1,7 +1,5 @@
 """What strangers send to make a node busy or large: one function a flood, each at the outsider's victim."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Peers that send what a grammar makes over their own p2pd: by every way into a node, until so much was sent."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

@@ -4,8 +4,6 @@ Most begin as a genuine record: signed by an identity of the grammar's own, or o
 things about it are changed, before the signature is made, so that it is good, or after.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Is a record genuine? Judged anew, with nothing of what judges records in a node but the words of docs/PROTOCOL.md."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

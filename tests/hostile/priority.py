@@ -4,8 +4,6 @@ With `sched_autogroup_enabled`, as most machines have it, nice values count with
 that wants the processor gets as much. Then the session itself has one.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

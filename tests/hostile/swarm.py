@@ -1,7 +1,5 @@
 """A small swarm of real network workers, of which a test plays the daemons, and rounds that it runs under attack."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

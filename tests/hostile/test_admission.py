@@ -1,7 +1,5 @@
 """In a swarm that asks for an invitation free identities get nothing in, and whom a member invites takes part."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

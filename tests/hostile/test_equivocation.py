@@ -1,7 +1,5 @@
 """Who says one thing here and another there is found out by both, and who is merely stopped and started is not."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from pathlib import Path

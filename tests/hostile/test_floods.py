@@ -1,7 +1,5 @@
 """Strangers that call, hold streams, and send halves: what each costs a whole node has a bound."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import ExitStack, closing

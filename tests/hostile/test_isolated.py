@@ -1,7 +1,5 @@
 """The clock reaches whoever hears any peer, and who hears nothing of the coordinator says so."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Memberships by the thousand are neither news by the thousand nor kept for ever."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A crowd on or beside a key: what honest peers keep there is found, and newcomers are credited."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

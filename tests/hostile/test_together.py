@@ -1,7 +1,5 @@
 """All floods at once, from several identities, while an honest peer asks on."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole nodes under attack: what their network workers hold and use, which rounds they close, and who is credited."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Identities that have done the work that every node does: the same in every run, for finding it takes seconds."""
 
-from __future__ import annotations
-
 from functools import cache
 from hashlib import sha256
 

@@ -1,7 +1,5 @@
 """Plant small mistakes, one after another, and see whether the tests notice: `python -m tests.mutation [NAME ...]`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

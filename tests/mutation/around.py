@@ -1,7 +1,5 @@
 """Mistakes in what surrounds a node: web, sandbox, backups, units, the doctor, manifests, verbs, rewards."""
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 WEB = (

@@ -1,7 +1,5 @@
 """Mistakes in what keeps a crowd from drowning others, or from spending what is everybody's."""
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 CROWDS = (

@@ -1,7 +1,5 @@
 """Mistakes in finding out who signs two different records for one place, and in what it costs."""
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 EVIDENCE = (

@@ -3,8 +3,6 @@
 Mistakes in the core that the simulator's own checks find are in `tests/sim/mutants.py`.
 """
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 PRICES = (

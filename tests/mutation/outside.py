@@ -1,7 +1,5 @@
 """Mistakes in what members' programs, authors of files, endpoints and visitors may cost."""
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 OUTSIDE = (

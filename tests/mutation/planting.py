@@ -1,7 +1,5 @@
 """Plants a mutant in a copy of the tree and runs there the tests that should notice it. The checkout stays as it is."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

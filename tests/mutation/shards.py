@@ -1,7 +1,5 @@
 """Mistakes in where a large swarm's records lie, and in what is read of them."""
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 SHARDS = (

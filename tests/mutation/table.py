@@ -1,7 +1,5 @@
 """All mutants: one for each rule whose loss would hurt the people who run nodes."""
 
-from __future__ import annotations
-
 from tests.mutation.around import AROUND
 from tests.mutation.crowds import CROWDS
 from tests.mutation.evidence import EVIDENCE

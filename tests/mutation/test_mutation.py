@@ -1,7 +1,5 @@
 """The table of mutants fits the tree, and what is said of one is so."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from pathlib import Path

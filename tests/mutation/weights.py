@@ -1,7 +1,5 @@
 """Mistakes in weights that travel: what is believed of them, and what becomes of a model."""
 
-from __future__ import annotations
-
 from tests.mutation.planting import Mutant
 
 WEIGHTS = (

@@ -1,7 +1,5 @@
 """Metrics over events that a test tells, over logs, and what of them can be read back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

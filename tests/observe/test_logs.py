@@ -1,7 +1,5 @@
 """Log lines that cannot be written end nothing, and are counted."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

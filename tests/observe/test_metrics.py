@@ -1,7 +1,5 @@
 """Metrics are what the events say: counted right, bounded, well named, and without anything of a peer's making."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """What status says of a node in a swarm whose rounds a contract keeps."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What goes out by OTLP is what /metrics has, to a receiver of the test's own."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import sys

@@ -1,7 +1,5 @@
 """Canary secrets never reach the log, and what is no secret stays readable."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json

@@ -1,7 +1,5 @@
 """What status says of each layer, for a person and as JSON."""
 
-from __future__ import annotations
-
 import io
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The story of a round: outcome, cause, sentences, advice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

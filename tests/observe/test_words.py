@@ -1,7 +1,5 @@
 """What events say: blocks, evidence, weights, what was set aside, accuracy by task, whom a stage waits for."""
 
-from __future__ import annotations
-
 import io
 import string
 import typing

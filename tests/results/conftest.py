@@ -1,7 +1,5 @@
 """A data directory with the log of a node that trained, and a configuration that pushes its model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a log tells of training, and the card that is made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

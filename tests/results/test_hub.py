@@ -1,7 +1,5 @@
 """A push goes to the Hub whole, or its failure is told; training waits for neither."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

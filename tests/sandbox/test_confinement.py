@@ -1,7 +1,5 @@
 """What a confined worker can and cannot do, tried from inside."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Facts of one kind in a row become one event, which means what they mean one after the other."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

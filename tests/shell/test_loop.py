@@ -1,7 +1,5 @@
 """The loop without its drivers; `tests/daemon/test_engine.py` has it with the daemon's, `tests/sim` with a world."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is decided about processes in the cases that hardly ever come together; the rest is the simulator's to find."""
 
-from __future__ import annotations
-
 import math
 import signal
 

@@ -3,8 +3,6 @@
 How they get into the code: `tests/sim/planting.py`.
 """
 
-from __future__ import annotations
-
 from swarmd.chain import blocks, senders, submitter, watcher
 from swarmd.core import applied, turn
 from swarmd.core.contract import clock, submissions, votes

@@ -6,8 +6,6 @@ wherever a function is held, be it in a table, as a default or under another mod
 set in the module.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterator

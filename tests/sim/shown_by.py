@@ -3,8 +3,6 @@
 `test_mutants` tries that seed first, and others only where it shows nothing any more; so the file may be old.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Coroutines on simulated time."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Simulated swarms among strangers: honest progress holds, and each check of it notices when a defence is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The checks on their own: what they let pass and what they do not; honest members are credited again after faults."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

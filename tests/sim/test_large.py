@@ -1,7 +1,5 @@
 """Large swarms in the simulator, in small: they grow, lose nodes and parts, and say what a round cost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

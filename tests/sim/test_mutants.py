@@ -1,7 +1,5 @@
 """The checks catch what they claim: every planted mistake is found within a few seeds."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """The parts of the simulated world on their own: disk, chain and contract, DHT, and what is made of a value once."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """`swarmd sim` from the command line."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 from typer.testing import CliRunner

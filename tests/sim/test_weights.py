@@ -1,7 +1,5 @@
 """Swarms whose newcomers take weights from peers keep every invariant, whatever breaks meanwhile."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

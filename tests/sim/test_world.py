@@ -1,7 +1,5 @@
 """Whole swarms on simulated machines: nothing happens that must not, and the same seed gives the same run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A program that loads data sets as a node does: `python -m tests.swarms.dataset_loading HOME BOUND NAME...`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The code swarm: asking, running, scoring, and what peers may claim."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """The shipped configurations: nodes agree, and prompts fit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A swarm from a file: options, rewards by name, questions drawn, held out, and taken from peers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

@@ -1,7 +1,5 @@
 """Data sets that are copies of each other give the questions that those made anew would give."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from typing import Any

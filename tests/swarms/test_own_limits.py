@@ -1,7 +1,5 @@
 """A swarm's settings ask for processor time and memory; a node gives no more than its own bounds say."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

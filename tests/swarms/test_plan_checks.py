@@ -1,7 +1,5 @@
 """Questions and scores of a plan that breaks the rules: errors that name it, before they do harm."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The reasoning-gym swarm: drawing, splitting, regenerating, scoring."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Named rewards, and reward functions as TRL takes them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

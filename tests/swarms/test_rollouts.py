@@ -1,7 +1,5 @@
 """Bodies from anyone, and groups kept in words: what is read, and what is refused under which word."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recipes of the embedded models: reproducible, honest, and what is shipped."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

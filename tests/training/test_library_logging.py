@@ -1,7 +1,5 @@
 """What the libraries would tell their makers stays on the machine."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The learning rate over a node's life."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import get_scheduler

@@ -1,7 +1,5 @@
 """Packed passes compute what plain ones do, gradients included, whatever the model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, NamedTuple

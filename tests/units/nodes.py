@@ -1,7 +1,5 @@
 """Nodes under the private systemd, installed as an operator does it, with scripted workers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The manual's way onto a VPS, taken from the manual: from a wheel to a node under systemd that joined a swarm."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

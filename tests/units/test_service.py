@@ -1,7 +1,5 @@
 """Nodes as services of a real systemd, with scripted workers: started, watched, restarted, confined, stopped."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

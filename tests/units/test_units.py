@@ -1,7 +1,5 @@
 """The units as files, what is written for which node, and a node's data that go along."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A dashboard's server in a thread of the test, and logs for it to read."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import threading

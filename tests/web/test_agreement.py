@@ -1,7 +1,5 @@
 """All views of one log say the same: the page's API, `status`, `explain`, `report` and `leaderboard`."""
 
-from __future__ import annotations
-
 import io
 import signal
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The process beside a node: it comes with it, ends with it, comes again when it dies, and is never an event."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """A log with numbers as great as it can hold opens, is shown and is taken along."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """What peers send, shown: markup, control characters, megabytes; and what the node wrote that looks like a secret."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

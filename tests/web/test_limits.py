@@ -1,7 +1,5 @@
 """What is too much or too slow is refused, and the server goes on: bodies, heads, addresses, connections, patience."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """Notes get out by real HTTP servers and a real program; what fails says why, in time, and without secrets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """A swarm seen through the DHT alone: real nodes, real records, an observer that writes none."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

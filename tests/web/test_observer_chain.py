@@ -1,7 +1,5 @@
 """A swarm whose rounds a contract keeps, seen by an observer: a real chain, the real contract, no account."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

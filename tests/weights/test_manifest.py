@@ -1,7 +1,5 @@
 """Manifests and offers of weights are held to their bounds before anything of them is believed."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights that are offered, fetched in chunks, and given on."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

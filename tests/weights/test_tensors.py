@@ -1,7 +1,5 @@
 """Weights as files: tensors that are read without being loaded, and deltas."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Frames come whole however the bytes come, and what is no frame is refused by name."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Coroutines beside each other, on the event loop and on simulated time alike."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Coroutine
 from typing import Any

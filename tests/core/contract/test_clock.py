@@ -1,7 +1,5 @@
 """Swarms whose rounds a contract keeps: the node goes where the contract is."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

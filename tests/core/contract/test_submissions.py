@@ -1,7 +1,5 @@
 """Submissions: each exactly once, in order, whatever comes between."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """A small swarm around a coordinator's core: nodes train as long as they take, in simulated time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """The coordinator opens and closes stages."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

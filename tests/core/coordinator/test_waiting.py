@@ -1,7 +1,5 @@
 """Whom stages wait for and for how long: honest nodes whatever their pace, and what silent peers cost."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

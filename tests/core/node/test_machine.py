@@ -1,7 +1,5 @@
 """A node whose disk is nearly full: it begins nothing, says why, and joins again by itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from swarmd.core.commands import Announce

@@ -1,7 +1,5 @@
 """A follower's way through rounds, told event by event."""
 
-from __future__ import annotations
-
 import pytest
 
 from swarmd.core.commands import Announce, Command, Gather, Train

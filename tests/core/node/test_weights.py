@@ -1,7 +1,5 @@
 """A node that comes late waits for a peer's weights in the round that it joins, and trains that round in any case."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Workers come, go, and come again within a budget."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

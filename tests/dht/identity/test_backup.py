@@ -1,7 +1,5 @@
 """Backups: what goes in comes out, with the passphrase only, and nothing that is offered as one does harm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Keys of both kinds, and the work that an identity shows."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Nodes with a real p2pd each, that know of one another."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path

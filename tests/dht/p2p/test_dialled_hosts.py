@@ -1,7 +1,5 @@
 """Addresses that members announce: nobody has a swarm call somebody else again and again, or services of a machine."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The supervised node in this process, with a real p2pd: every operation has an end, every death is noticed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

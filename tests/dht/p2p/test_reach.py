@@ -1,7 +1,5 @@
 """Peers that are not there, or answer slowly, and what calls to them cost; over a real p2pd."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Large records are read once each, from one of those who keep them; what one of these has lost comes from another."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping

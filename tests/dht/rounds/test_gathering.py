@@ -1,7 +1,5 @@
 """Whom gathering waits for: of peers whose bodies never come, those that worked, once."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import Counter

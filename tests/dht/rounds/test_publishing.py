@@ -1,7 +1,5 @@
 """A node's records are published, watched and fetched, whatever keepers and strangers do."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from random import Random

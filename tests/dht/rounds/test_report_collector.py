@@ -1,7 +1,5 @@
 """A coordinator takes reports as they are brought, and reads shards for those alone that were not."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count

@@ -1,7 +1,5 @@
 """Gathering from a large swarm: a sample of its shards is read, and complete as soon as there are enough peers."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from pathlib import Path

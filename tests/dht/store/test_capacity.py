@@ -1,7 +1,5 @@
 """What a key, and a node in all, has room for, and who gives way."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

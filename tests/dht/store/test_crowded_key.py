@@ -1,7 +1,5 @@
 """A crowd of records under one key, kept or shown, costs no verification that is not due."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Whoever asks a peer again is shown what is new, and loses nothing by it; whoever asks for one is shown one."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from typing import Any, cast

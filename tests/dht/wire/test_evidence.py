@@ -1,7 +1,5 @@
 """What contradicts what, what does not, and how evidence is checked."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Foreign bytes: bodies, msgpack and dictionaries are bounded before anything is made of them."""
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Anyone can add the standings up again from the signed reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

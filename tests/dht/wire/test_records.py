@@ -1,7 +1,5 @@
 """Signed records of both kinds of owners: only genuine ones of the right owner, key and time count."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """Reports and memberships of a large swarm lie in their owners' shards and nowhere else."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

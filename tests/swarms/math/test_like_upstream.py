@@ -1,7 +1,5 @@
 """`compat` gives the same numbers as v0.4's rules, told here once more as literally as they can be, to the last bit."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from difflib import SequenceMatcher

@@ -1,7 +1,5 @@
 """The three stages: what is drawn, shown, generated again, refused and paid."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Where questions come from: generated, a file, a copy of the data set."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is read out of texts, how peers' texts are shown, and the default rewards."""
 
-from __future__ import annotations
-
 import math
 import time
 from difflib import SequenceMatcher

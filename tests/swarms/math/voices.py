@@ -1,7 +1,5 @@
 """Completions and material for the tests of the three stages."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The judge model, against a double on loopback that answers well, badly, much, late and not at all."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

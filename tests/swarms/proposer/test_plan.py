@@ -1,7 +1,5 @@
 """Two stages among peers: what is proposed, checked by running, solved, refused, and what it is worth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """Proposals and built-in problems, how hard they are, and what is hostile in them."""
 
-from __future__ import annotations
-
 import ast
 import threading
 import time

@@ -1,7 +1,5 @@
 """Proposals and programs as models would write them, and what peers make of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any

@@ -3,8 +3,6 @@
 `SHORT_RANK` says which rank runs out of memory, `ROWS_THAT_FIT` how many completions fit in its passes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.abc import MetaPathFinder

@@ -1,7 +1,5 @@
 """What training is reckoned to take, and what is measured to be free."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which models load, and what is said about those that do not."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Which model "auto" takes, that it keeps it, and what is said where none fits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reference servers: in this process behind a real socket, and as processes of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

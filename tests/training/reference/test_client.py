@@ -1,7 +1,5 @@
 """The trainer's side: what it does when the server is away, slow, another one, or dies."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 import time

@@ -1,7 +1,5 @@
 """simple_GRPO's side, written from the description of its wire format: plain requests and torch.save."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Frames: what is written can be read, and nothing else can."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

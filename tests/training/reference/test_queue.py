@@ -1,7 +1,5 @@
 """The queue: order, bounds, leases and age, by a clock of the test's."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np

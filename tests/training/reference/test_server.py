@@ -1,7 +1,5 @@
 """The server's own interface over a real socket: jobs, leases, bounds, tokens, hostile bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Every address, on every kind of log: its shape, what it says, and what a fuzzer makes of the OpenAPI document."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

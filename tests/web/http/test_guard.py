@@ -1,7 +1,5 @@
 """Who is let in: host names, other sites' pages, tokens, methods; and what every answer carries."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Server-sent events: soon after the commit, once each, again for who comes back, and never more than a bound."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A real Chromium, and real servers on logs that tests have made."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A server of a crowd that no test's log could hold: 1,000 peers and 100,000 events, in the page's shapes."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import socket

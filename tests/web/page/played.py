@@ -1,7 +1,5 @@
 """A node's directory with a log that the real core wrote, told event by event; with peers who mean no good."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from swarmd.core.commands import Announce, Gather, PublishReport, Register, Train

@@ -1,7 +1,5 @@
 """A crowd of 1,000 peers and 100,000 events: the page stays smooth, and an archive says that it is one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The page says in words what ails a node: ends of workers that others caused, the day's gas, that it is cut off."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

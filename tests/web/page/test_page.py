@@ -1,7 +1,5 @@
 """The page in a real browser, on a real server and a log that the real core wrote."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """The page's files: modules that parse, short ones, and nothing that could turn text into markup or code."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

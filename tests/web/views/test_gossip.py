@@ -1,7 +1,5 @@
 """What peers wrote comes with question, truth and reward once the node has scored it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The way back into a log: from anywhere, in bounded memory, while it grows, is pruned, or is damaged."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

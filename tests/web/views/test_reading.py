@@ -1,7 +1,5 @@
 """The last events of a long log are shown while all of it is read, and each event is told once."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

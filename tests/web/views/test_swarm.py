@@ -1,7 +1,5 @@
 """Peers that the page keeps count of when there are more than it has places for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A double of the parts of vLLM that TRL 1.16 uses, around a real model on the CPU; see
 tests/training/test_vllm.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Weights over plain TCP in place of NCCL: a length, then safetensors."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading
