@@ -71,7 +71,8 @@ def by_sampler(policy: Policy, training: TrainingConfig) -> Draw:
     generator = torch.Generator().manual_seed(0)
 
     def draw(prompts: Sequence[Sequence[int]], group: int) -> Sequence[Sequence[int]]:
-        return sampler.sample(prompts, group, training.completion_tokens, 1.0, generator, Cancellation())
+        asked = (prompts, group, training.completion_tokens, 1.0, generator, Cancellation())
+        return [each.tokens for each in sampler.sample(*asked)]
 
     return draw
 

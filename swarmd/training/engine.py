@@ -25,6 +25,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan,
 from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState
+from swarmd.training.drawing_copy import make_drawing_copy
 from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
@@ -99,9 +100,10 @@ class TrainingEngine:
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
         self._sizes = PassSizes(paths.checkpoints, self._training, self.policy)
+        copy = make_drawing_copy(self.policy, config.training)
         self._trainer = self._make_trainer()
         check_parts(ranks.gather(self._trainer.args.per_device_train_batch_size))
-        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
+        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, copy)
         self._progress = TrainingState(
             self.policy,
             plan,

@@ -49,6 +49,7 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     peer: str = ""  # who wrote the completions; empty for this node
     sure: Sequence[list[int]] = ()  # peers': for each token, whether the truth alone vouches for it (1) or not (0)
     round: int = 0  # in which the completions were drawn
+    logps: Sequence[list[float]] = ()  # own: of each token, by which it was drawn, as in `swarmd.training.sampling`
 
     @property
     def is_flat(self) -> bool:
@@ -103,6 +104,7 @@ class Scorer:
             scores,
             [each.own for each in drawn],
             round=round,
+            logps=[each.logps for each in drawn],
         )
 
 

@@ -42,7 +42,9 @@ from swarmd.training.schedule import Reason
 FOREIGN_KEY = "swarm_foreign"  # whether the completion is foreign
 DOUBT_KEY = "swarm_doubt"  # which tokens of a peer's completion no truth vouches for
 PEER_KEY = "swarm_peer"  # the number of the peer who wrote the completion; 0: this node
+DRAWN_KEY = "swarm_drawn"  # log-probabilities by which the tokens were drawn, where those are not the policy's own
 
+RATIO_MAX = 2.0  # weight of a token that the policy finds likelier than what drew it
 FLOOR_MIN = 1e-30
 PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
 TEXT_CHARACTERS_MAX = 160
@@ -73,12 +75,16 @@ def silence_flat(advantages: torch.Tensor, rewards: Sequence[float], group: int)
 
 def mark_rows(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     """Put into a batch of TRL's what the rows say that it was made of: which completions are foreign, bool (batch,),
-    the numbers of their peers (batch,), and which tokens nothing but a peer's word stands for, bool (batch, tokens)."""
+    the numbers of their peers (batch,), which tokens nothing but a peer's word stands for, bool (batch, tokens), and by
+    which log-probabilities tokens were drawn (batch, tokens), NaN where those are the policy's own or unknown."""
     device = batch["advantages"].device
     doubtful = torch.zeros(batch["completion_ids"].shape, dtype=torch.bool)
+    drawn = torch.full(doubtful.shape, math.nan)
     for place, row in enumerate(rows):
         doubtful[place, : len(row[DOUBT_KEY])] = torch.tensor(row[DOUBT_KEY], dtype=torch.bool)
+        drawn[place, : len(row[DRAWN_KEY])] = torch.tensor(row[DRAWN_KEY])
     batch[DOUBT_KEY] = doubtful.to(device)
+    batch[DRAWN_KEY] = drawn.to(device)
     batch[FOREIGN_KEY] = torch.tensor([row[FOREIGN_KEY] for row in rows], dtype=torch.bool, device=device)
     batch[PEER_KEY] = torch.tensor([row[PEER_KEY] for row in rows], device=device)
 
@@ -89,6 +95,30 @@ def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
     advantages: torch.Tensor = batch["advantages"]
     kept["advantages"] = torch.where(batch[FOREIGN_KEY], advantages.clamp(min=0), advantages)
     return kept
+
+
+def weigh_by_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dict[str, float]:
+    """Weigh the advantages of a pass, token by token, by how much likelier the policy finds a token than what drew it,
+    at most `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly brings you
+    off-policy RL training", 2025). They become (rows, tokens) then.
+
+    Args:
+        log_probabilities: the policy's own (rows, tokens).
+
+    Returns:
+        Means of ratio and difference, by TRL's names; nothing where all is drawn by the policy itself.
+    """
+    drawn = part[DRAWN_KEY]
+    known = ~drawn.isnan() & (part["completion_mask"] * part.get("tool_mask", 1)).bool()
+    if not bool(known.any()):
+        return {}
+    difference = (log_probabilities.detach() - drawn).masked_fill(~known, 0.0)
+    ratios = difference.exp().clamp(max=RATIO_MAX)
+    part["advantages"] = part["advantages"][:, None] * ratios
+    return {
+        "sampling/importance_sampling_ratio/mean": float(ratios[known].mean()),
+        "sampling/sampling_logp_difference/mean": float(difference[known].abs().mean()),
+    }
 
 
 def find_raised(batch: dict[str, Any]) -> torch.Tensor:

@@ -3,7 +3,9 @@
 `Sampler` computes a prompt once for its whole group. The prompts of a batch are padded on the left and run through the
 model once; the key-value cache is then repeated for the completions of each prompt, and one token is drawn at a time.
 Models whose cache does not allow this generate through transformers' own `generate`. The caller may cancel between any
-two tokens. vLLM draws behind the same interface (`swarmd.training.vllm_sampler`).
+two tokens. vLLM draws behind the same interface (`swarmd.training.vllm_sampler`). What draws in other numbers than are
+trained, vLLM or a copy in bfloat16 (`swarmd.training.drawing_copy`), gives the log-probabilities that it drew by, and
+the loss corrects for the difference (`swarmd.training.masking.weigh_by_ratio`).
 
 `Turns` lets the swarm answer. A swarm whose models use tools names the texts at which generation pauses
 (`Plan.stops`); what `Plan.react` puts behind them is part of the completion, but no token of it is trained on.
@@ -12,6 +14,7 @@ two tokens. vLLM draws behind the same interface (`swarmd.training.vllm_sampler`
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -23,6 +26,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question
 from swarmd.training.cancellation import Cancellation, TokenDecoder
+from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import is_plans_own, warn_of
@@ -42,6 +46,13 @@ NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it 
 }
 
 log = get_logger(__name__)
+
+
+class Drawn(msgspec.Struct):
+    """A completion's tokens."""
+
+    tokens: list[int]
+    logps: list[float] = []  # by which each was drawn, at the temperature, in nats; empty: the policy's own
 
 
 class SamplingRequest(NamedTuple):
@@ -96,7 +107,7 @@ class Sampling(abc.ABC):
         cancellation: Cancellation,
         stops: tuple[str, ...] = (),
         rooms: Sequence[int] = (),
-    ) -> list[list[int]]:
+    ) -> list[Drawn]:
         """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
         `stops`, or cut at `tokens_max`, or at the prompt's own number of `rooms` where they are given: never is more
         drawn.
@@ -109,29 +120,29 @@ class Sampling(abc.ABC):
         )
 
     @abc.abstractmethod
-    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
         """See `sample`."""
 
-    def _draw_evenly(
-        self, draw: Callable[[SamplingRequest], list[list[int]]], wanted: SamplingRequest
-    ) -> list[list[int]]:
+    def _draw_evenly(self, draw: Callable[[SamplingRequest], list[Drawn]], wanted: SamplingRequest) -> list[Drawn]:
         """Draw with what knows one bound for all rows: as far as the row with the least room, then on with those
         left."""
         if len(set(wanted.rooms)) == 1:
             return draw(wanted)
         prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
         rooms = [room for room in wanted.rooms for _ in range(wanted.group)]
-        drawn: list[list[int]] = [[] for _ in prompts]
+        drawn = [Drawn([], []) for _ in prompts]
         left = list(range(len(prompts)))
         while left:
-            least = min(rooms[row] - len(drawn[row]) for row in left)
-            asked = [prompts[row] + drawn[row] for row in left]
+            least = min(rooms[row] - len(drawn[row].tokens) for row in left)
+            asked = [prompts[row] + drawn[row].tokens for row in left]
             given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=[least] * len(left)))
             going = []
-            for row, tokens in zip(left, given, strict=True):
-                whole = drawn[row] + tokens
-                drawn[row], ended = self._cut(whole, wanted.stops, len(drawn[row]))
-                if not ended and tokens and len(whole) < rooms[row]:
+            for row, more in zip(left, given, strict=True):
+                begun = drawn[row].tokens
+                whole = begun + more.tokens
+                tokens, ended = self._cut(whole, wanted.stops, len(begun))
+                drawn[row] = Drawn(tokens, (drawn[row].logps + more.logps)[: len(tokens)])
+                if not ended and more.tokens and len(whole) < rooms[row]:
                     going.append(row)
             left = going
         return drawn
@@ -156,15 +167,17 @@ class Sampler(Sampling):
     """Draws completions from a policy's model, which is put into evaluation mode meanwhile.
 
     Args:
+        copy: of the policy, to draw from instead.
         splits: where memory runs out, it draws in parts from then on. Not for ranks that each hold a part of the model:
             they all wait for each other's passes.
     """
 
-    def __init__(self, policy: Policy, splits: bool = True) -> None:
+    def __init__(self, policy: Policy, splits: bool = True, copy: DrawingCopy | None = None) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
-        self._model = policy.model
+        self._copy = copy
+        self._model = policy.model if copy is None else copy.model
         self._pad_id = policy.tokenizer.pad_token_id
-        self._autocast = policy.autocast
+        self._autocast = policy.autocast if copy is None else contextlib.nullcontext
         self._splits = splits
         self._rows_max = 0  # completions at once; 0: no bound was met yet
         self._shared: bool | None = None
@@ -177,7 +190,9 @@ class Sampler(Sampling):
                 self._shared = self._try_cache()
         return self._shared
 
-    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
+        if self._copy is not None:
+            self._copy.refresh()
         training = self._model.training
         self._model.eval()
         try:
@@ -186,9 +201,9 @@ class Sampler(Sampling):
         finally:
             self._model.train(training)
 
-    def _draw_in_parts(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw_in_parts(self, wanted: SamplingRequest) -> list[Drawn]:
         """All at once as long as memory suffices; where it does not, each part is halved."""
-        drawn: list[list[int]] = []
+        drawn: list[Drawn] = []
         left = [wanted]
         while left:
             part = left.pop()
@@ -209,26 +224,30 @@ class Sampler(Sampling):
             left.append(part)
         return drawn
 
-    def _draw_at_once(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw_at_once(self, wanted: SamplingRequest) -> list[Drawn]:
         return self._draw_shared(wanted) if self.shares_prefill else self._draw_evenly(self._draw_plainly, wanted)
 
-    def _draw_shared(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw_shared(self, wanted: SamplingRequest) -> list[Drawn]:
         batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
-        drawn: list[list[int]] = [[] for _ in range(wanted.rows)]
+        drawn = [Drawn([], []) for _ in range(wanted.rows)]
         for _ in range(wanted.tokens_max):
             wanted.cancellation.check()
-            tokens = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
+            tokens, logps = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
+            if self._copy is not None:
+                for row, logp in zip(batch.rows, logps.tolist(), strict=True):
+                    drawn[row].logps.append(logp)
             going = []
             for row, token in zip(batch.rows, tokens.tolist(), strict=True):
-                drawn[row].append(token)
-                full = len(drawn[row]) == wanted.rooms[row // wanted.group]
-                going.append(not (token in self._stop_ids or full or self._pauses(drawn[row], wanted.stops)))
+                written = drawn[row].tokens
+                written.append(token)
+                full = len(written) == wanted.rooms[row // wanted.group]
+                going.append(not (token in self._stop_ids or full or self._pauses(written, wanted.stops)))
             if not batch.keep(going, tokens):
                 break
         return drawn
 
-    def _draw_plainly(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw_plainly(self, wanted: SamplingRequest) -> list[Drawn]:
         stops, sampled = wanted.stops, wanted.temperature > 0
         ids, mask = pad_left(wanted.prompts, self._pad_id, self._model.device)
         pauses = (lambda tokens: self._pauses(tokens, stops)) if stops else None
@@ -249,7 +268,7 @@ class Sampler(Sampling):
                 **NEUTRAL,
             )
         # `generate` ends rows one by one, but pads them to one length.
-        return [self._cut(row, stops)[0] for row in output[:, ids.shape[1] :].tolist()]
+        return [Drawn(self._cut(row, stops)[0]) for row in output[:, ids.shape[1] :].tolist()]
 
     def _try_cache(self) -> bool:
         """Compare two cached steps with the plain forward pass."""
@@ -348,22 +367,28 @@ def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tu
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
-def _draw_tokens(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
-    """One token for each row; the likeliest at temperature 0. Raises ArithmeticError where logits are no numbers.
+def _draw_tokens(
+    logits: torch.Tensor, temperature: float, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token for each row (rows,), and its log-probability; the likeliest at temperature 0.
+
+    Raises ArithmeticError where logits are no numbers.
 
     torch's multinomial draws a random number for every token of the vocabulary, which on a CPU takes an eighth of all
     the time of a small model. There, one number for each row is looked up in the sums of the weights.
     """
     if temperature == 0:
-        return logits.argmax(-1)
+        return logits.argmax(-1), logits.new_zeros(len(logits))
     weights = torch.softmax(logits.float() / temperature, -1)
-    if weights.device.type != "cpu":
-        return torch.multinomial(weights, 1, generator=generator).squeeze(1)
-    sums = weights.cumsum(-1, dtype=torch.float64)
-    if not sums[:, -1].isfinite().all():
-        raise ArithmeticError("the model's logits are not finite numbers")
-    points = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
-    return torch.searchsorted(sums, points, right=True).squeeze(1).clamp(max=sums.size(1) - 1)
+    if weights.device.type == "cpu":
+        sums = weights.cumsum(-1, dtype=torch.float64)
+        if not sums[:, -1].isfinite().all():
+            raise ArithmeticError("the model's logits are not finite numbers")
+        points = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
+        tokens = torch.searchsorted(sums, points, right=True).clamp(max=sums.size(1) - 1)
+    else:
+        tokens = torch.multinomial(weights, 1, generator=generator)
+    return tokens.squeeze(1), weights.gather(1, tokens).log().squeeze(1)
 
 
 class TurnCompletion(msgspec.Struct):
@@ -372,6 +397,7 @@ class TurnCompletion(msgspec.Struct):
     tokens: list[int]
     own: list[int]
     text: str
+    logps: list[float] = []  # as in `Drawn`; 0 for what the swarm put there
 
 
 class Turns:
@@ -400,13 +426,15 @@ class Turns:
     ) -> list[TurnCompletion]:
         """`group` completions of each question, question by question. Raises Cancelled."""
 
-        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[list[int]]:
+        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[Drawn]:
             bounds = (self._tokens_max, self._temperature)
             return self._sampler.sample(prompts, group, *bounds, generator, cancellation, self._plan.stops, rooms)
 
         completions = [
-            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens))
-            for tokens in draw(prompts, group)
+            TurnCompletion(
+                drawn.tokens, [1] * len(drawn.tokens), self._policy.decode_completion(drawn.tokens), drawn.logps
+            )
+            for drawn in draw(prompts, group)
         ]
         if not self._plan.stops:
             return completions
@@ -420,8 +448,8 @@ class Turns:
                 break
             begun = [asked[place][1] + completions[place].tokens for place in paused]
             rooms = [self._tokens_max - len(completions[place].tokens) for place in paused]
-            for place, tokens in zip(paused, draw(begun, 1, rooms), strict=True):
-                self._append(completions[place], tokens, own=1)
+            for place, more in zip(paused, draw(begun, 1, rooms), strict=True):
+                self._append(completions[place], more, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
         return completions
 
@@ -434,7 +462,7 @@ class Turns:
                 continue
             room = self._tokens_max - len(drawn.tokens)
             tokens = self._policy.encode_completion(answer, True, room)
-            self._append(drawn, tokens, own=0)
+            self._append(drawn, Drawn(tokens, [0.0] * len(tokens) if drawn.logps else []), own=0)
             if len(drawn.tokens) < self._tokens_max:
                 going.append(place)
         return going
@@ -469,10 +497,11 @@ class Turns:
         full = len(drawn.tokens) >= self._tokens_max
         return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
 
-    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], own: int) -> None:
+    def _append(self, drawn: TurnCompletion, more: Drawn, own: int) -> None:
         room = self._tokens_max - len(drawn.tokens)
-        drawn.tokens += tokens[:room]
-        drawn.own += [own] * len(tokens[:room])
+        drawn.tokens += more.tokens[:room]
+        drawn.logps += more.logps[:room]
+        drawn.own += [own] * len(more.tokens[:room])
         drawn.text = self._policy.decode_completion(drawn.tokens)
 
 

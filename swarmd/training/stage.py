@@ -25,7 +25,7 @@ from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, GROUPS_MAX, VERSIO
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.evaluation import CORRECT_SCORE
 from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
-from swarmd.training.masking import DOUBT_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
+from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling import Sampling, Turns
 from swarmd.training.schedule import PeerSchedule, Replay
@@ -273,10 +273,11 @@ class Stage:
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
-            "logprobs": None,  # TRL takes the policy's own; there is one step on each batch, so the ratio is 1
+            "logprobs": None,  # TRL takes the policy's own; there is one step on each batch, so its ratio is 1
             "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
             FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
+            DRAWN_KEY: [[] if id(group) in foreign else logps for group in groups for logps in list_logps(group)],
             DOUBT_KEY: [doubts for group in groups for doubts in list_doubts(group)],
             PEER_KEY: [self.aside.number(group.peer) for group in groups for _ in group.completions],
         }
@@ -412,6 +413,11 @@ def list_doubts(group: TrainingGroup) -> list[list[int]]:
     if not group.peer:
         return [[] for _ in group.completions]
     return [[1 - sure for sure in each] for each in group.sure]
+
+
+def list_logps(group: TrainingGroup) -> Sequence[list[float]]:
+    """By which log-probabilities each completion was drawn; nothing where they are the policy's own, or unknown."""
+    return group.logps or [[] for _ in group.completions]
 
 
 def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:

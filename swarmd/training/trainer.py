@@ -44,6 +44,7 @@ from swarmd.training.masking import (
     keep_positive,
     mark_rows,
     silence_flat,
+    weigh_by_ratio,
 )
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
@@ -286,7 +287,10 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         if self._pass is None or model is self.ref_model:
             return computed
         bound_reference(self._pass, computed[0])
-        return self._hold_back(computed[0], computed[1], self._pass), *computed[1:]
+        logps = self._hold_back(computed[0], computed[1], self._pass)
+        for name, value in weigh_by_ratio(self._pass, computed[0]).items():
+            self._metrics["train"][name].append(value)
+        return logps, *computed[1:]
 
     def _hold_back(self, logps: torch.Tensor, entropies: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
         """Log-probabilities of a pass without gradient at peers' tokens that do not count."""

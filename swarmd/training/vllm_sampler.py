@@ -11,6 +11,7 @@ vLLM promises that to nobody.
 from __future__ import annotations
 
 import functools
+import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +23,13 @@ from trl.generation.vllm_generation import VLLMGeneration
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GenerationFailed
 from swarmd.training.cancellation import Cancellation, TokenDecoder
+from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.models.adapters import merged_weights, require
 from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
 from swarmd.training.models.source import locate_model
-from swarmd.training.sampling import Sampler, Sampling, SamplingRequest, draw_seed
+from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest, draw_seed
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet
 CALL_S = (10.0, 600.0)  # longest connecting and longest silence of a call to the server
@@ -70,7 +72,7 @@ class VllmSampler(Sampling):
         self._sent: int | None = None
         self._left: threading.Thread | None = None  # a call that was cancelled and still runs
 
-    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
         """As `Sampling.sample`.
 
         A server is given up between two looks at the cancellation; a colocated engine finishes its batch first.
@@ -86,7 +88,7 @@ class VllmSampler(Sampling):
             self._sent = self._steps()
         return self._draw_evenly(self._draw_alike, wanted)
 
-    def _draw_alike(self, wanted: SamplingRequest) -> list[list[int]]:
+    def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:
         """Draw where all completions have the same room: TRL asks for all with one."""
         cancellation, group = wanted.cancellation, wanted.group
         self._set(wanted)
@@ -96,7 +98,12 @@ class VllmSampler(Sampling):
         answer = self._run_beside(call, cancellation) if beside else _guard(call)
         cancellation.check()
         rows = self._check(answer[1], len(repeated))
-        return [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in rows]
+        cut = [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in rows]
+        logps = answer[2] or [[] for _ in rows]  # of the token drawn alone, at the temperature; None: no number
+        return [
+            Drawn(tokens, [math.nan if each[0] is None else each[0] for each in given[: len(tokens)]])
+            for tokens, given in zip(cut, logps, strict=True)
+        ]
 
     def _set(self, wanted: SamplingRequest) -> None:
         generation, seed = self._generation, draw_seed(wanted.generator)
@@ -144,10 +151,17 @@ class VllmSampler(Sampling):
         return [[int(token) for token in row] for row in rows]
 
 
-def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: Callable[[], int]) -> Sampling:
+def make_sampler(
+    policy: Policy,
+    training: TrainingConfig,
+    trainer: Any,
+    steps: Callable[[], int],
+    copy: DrawingCopy | None = None,
+) -> Sampling:
     """What draws completions for a node.
 
     Args:
+        copy: of the policy to draw from, where vLLM does not.
         trainer: TRL's; its model is what vLLM is given.
         steps: optimiser steps of the node's life.
 
@@ -156,7 +170,7 @@ def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: 
         GenerationFailed: it cannot be started or reached.
     """
     if training.vllm.mode == "off":
-        return Sampler(policy, splits=training.processes <= 1)
+        return Sampler(policy, training.processes <= 1, copy)
     check_vllm(training, policy.device)
     generation = make_generation(policy, training, trainer.model, trainer.accelerator)
     vocabulary = policy.model.get_input_embeddings().num_embeddings

@@ -25,8 +25,10 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.groups import TrainingGroup, vouch
 from swarmd.training.masking import (
     DOUBT_KEY,
+    DRAWN_KEY,
     FOREIGN_KEY,
     PEER_KEY,
+    RATIO_MAX,
     Counts,
     SetAsideTally,
     count_held,
@@ -36,6 +38,7 @@ from swarmd.training.masking import (
     keep_positive,
     list_runs,
     mark_rows,
+    weigh_by_ratio,
 )
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
@@ -108,8 +111,29 @@ def make_batch() -> dict[str, Any]:
     }
     doubts = [[], [1, 0], [1, 1], [1, 1]]
     peers = zip(doubts, (0, 1, 1, 2), strict=True)
-    mark_rows(batch, [{DOUBT_KEY: each, PEER_KEY: peer, FOREIGN_KEY: peer > 0} for each, peer in peers])
+    drawn = {DRAWN_KEY: [-1.0, -2.0]}
+    rows = [{DOUBT_KEY: each, PEER_KEY: peer, FOREIGN_KEY: peer > 0, DRAWN_KEY: []} for each, peer in peers]
+    mark_rows(batch, [rows[0] | drawn, *rows[1:]])
     return batch
+
+
+def test_tokens_drawn_in_other_numbers_are_weighed_by_how_likely_they_are_to_the_policy() -> None:
+    batch = make_batch()
+    logps = torch.tensor([[-1.5, -0.5, 0.0]] + [[-1.0, -1.0, -1.0]] * 3, requires_grad=True)
+    told = weigh_by_ratio(batch, logps)
+    assert batch["advantages"][0].tolist() == pytest.approx([math.exp(-0.5), RATIO_MAX, 1.0])
+    assert batch["advantages"][1:].tolist() == [[1.0] * 3, [-1.0] * 3, [0.5] * 3]
+    assert not batch["advantages"].requires_grad
+    assert told == {
+        "sampling/importance_sampling_ratio/mean": pytest.approx((math.exp(-0.5) + RATIO_MAX) / 2),
+        "sampling/sampling_logp_difference/mean": pytest.approx(1.0),
+    }
+
+
+def test_what_the_policy_drew_itself_is_not_weighed() -> None:
+    batch = make_batch()
+    batch[DRAWN_KEY][:] = math.nan
+    assert weigh_by_ratio(batch, torch.zeros(4, 3)) == {} and batch["advantages"].dim() == 1
 
 
 def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() -> None:
@@ -293,7 +317,9 @@ rows = st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1
 def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
     batch: dict[str, Any] = {"advantages": torch.tensor([advantage for advantage, _ in made])}
     batch["completion_ids"] = torch.zeros(len(made), 1)
-    mark_rows(batch, [{FOREIGN_KEY: foreign, DOUBT_KEY: [], PEER_KEY: int(foreign)} for _, foreign in made])
+    mark_rows(
+        batch, [{FOREIGN_KEY: foreign, DOUBT_KEY: [], PEER_KEY: int(foreign), DRAWN_KEY: []} for _, foreign in made]
+    )
     return batch
 
 

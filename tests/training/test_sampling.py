@@ -17,7 +17,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling import Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
+from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
 from swarmd.training.vllm_sampler import VllmSampler
 from tests.log_capture import capture_logs
 
@@ -32,6 +32,10 @@ def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
 
 def sampler_of(policy: Policy) -> Sampler:
     return Sampler(policy)
+
+
+def draw(sampler: Sampling, *asked: Any) -> list[list[int]]:
+    return [each.tokens for each in sampler.sample(*asked)]
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -52,17 +56,17 @@ def walk(policy: Policy, prompt: list[int], tokens: int) -> list[int]:
 def test_likeliest_tokens_match_the_plain_forward_pass(policy: Policy) -> None:
     sampler = sampler_of(policy)
     assert sampler.shares_prefill
-    drawn = sampler.sample(PROMPTS, 2, 12, 0.0, generator(), Cancellation())
+    drawn = draw(sampler, PROMPTS, 2, 12, 0.0, generator(), Cancellation())
     assert drawn == [walk(policy, prompt, 12) for prompt in PROMPTS for _ in range(2)]
 
 
 def test_the_fallback_draws_the_same(policy: Policy) -> None:
     sampler = sampler_of(policy)
-    shared = sampler.sample(PROMPTS, 2, 12, 0.0, generator(), Cancellation())
+    shared = draw(sampler, PROMPTS, 2, 12, 0.0, generator(), Cancellation())
     sampler._shared = False
     if policy.name == "embedded":
-        assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == shared[::2]
-    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+        assert draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == shared[::2]
+    drawn = draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation())
     assert len(drawn) == 6 and all(1 <= len(tokens) <= 12 for tokens in drawn)
 
 
@@ -93,11 +97,11 @@ def test_where_memory_runs_out_completions_are_drawn_in_parts(
     likeliest = [walk(policy, prompt, room) for prompt, room in zip(PROMPTS, rooms, strict=True)]
     tried = limit_rows(policy, rows_max, monkeypatch)
     if shared or policy.name == "embedded":
-        assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms) == likeliest
-    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
+        assert draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms) == likeliest
+    drawn = draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
     assert len(drawn) == 6 and all(len(drawn[row]) <= rooms[row // 2] for row in range(6))
     tried.clear()
-    sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
+    draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
     assert max(tried) <= rows_max  # what was found stays
 
 
@@ -106,7 +110,7 @@ def test_ranks_that_wait_for_each_other_draw_no_parts(policy: Policy, monkeypatc
     assert sampler.shares_prefill
     tried = limit_rows(policy, 3, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError):
-        sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+        draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation())
     assert tried == [3, 6]
 
 
@@ -126,12 +130,12 @@ def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeyp
     monkeypatch.setattr(policy.model, "forward", note)
     monkeypatch.setattr(sampler, "_stop_ids", [])
     rooms = [2, 9, 5]
-    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
+    drawn = draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
     assert [len(tokens) for tokens in drawn] == [2, 2, 9, 9, 5, 5]
     ends = [len(prompt) + room for prompt, room in zip(PROMPTS, rooms, strict=True)]
     assert max(furthest) < max(ends) and furthest[-1] <= ends[1]
     monkeypatch.undo()
-    likeliest = sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms)
+    likeliest = draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms)
     if shared or policy.name == "embedded":
         assert likeliest == [walk(policy, prompt, room) for prompt, room in zip(PROMPTS, rooms, strict=True)]
 
@@ -143,26 +147,27 @@ def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
     asked: list[tuple[int, int]] = []
 
     class Scripted(Sampling):
-        def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+        def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
             return self._draw_evenly(self._draw_alike, wanted)
 
-        def _draw_alike(self, wanted: SamplingRequest) -> list[list[int]]:
+        def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:
             asked.append((len(wanted.prompts), wanted.tokens_max))
-            return [script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max] for prompt in wanted.prompts]
+            return [Drawn(script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max]) for prompt in wanted.prompts]
 
     sampler = Scripted([9], lambda ids: "".join(letters[each] for each in ids))
-    drawn = sampler.sample([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
+    drawn = draw(sampler, [[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
     assert drawn == [[0, 1, 2, 3], [0, 0]]
     assert asked == [(2, 2), (1, 4)]
 
 
 def test_a_token_is_drawn_as_often_as_it_is_likely() -> None:
     weights = torch.tensor([0.0, 0.5, 0.0, 1e-3, 0.3, 0.199, 0.0])
-    drawn = _draw_tokens(weights.log().expand(100_000, -1), 1.0, generator())
+    drawn, logps = _draw_tokens(weights.log().expand(100_000, -1), 1.0, generator())
+    assert torch.allclose(logps.exp(), weights[drawn])
     seen = torch.bincount(drawn, minlength=len(weights)) / 100_000
     assert not seen[weights == 0].any()
     assert torch.allclose(seen, weights, atol=0.01) and 0 < seen[3] < 0.002
-    hot = _draw_tokens(weights.log().expand(100_000, -1), 4.0, generator())
+    hot, _ = _draw_tokens(weights.log().expand(100_000, -1), 4.0, generator())
     assert float((hot == 3).float().mean()) > 0.05, "a higher temperature flattens"
 
 
@@ -194,9 +199,9 @@ def test_cancelling_between_tokens(policy: Policy, shared: bool) -> None:
     sampler._shared = shared
     policy.model.train()
     with pytest.raises(Cancelled):
-        sampler.sample(PROMPTS, 8, 64, 1.0, generator(), AfterTokens(2))
+        draw(sampler, PROMPTS, 8, 64, 1.0, generator(), AfterTokens(2))
     assert policy.model.training
-    assert sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())
+    assert draw(sampler, PROMPTS, 2, 4, 1.0, generator(), Cancellation())
 
 
 def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +213,7 @@ def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monke
     monkeypatch.setattr(DynamicCache, "batch_repeat_interleave", refuse)
     sampler = sampler_of(policy)
     assert not sampler.shares_prefill
-    assert len(sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
+    assert len(draw(sampler, PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
 
 
 BENT: dict[str, Any] = {
@@ -224,11 +229,11 @@ def test_the_fallback_draws_as_the_model_is_trained_whatever_its_files_say(
 ) -> None:
     sampler = sampler_of(policy)
     sampler._shared = False
-    likeliest = sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation())
-    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+    likeliest = draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation())
+    drawn = draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation())
     monkeypatch.setattr(policy.model.generation_config, name, value)
-    assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == likeliest
-    assert sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation()) == drawn
+    assert draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == likeliest
+    assert draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation()) == drawn
 
 
 def test_what_vllm_drew_is_cut_at_a_pause_without_reading_all_of_it_for_each_token() -> None:
@@ -271,9 +276,9 @@ class Texts:
         self._turns = iter(turns)
         self.rooms: list[list[int]] = []
 
-    def sample(self, prompts: Any, group: int, tokens_max: int, *rest: Any) -> list[list[int]]:
+    def sample(self, prompts: Any, group: int, tokens_max: int, *rest: Any) -> list[Drawn]:
         self.rooms.append(list(rest[4]) or [tokens_max] * len(prompts) * group)
-        return [self._policy.encode_completion(text, True, 10_000) for text in next(self._turns)]
+        return [Drawn(self._policy.encode_completion(text, True, 10_000)) for text in next(self._turns)]
 
 
 def ask(

@@ -75,6 +75,21 @@ def computes_bfloat16(device: str) -> bool:
     return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
+def draws_shorter(training: TrainingConfig, device: str, numbers: Precision, parameters: int) -> bool:
+    """Whether a copy of the weights in bfloat16 may serve to draw from: they are held or trained in float32 by this
+    process alone, the configuration leaves their numbers open, and the device computes bfloat16 in hardware."""
+    if training.dtype != "auto" or training.processes > 1 or training.vllm.mode != "off":
+        return False
+    if numbers.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
+        return False
+    return numbers.mixed if device != "cpu" else _cpu_computes_bfloat16()
+
+
+def _cpu_computes_bfloat16() -> bool:
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
 def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:
     """The numbers for a configuration on a device.
 

@@ -68,6 +68,7 @@ class MemoryNeed(msgspec.Struct, frozen=True):
     gathered: int  # the whole weights, while completions are drawn from a model in parts
     layers: int  # weights and gradients of the layers that are whole at a time in a pass of such a model
     reference: int  # a second copy of the weights, for the KL term
+    drawing: int  # a copy in bfloat16 to draw completions from, made where there is room for it
     passes: int  # activations and logits of one forward and backward pass
     generation: int  # keys, values and logits of all completions drawn together
     vllm: int  # what a colocated vLLM takes
@@ -75,6 +76,11 @@ class MemoryNeed(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
+        return self.least + int(self.drawing * SLACK)
+
+    @property
+    def least(self) -> int:
+        """Without the copy to draw from."""
         turns = max(self.passes + self.layers, self.generation + self.gathered)
         tensors = self.weights + self.gradients + self.optimizer + self.reference + turns
         return int(tensors * SLACK) + self.vllm + self.context
@@ -99,8 +105,12 @@ def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weig
     Raises:
         ConfigError: `training.accelerate` names a file that cannot be used.
     """
+    from swarmd.training.models.device import Precision, draws_shorter  # torch, which not every caller needs
+
     spread = find_spread(training)
     size = NUMBER_BYTES[weights]
+    numbers = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
+    shorter = draws_shorter(training, device, numbers, shape.parameters)
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
     trained = shape.adapter_parameters(rank, training.lora.targets) if rank else shape.parameters
@@ -117,6 +127,7 @@ def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weig
         gathered=int(whole) if in_parts else 0,
         layers=int(whole_at_a_time) if in_parts else 0,
         reference=int(held) if copied else 0,
+        drawing=int(2.0 * (trained if weights == "bfloat16" else shape.parameters)) if shorter else 0,
         passes=int(_pass_bytes(shape, training, size, mixed)),
         generation=0 if training.vllm.mode != "off" else int(_generation_bytes(shape, training, size, mixed)),
         vllm=vllm_bytes(shape, training) if colocated else 0,

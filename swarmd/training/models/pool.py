@@ -93,8 +93,8 @@ def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: 
         why = "a stage would take hours on a CPU"
     elif row.shape.context and longest > row.shape.context:
         why = f"reads {row.shape.context} tokens, {longest} are configured"
-    elif need.total > room.free:
-        why = f"{(need.total - room.free) / GIB:.1f} GiB too little"
+    elif need.least > room.free:
+        why = f"{(need.least - room.free) / GIB:.1f} GiB too little"
     return Fit(row, need, not why, why)
 
 
@@ -104,10 +104,10 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
     possible = [fit for fit in fits if fit.fits]
     if possible:
         return max(possible, key=lambda fit: fit.model.shape.parameters)  # max keeps the first of equals
-    smallest = min(fits, key=lambda fit: fit.need.total)
+    smallest = min(fits, key=lambda fit: fit.need.least)
     raise ModelUnfit(
         f"no model of the pool can be trained on {room.device} with {room.free / GIB:.1f} GiB free; the least, "
-        f"{smallest.model.name}, takes {smallest.need.total / GIB:.1f} GiB",
+        f"{smallest.model.name}, takes {smallest.need.least / GIB:.1f} GiB",
         'Free memory, lower training.questions or the token counts, or set training.model = "embedded"; '
         "`swarmd model fit` shows the whole table",
     )
@@ -116,7 +116,7 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
 def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: Precision, device: str) -> None:
     """Raise ModelError when training the model as configured takes more memory than is free; it says what would fit."""
     room = measure_room(device)
-    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed).total
+    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed).least
     if need <= room.free:
         return
     fitting = [row.name for row in TABLE if weigh(row, training, numbers, room).fits]

@@ -16,7 +16,7 @@ from swarmd.training import kl
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.kl import REFERENCE_KEY, make_reference
-from swarmd.training.masking import DOUBT_KEY, PEER_KEY
+from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, PEER_KEY
 from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, batch_of, some_batch
@@ -40,6 +40,7 @@ def make_pass(trainer: Any) -> dict[str, Any]:
         "num_items_in_batch": made["mask"].sum(),
         PEER_KEY: torch.ones(len(made["mask"]), dtype=torch.long),
         DOUBT_KEY: torch.zeros_like(made["mask"], dtype=torch.bool),
+        DRAWN_KEY: torch.full(made["mask"].shape, torch.nan),
     }
 
 

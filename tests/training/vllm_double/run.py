@@ -53,7 +53,8 @@ def draw_once(
     sampler: VllmSampler, engine: TrainingEngine, cancellation: Cancellation, **settings: Any
 ) -> list[list[int]]:
     generator = torch.Generator().manual_seed(1)
-    return sampler.sample([[5, 6, 7], [8, 9]], 3, 6, 1.0, generator, cancellation, **settings)
+    drawn = sampler.sample([[5, 6, 7], [8, 9]], 3, 6, 1.0, generator, cancellation, **settings)
+    return [each.tokens for each in drawn]
 
 
 def draw_within_rooms(sampler: VllmSampler) -> list[list[int]]:
@@ -69,7 +70,7 @@ def draw_within_rooms(sampler: VllmSampler) -> list[list[int]]:
     drawn = sampler.sample([[5, 6, 7], [8, 9]], 1, 6, 1.0, torch.Generator(), Cancellation(), (), [2, 5])
     sampler._generation.generate = generate
     assert given[0][0] == 2 and all(room + length <= 7 for room, length in given)
-    return drawn
+    return [each.tokens for each in drawn]
 
 
 def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""A copy of the policy in bfloat16, to draw completions from, where the device computes those numbers faster.
+
+What is trained stays as it is. The copy follows it before each batch, and what is drawn carries the log-probabilities
+that it was drawn by, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). The
+copy is tried once: it has to be faster than the policy itself, and hardly another distribution.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from swarmd.config import TrainingConfig
+from swarmd.logger import get_logger
+from swarmd.training.models.device import draws_shorter
+from swarmd.training.models.memory import NUMBER_BYTES, measure_room
+from swarmd.training.models.model import Policy
+
+FASTER = 0.8  # of the policy's time at most: less would not be worth the memory
+DIVERGENCE_MAX = 0.02  # nats a token, of the copy's distribution from the policy's
+ROOM_SHARE = 0.25  # of the free memory at most
+ROWS, TOKENS, RUNS = 8, 4, 3  # of what it is tried on
+
+log = get_logger(__name__)
+
+
+class DrawingCopy:
+    """The copy. Weights that are held in bfloat16 already, such as those under adapters, are shared.
+
+    Args:
+        policy: before TRL has put methods of its own into the model.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        known: dict[int, Any] = {id(buffer): buffer for buffer in policy.model.buffers()}
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # the copy's weight and the policy's
+        for weight in policy.model.parameters():
+            known[id(weight)] = weight
+            if weight.dtype == torch.float32:
+                shorter = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
+                known[id(weight)] = shorter
+                if weight.requires_grad:
+                    self._pairs.append((shorter, weight))
+        self.model: Any = copy.deepcopy(policy.model, known).eval()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Be what the policy is now."""
+        for shorter, weight in self._pairs:
+            shorter.copy_(weight)
+
+
+def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy | None:
+    """The copy for this model on this device; None where the policy itself is drawn from."""
+    if not draws_shorter(training, policy.device, policy.numbers, policy.parameters):
+        return None
+    if NUMBER_BYTES["bfloat16"] * policy.parameters > ROOM_SHARE * measure_room(policy.device).free:
+        log.info("there is no room for a copy to draw from in bfloat16")
+        return None
+    made = DrawingCopy(policy)
+    vocabulary = policy.model.get_input_embeddings().num_embeddings
+    ids = torch.arange(ROWS * TOKENS, device=policy.device).view(ROWS, TOKENS) % vocabulary
+    policy.model.eval()
+    with torch.no_grad():
+        with policy.autocast():
+            plain, plain_s = _time(lambda: policy.model(input_ids=ids).logits)
+        short, short_s = _time(lambda: made.model(input_ids=ids).logits)
+    policy.model.train()
+    expected = torch.log_softmax(plain.float(), -1)
+    divergence = float((expected.exp() * (expected - torch.log_softmax(short.float(), -1))).sum(-1).mean())
+    taken = short_s <= FASTER * plain_s and divergence <= DIVERGENCE_MAX
+    log.info("drawing in bfloat16", taken=taken, seconds=short_s, policy_s=plain_s, divergence=divergence)
+    return made if taken else None
+
+
+def _time(compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
+    """What it gives, and the least seconds that it took."""
+    least = math.inf
+    for _ in range(RUNS):
+        begun = time.perf_counter()
+        result = compute()
+        if result.device.type != "cpu":
+            torch.accelerator.synchronize()
+        least = min(least, time.perf_counter() - begun)
+    return result, least

@@ -1,0 +1,119 @@
+"""Drawing from a copy in bfloat16: it follows the policy, says by what it drew, and the loss corrects for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmd.config import LoraConfig, TrainingConfig
+from swarmd.training import drawing_copy as subject
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.drawing_copy import DrawingCopy, make_drawing_copy
+from swarmd.training.engine import TrainingEngine
+from swarmd.training.models import device
+from swarmd.training.models.device import Precision, draws_shorter
+from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.sampling import Sampler
+from tests.training.conftest import order
+
+PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
+
+
+@pytest.fixture(params=[0, 4])
+def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
+    return load_policy(TrainingConfig(model=str(llama), device="cpu", lora=LoraConfig(rank=request.param)))
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that is fast in bfloat16, and has small models drawn so, too."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr(device, "LIGHT_PARAMETERS_MAX", 0)
+    monkeypatch.setattr(subject, "FASTER", float("inf"))
+
+
+def test_the_copy_follows_what_is_trained(policy: Policy) -> None:
+    copy = DrawingCopy(policy)
+    assert {weight.dtype for weight in copy.model.parameters()} == {torch.bfloat16}
+    assert len(list(copy.model.parameters())) == len(list(policy.model.parameters()))  # tied ones stay tied
+    trained = [weight for weight in policy.model.parameters() if weight.requires_grad]
+    with torch.no_grad():
+        for weight in trained:
+            weight += 0.5
+    copy.refresh()
+    theirs = dict(copy.model.named_parameters())
+    for name, weight in policy.model.named_parameters():
+        assert torch.equal(theirs[name], weight.detach().bfloat16())
+        assert weight.dtype == torch.float32
+
+
+def test_each_token_comes_with_the_log_probability_that_it_was_drawn_by(policy: Policy) -> None:
+    copy = DrawingCopy(policy)
+    sampler = Sampler(policy, copy=copy)
+    drawn = sampler.sample(PROMPTS, 2, 12, 0.7, torch.Generator().manual_seed(0), Cancellation())
+    assert sampler.shares_prefill and len(drawn) == 6
+    for row, each in enumerate(drawn):
+        ids = torch.tensor([PROMPTS[row // 2] + each.tokens])
+        with torch.no_grad():
+            logits = copy.model(input_ids=ids).logits[0, -len(each.tokens) - 1 : -1].float() / 0.7
+        expected = torch.log_softmax(logits, -1).gather(1, torch.tensor(each.tokens)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(each.logps), expected, atol=0.1)
+
+
+def test_what_the_policy_draws_itself_comes_without(policy: Policy) -> None:
+    drawn = Sampler(policy).sample(PROMPTS, 2, 12, 1.0, torch.Generator(), Cancellation())
+    assert not any(each.logps for each in drawn)
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbers", "parameters", "expected"),
+    [
+        ({}, Precision("float32"), 1 << 30, True),
+        ({}, Precision("float32"), 1 << 20, False),
+        ({"dtype": "float32"}, Precision("float32"), 1 << 30, False),
+        ({"processes": 2}, Precision("float32"), 1 << 30, False),
+        ({}, Precision("float32", quantization="4bit"), 1 << 30, False),
+    ],
+)
+def test_a_copy_is_made_where_it_may_serve(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, int | str],
+    numbers: Precision,
+    parameters: int,
+    expected: bool,
+) -> None:
+    training = TrainingConfig(**settings)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    assert draws_shorter(training, "cpu", numbers, parameters) == expected
+    assert not draws_shorter(training, "cuda", numbers, parameters), "not where passes are in float32"
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert not draws_shorter(training, "cpu", numbers, parameters)
+
+
+@pytest.mark.parametrize(("name", "value"), [("FASTER", 0.0), ("DIVERGENCE_MAX", -1.0), ("ROOM_SHARE", 0.0)])
+def test_a_copy_that_is_no_faster_or_another_distribution_is_not_used(
+    able: None, policy: Policy, monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    assert make_drawing_copy(policy, TrainingConfig()) is not None
+    monkeypatch.setattr(subject, name, value)
+    assert make_drawing_copy(policy, TrainingConfig()) is None
+    assert policy.model.training
+
+
+def test_a_stage_is_trained_on_what_the_copy_drew(
+    able: None, make_engine: Callable[..., TrainingEngine], llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(model=str(llama), device="cpu", held_out_questions=0, learning_rate=1e-3)
+    logged: dict[str, float] = {}
+    monkeypatch.setattr(engine.trackers, "log", lambda _, figures: logged.update(figures))
+    event = engine.train(order(0), Cancellation())
+    assert event.steps == 2
+    assert logged["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=0.05)
+    assert 0 < logged["sampling/sampling_logp_difference/mean"] < 0.1
+    copy = engine._sampler._copy  # type: ignore[attr-defined]
+    copy.refresh()
+    for shorter, weight in copy._pairs:
+        assert torch.equal(shorter, weight.detach().bfloat16())
