@@ -175,6 +175,8 @@ def load_policy(training: TrainingConfig) -> Policy:
     """
     source = unpack_model(locate_configured(training))
     device = choose_device(training.device)
+    # cuDNN plans attention anew for each shape (some 27 ms), and decoding has another one with each token.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     tokenizer = load_tokenizer(source, training.model, training.revision)
     shape = inspect_model(source, training.model, training.revision)
     _check_quantization(training, shape)
