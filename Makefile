@@ -29,7 +29,7 @@ TORCH  ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run real programs test tests quick durations check collected lint types layers drift ledger \
-  unit e2e cli-docs dist charts bench bench-long soak mutants lock format reset clean
+  unit e2e cli-docs dist charts bench bench-long gpu-wheels gpu-check soak mutants lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -145,6 +145,12 @@ bench: $(READY) ## the benchmarks, as tables
 
 bench-long: $(READY) ## the trainer over 200 stages, and with a KL term and adapters
 	$(BIN)/python -m bench trainer-memory trainer-kinds
+
+gpu-wheels: ## wheels for a machine with a GPU and no network, into gpu-wheels (HAVE=what `pip list` says there)
+	$(PYTHON) packaging/gpu.py wheels gpu-wheels $(if $(HAVE),--have $(HAVE))
+
+gpu-check: ## on that machine, with this checkout and gpu-wheels in it: is swarmd right and fast there; eight minutes
+	python3 packaging/gpu.py check gpu-wheels
 
 soak: $(READY) ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)

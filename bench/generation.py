@@ -20,7 +20,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.library_logging import quieten
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling import Sampler, pad_left
+from swarmd.training.sampling import Sampler, Sampling, pad_left
 
 PEER = "12D3KooWbench"
 SHAPES = ((16, 8), (8, 16))  # prompts and completions of each
@@ -66,9 +66,9 @@ def rate_of(draw: Draw, prompts: Sequence[Sequence[int]], group: int) -> Callabl
     return measure
 
 
-def by_sampler(policy: Policy, training: TrainingConfig) -> Draw:
-    sampler = Sampler(policy)
-    generator = torch.Generator().manual_seed(0)
+def by_sampler(policy: Policy, training: TrainingConfig, sampler: Sampling | None = None) -> Draw:
+    sampler = sampler or Sampler(policy)
+    generator = torch.Generator(policy.device).manual_seed(0)
 
     def draw(prompts: Sequence[Sequence[int]], group: int) -> Sequence[Sequence[int]]:
         asked = (prompts, group, training.completion_tokens, 1.0, generator, Cancellation())

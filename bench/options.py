@@ -13,6 +13,7 @@ RESUMED = ("sharing", "worked", "poison", "poison-weights", "hostile", "skills",
 
 CHOSEN: Mapping[str, tuple[str, ...]] = {  # options that a benchmark has
     "stage": ("model", "device"),
+    "gpu-check": ("device",),
     "dashboard": ("peers",),
     "page": ("peers",),
     "fuzz": ("frames", "seed"),
@@ -136,8 +137,8 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
     fuzz.add_argument("--seed", type=number_from_0, metavar="N", help="of all that is sent")
     fuzz.add_argument("--crowd", type=whole_number, metavar="N", help="free identities, 10,000 by default")
     fuzz.add_argument("--times", type=whole_number, metavar="N", help="newcomers, one after another")
-    stage = parser.add_argument_group("stage")
-    stage.add_argument("--model", metavar="NAME", help="embedded, smollm2, or a model directory")
+    stage = parser.add_argument_group("stage, gpu-check")
+    stage.add_argument("--model", metavar="NAME", help="of stage: embedded, smollm2, or a model directory")
     stage.add_argument("--device", choices=("cpu", "cuda", "xpu", "mps"))
     pages = parser.add_argument_group("dashboard, page")
     pages.add_argument("--peers", type=whole_number, metavar="N", help="of the swarm that is shown, 1,000 by default")
