@@ -68,19 +68,22 @@ def is_address(host: str) -> bool:
     return True
 
 
-def load_token(named: str, root: Path, kind: SecretKind = TOKEN) -> str:
+def load_token(named: str, root: Path, kind: SecretKind = TOKEN, chars_min: int = TOKEN_CHARS_MIN) -> str:
     """The bearer token in a file, relative to `root`, or in `credential:NAME`; empty where none is named.
+
+    Args:
+        chars_min: 1 for one that somebody else made.
 
     Raises `kind.error` where it cannot be read, others may read it, or it is too short or no plain text.
     """
     if not named:
         return ""
     secret = locate_secret(named, root, kind)
-    token = read_secret(secret, kind).decode("ascii", "replace").strip()
-    if len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token):
-        raise kind.error(
-            f"there is no token in {secret.path}", f"One of {TOKEN_CHARS_MIN} or more letters and digits, on one line"
-        ).ending(ExitCode.BAD_DATA)
+    token = read_secret(secret, kind).decode("utf-8-sig", "replace").strip()
+    if len(token) < chars_min or not re.fullmatch(r"[!-~]+", token):
+        long = f"One of {chars_min} or more letters and digits, on one line"
+        fix = long if chars_min > 1 else "Write it there, on one line and nothing else"
+        raise kind.error(f"there is no token in {secret.path}", fix).ending(ExitCode.BAD_DATA)
     return token
 
 

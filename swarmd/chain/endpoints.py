@@ -404,7 +404,7 @@ def _urls_of(entry: str, root: Path) -> list[str]:
         return [entry]
     path = locate_secret(entry.removeprefix("file:"), root, URLS).path
     try:
-        lines = [line.strip() for line in read_start(path, FILE_BYTES_MAX).decode().splitlines()]
+        lines = [line.strip() for line in read_start(path, FILE_BYTES_MAX).decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"chain.rpc: the file {path} cannot be read: {reason}", "One URL a line") from None

@@ -96,7 +96,7 @@ def load_passphrase(named: str, root: Path) -> str:
     """
     secret = locate_secret(named, root, PASSPHRASE)
     try:
-        text = read_secret(secret, PASSPHRASE).decode("utf-8")
+        text = read_secret(secret, PASSPHRASE).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise KeystoreDamaged(f"the passphrase file {secret.path} is no UTF-8 text") from None
     passphrase = text.removesuffix("\n").removesuffix("\r")

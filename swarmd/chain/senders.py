@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -37,15 +36,15 @@ from swarmd.errors import (
     ConfigError,
     ContractRefused,
     EndpointFailed,
-    ExitCode,
     KeystoreError,
     RpcRefused,
     SignerError,
 )
 from swarmd.http_client import read_start
+from swarmd.http_server import load_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
-from swarmd.secret_files import SecretKind, locate_secret, read_secret
+from swarmd.secret_files import SecretKind
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -122,7 +121,7 @@ def make_sender(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> 
         return wallet_of(config, caller, load_account(config, data))
     if config.sender == "proxy":
         _check_url(config.proxy.url)
-        return Proxy(config, caller, read_token(config.proxy.token, data.root))
+        return Proxy(config, caller, load_token(config.proxy.token, data.root, TOKEN, chars_min=1))
     return None
 
 
@@ -432,23 +431,6 @@ def _check_url(url: str) -> None:
             "chain.proxy.url is no plain URL of a signer proxy",
             "Write it as http://host:port/api; a token has its own key",
         )
-
-
-def read_token(named: str, root: Path) -> str:
-    """The bearer token in a file relative to `root`, or in `credential:NAME`; empty where none is named.
-
-    Raises:
-        KeystoreError: it cannot be read, others may read it, or it is no token.
-    """
-    if not named:
-        return ""
-    secret = locate_secret(named, root, TOKEN)
-    token = read_secret(secret, TOKEN).strip()
-    if not token or not all(0x21 <= byte < 0x7F for byte in token):
-        raise KeystoreError(
-            f"there is no bearer token in {secret.path}", "Write it there, on one line and nothing else"
-        ).ending(ExitCode.BAD_DATA)
-    return token.decode("ascii")
 
 
 class Proxy:

@@ -89,7 +89,7 @@ def _read_file(path: Path) -> str:
 
 def _line_in(raw: bytes, path: Path) -> str:
     try:
-        line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+        line = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise IdentityDamaged(f"the passphrase file {path} is no UTF-8 text") from error
     if not line or "\n" in line or len(raw) > FILE_BYTES_MAX:

@@ -359,7 +359,7 @@ def _texts(place: SecretLocation, root: Path) -> Iterator[str]:
         elif place.form == "keystore":
             yield from _CIPHERTEXT.findall(content.decode())
         else:
-            for line in filter(None, map(str.strip, content.decode().splitlines())):
+            for line in filter(None, map(str.strip, content.decode("utf-8-sig").splitlines())):
                 is_url = place.form in ("addresses", "services") and "://" in line
                 yield from _secrets_of(place.key)(line) if is_url else (line,)
 

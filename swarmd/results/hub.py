@@ -27,11 +27,12 @@ from swarmd.animals import animal_name
 from swarmd.config import Config
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
+from swarmd.http_server import load_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.card import NO_DATA, CardSubject, Data, base_of, data_of, make_card
 from swarmd.results.history import read_history
-from swarmd.secret_files import SecretKind, locate_secret, read_secret
+from swarmd.secret_files import SecretKind
 from swarmd.worker.messages import EventSink
 
 TOKEN = SecretKind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
@@ -125,25 +126,16 @@ class Pusher:
     def _read_token(self) -> str:
         """Of the file that the configuration names, else of HF_TOKEN."""
         if self._hub.token:
-            return self._check_token(
-                read_secret(locate_secret(self._hub.token, self._paths.root, TOKEN), TOKEN), self._hub.token
-            )
-        if os.environ.get(VARIABLE):
-            return self._check_token(os.fsencode(os.environ[VARIABLE]), VARIABLE)
+            return load_token(self._hub.token, self._paths.root, TOKEN, chars_min=1)
+        token = os.environ.get(VARIABLE, "").strip()
+        if token and token.isascii() and token.isprintable() and " " not in token:
+            return token
+        if token:
+            raise ConfigError(f"the {TOKEN.noun} in {VARIABLE} is no token", TOKEN.make)
         raise ConfigError(
             f"results.hub.repo is set, but results.hub.token is missing, and {VARIABLE} is not set",
             "Name a file, mode 0600, that holds a token with write access",
         )
-
-    @staticmethod
-    def _check_token(content: bytes, place: str) -> str:
-        try:
-            token = content.decode("ascii").strip()
-        except UnicodeDecodeError:
-            token = ""
-        if not token or not token.isprintable() or " " in token:
-            raise ConfigError(f"the {TOKEN.noun} in {place} is empty or no token", TOKEN.make)
-        return token
 
     @property
     def busy(self) -> bool:

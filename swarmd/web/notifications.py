@@ -90,7 +90,7 @@ def _urls_of(named: str, root: Path) -> list[str]:
     if not named.startswith((FILE, CREDENTIAL)):
         return [named]
     secret = locate_secret(named.removeprefix(FILE), root, SECRET)
-    lines = map(str.strip, read_secret(secret, SECRET).decode("utf-8", "replace").splitlines())
+    lines = map(str.strip, read_secret(secret, SECRET).decode("utf-8-sig", "replace").splitlines())
     urls = [line for line in lines if line and not line.startswith("#")]
     if not urls:
         raise ConfigError(f"there is no URL in {secret.path}", "It holds one a line")

@@ -291,7 +291,7 @@ async def test_a_websocket_that_sends_garbage_is_a_failure(ground: Ground) -> No
 
 
 async def test_urls_stand_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "rpc").write_text("# mine\nhttps://a.example/v2/key\n\nwss://b.example\n")
+    (tmp_path / "rpc").write_text("\ufeff# mine\nhttps://a.example/v2/key\n\nwss://b.example\n")
     assert read_urls(["file:rpc", "http://127.0.0.1:1"], tmp_path) == [
         "https://a.example/v2/key",
         "wss://b.example",

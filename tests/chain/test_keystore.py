@@ -227,6 +227,8 @@ def test_a_passphrase_file_that_cannot_be_used_is_refused(path: Path, tmp_path: 
     expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "larger")
     (tmp_path / "account.pass").write_bytes(b"\xff\xfe")
     expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "UTF-8")
+    private(tmp_path / "account.pass", f"\ufeff{PASSPHRASE}\n")  # as some editors begin a text
+    assert load_account(config(), NodeDirectory(tmp_path)).address == ADDRESS
     private(tmp_path / "account.pass", PASSPHRASE).chmod(0o644)
     expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "chmod 600")
 

@@ -23,6 +23,7 @@ from swarmd.chain.senders import (
     ANSWER_BYTES_MAX,
     KNOWN,
     POOR,
+    TOKEN,
     UNTIMELY,
     Mined,
     Proxy,
@@ -30,7 +31,6 @@ from swarmd.chain.senders import (
     call_of,
     make_sender,
     read_signed,
-    read_token,
     sign,
     wallet_of,
 )
@@ -54,6 +54,7 @@ from swarmd.errors import (
     RpcRefused,
     SignerError,
 )
+from swarmd.http_server import load_token
 from swarmd.paths import NodeDirectory
 from tests.chain.faults import Calls, Node, Places, account_named, nonce_of, settings, stop_all
 from tests.chain.grounds import CHAIN_ID, Ground
@@ -414,7 +415,7 @@ def test_a_token_that_is_none_or_readable_by_others_is_refused(tmp_path: Any, co
         (tmp_path / "token").write_bytes(content)
         (tmp_path / "token").chmod(mode)
     with pytest.raises(KeystoreError) as error:
-        read_token("token", tmp_path)
+        load_token("token", tmp_path, TOKEN, chars_min=1)
     assert "token" in str(error.value)
 
 

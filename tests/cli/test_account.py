@@ -67,6 +67,7 @@ def test_new_makes_an_account_and_a_random_passphrase(tmp_path: Path) -> None:
         assert mode == 0o600
     assert (tmp_path / "a.pass").read_text(encoding="utf-8").strip() not in made.stdout + made.stderr
     assert run("show", tmp_path / "a.json").stdout == made.stdout
+    (tmp_path / "a.pass").write_text("\ufeff" + (tmp_path / "a.pass").read_text())  # as some editors begin a text
     assert run("show", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass").stdout == made.stdout
 
 

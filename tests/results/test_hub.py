@@ -156,7 +156,7 @@ def test_a_missing_open_or_empty_token_ends_the_start(paths: NodeDirectory) -> N
         Pusher(config_of(), paths, PEER, Listener())
     token.chmod(0o600)
     token.write_text(" \n")
-    with pytest.raises(ConfigError, match="empty or no token"):
+    with pytest.raises(ConfigError, match="there is no token"):
         Pusher(config_of(), paths, PEER, Listener())
     token.unlink()
     with pytest.raises(ConfigError, match="there is no token"):
