@@ -39,6 +39,7 @@ def run(
 
     from swarmd.daemon.service import run_node
     from swarmd.files import refusal
+    from swarmd.host import check_host
     from swarmd.observe.logs import configure, tell_fatal
     from swarmd.observe.redaction import known_secrets
     from swarmd.swarms.registry import check_kind
@@ -50,6 +51,7 @@ def run(
     secrets = known_secrets(loaded, paths.root, signing=True)
     is_watched = configure(loaded.logs.level, loaded.logs.format, secrets=secrets)
     try:
+        check_host()
         return run_node(loaded, paths, progress_s=PROGRESS_S if is_watched else 0.0)
     except SwarmdError as error:
         tell_fatal(error)

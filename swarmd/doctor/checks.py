@@ -14,6 +14,7 @@ DIAL_S = 60.0  # to start p2pd and to dial
 
 CHECKS = (
     Check("python", "machine", machine.check_python),
+    Check("limits", "machine", machine.check_limits),
     Check("device", "machine", machine.check_device, TORCH_S),
     Check("clock", "machine", machine.check_clock, DIAL_S),
     Check("config", "machine", node.check_config),

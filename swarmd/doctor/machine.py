@@ -25,6 +25,7 @@ from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
 from swarmd.eventlog.store import log_bytes
+from swarmd.host import check_host
 from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
@@ -110,6 +111,16 @@ def _compare(requirement: Requirement, install: str) -> Iterator[Finding]:
 TIGHT_SHARE = 0.9  # of the free memory; above it a second program on the machine is one too many
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 TORCH_FIX = "Install torch again for this machine (pytorch.org says how), then `swarmd doctor --only device`"
+
+
+def check_limits(subject: Subject) -> Iterator[Finding]:
+    """What the machine has to allow, as a start looks at it."""
+    try:
+        check_host()
+    except ConfigError as failure:
+        yield error("limits.host", "No node can run here", failure.message, failure.fix)
+    else:
+        yield well("files enough, and locks among processes")
 
 
 async def check_device(subject: Subject) -> list[Finding]:

@@ -114,6 +114,11 @@ def read_header(file: FileIO, path: Path) -> Opening:
     """
     file.seek(0)
     content = file.read(PREFIX.size + HEADER_BYTES_MAX)
+    if not content.strip(b"\0"):
+        raise LogDamaged(
+            f"the event log file {path} is empty",
+            "Restore it from a copy, or move that file away: the segments before it stay, and what stood in it is lost",
+        )
     if len(content) < PREFIX.size or content[: len(MAGIC)] != MAGIC:
         raise damaged(path, 0, "it does not begin as a segment of a swarmd event log")
     _, version, length, seed = PREFIX.unpack_from(content)

@@ -253,7 +253,18 @@ def test_a_log_of_other_rules_is_read_by_nobody(
             attempt()
 
 
-@pytest.mark.parametrize("content", [b"", b"not a log", b"SWRMLOG1", b"\x89PNG" + b"\0" * 200])
+@pytest.mark.parametrize("content", [b"", b"\0" * 5000])
+def test_an_empty_newest_segment_costs_what_stood_in_it_and_nothing_before(tmp_path: Path, content: bytes) -> None:
+    commits = write_groups(tmp_path, members(3))
+    (tmp_path / segment_name(commits[-1].end_seq)).write_bytes(content)
+    for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path, "next")):
+        with pytest.raises(LogDamaged, match=r"is empty.*move that file away"):
+            attempt()
+    list_segments(tmp_path)[-1].unlink()
+    assert list(read_commits(tmp_path)) == commits
+
+
+@pytest.mark.parametrize("content", [b"not a log", b"SWRMLOG1", b"\x89PNG" + b"\0" * 200])
 def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / segment_name(0)).write_bytes(content)
     with pytest.raises(LogDamaged, match="does not begin as a segment"):
