@@ -28,38 +28,54 @@ def fit(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="Reckon with this file's section training.")
     ] = None,
+    memory: Annotated[
+        float, typer.Option("--memory", metavar="GIB", min=0.0, help="Of a card that need not be here, all of it free.")
+    ] = 0.0,
     as_json: PrintJson = False,
 ) -> None:
-    """Print what training each model of the pool takes here, as configured and as 4-bit weights under adapters."""
+    """Print what training takes, as configured and as 4-bit weights under adapters: of a model, or each of the pool."""
+    from swarmd.training.models.source import AUTO
+
     training = load_config(config).training if config else TrainingConfig()
+    named = model or (training.model if config and not training.pool and training.model != AUTO else "")
     training = msgspec.structs.replace(
         training,
         device=device_named(device) if device else training.device,
         model=model or training.model,
-        pool=(model,) if model else training.pool,
+        pool=(named,) if named else training.pool,
     )
     from swarmd.training.library_logging import quieten
 
     quieten()
-    room, fits, adapted = _weigh_all(training, f"--model {model}" if model else "training.pool")
+    given = f"--model {model}" if model else "training.model"
+    room, fits, adapted = _weigh_all(training, given if named else "training.pool", int(memory * GIB))
     if as_json:
         print_json(_describe(room, fits, adapted))
     else:
         _print(room, fits, adapted)
 
 
-def _weigh_all(training: TrainingConfig, named_by: str) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
+def _weigh_all(training: TrainingConfig, named_by: str, memory: int) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
+    """Room and needs; with `memory`, of a card of so many bytes that computes bfloat16, be it here or not."""
     from swarmd.training.models.device import choose_device, choose_precision
-    from swarmd.training.models.memory import measure_room
+    from swarmd.training.models.memory import DeviceMemory, measure_room
     from swarmd.training.models.model import inspect_model
     from swarmd.training.models.pool import list_pool, weigh
 
-    device = choose_device(training.device)
-    room = measure_room(device)
+    if memory:
+        device = "cuda" if training.device == "auto" else training.device
+        room = DeviceMemory(device, memory, memory)
+    else:
+        try:
+            device = choose_device(training.device)
+        except ConfigError as error:
+            raise ConfigError(error.message, f"{error.fix}; --memory 24 reckons with a card that is not here") from None
+        room = measure_room(device)
+    fast = True if memory and device != "cpu" else None
     rows = list_pool(training, lambda source: inspect_model(source, source), named_by)
     small = msgspec.structs.replace(training, lora=ADAPTED, quantization="4bit", optimizer="adamw")
     fits, adapted = (
-        [weigh(row, settings, choose_precision(settings, device), room) for row in rows]
+        [weigh(row, settings, choose_precision(settings, device, fast), room) for row in rows]
         for settings in (training, small)
     )
     return room, fits, adapted

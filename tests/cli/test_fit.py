@@ -28,6 +28,22 @@ def test_one_model_is_told_with_its_terms(tmp_path: Path, capsys: pytest.Capture
     assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
 
 
+def test_a_card_that_is_not_here_is_reckoned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "embedded"\ndevice = "cuda"\n')
+    assert run_command(["model", "fit", "--config", str(file)]) == ExitCode.BAD_CONFIG
+    told = capsys.readouterr().err
+    assert "torch finds none" in told and "this one has no CUDA" in told and "--memory 24" in told
+    assert run_command(["model", "fit", "--config", str(file), "--memory", "24"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert out.startswith("cuda: 24.0 of 24.0 GiB free") and "drawing" in out
+    assert [row.name for row in TABLE if row.name in out] == []  # the file's model, not the pool
+    assert run_command(["model", "fit", "--memory", "24"]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert any("0.5B" in line and line.endswith("fits") for line in lines)
+    assert any("72B" in line and "does not fit" in line for line in lines)
+
+
 @pytest.mark.parametrize("name", ["x", "./nowhere"])
 def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -43,7 +43,12 @@ def choose_device(wanted: str) -> str:
     if wanted == "auto":
         return present[0] if present else "cpu"
     if wanted != "cpu" and wanted not in present:
-        raise ConfigError(f"training.device is {wanted!r}, but torch finds none", 'Set training.device = "auto"')
+        built = wanted != "cuda" or torch.version.cuda or torch.version.hip
+        lacking = "Install the torch that fits the card (pytorch.org/get-started/locally): this one has no CUDA"
+        raise ConfigError(
+            f"training.device is {wanted!r}, but torch finds none",
+            f'{"Look at the driver" if built else lacking}; or set training.device = "auto"',
+        )
     return wanted
 
 
