@@ -24,7 +24,7 @@ from swarmd.cli.directory import NewNode, put_private
 from swarmd.cli.fit import device_named
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
-from swarmd.config import Config, TrainingConfig, check_name, load_config, parse_config, read_config_text
+from swarmd.config import TrainingConfig, check_name, load_config, parse_config, read_config_text
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
 GIB = 2**30
-STAGE_S = 300  # shortest stage of a new swarm
 OTHERS = ("coordinator", "follower")
 
 
@@ -151,11 +150,6 @@ def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
     model = weighing.chosen.model if weighing.chosen else weighing.profile.model
     training.update({"model": model, **changes})
     return tomlkit.dumps(document)
-
-
-def stage_seconds(base: Config) -> int:
-    """A stage's length for a swarm like this: half of what a slow node may train."""
-    return max(STAGE_S, int(base.round.train_s / 2), int(base.coordinator.stage_s))
 
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
@@ -445,14 +439,12 @@ def _found(answers: Answers, asker: Asker) -> None:
     with tempfile.TemporaryDirectory(prefix="swarmd-init-") as place:
         base = Path(place) / CONFIG
         base.write_text(base_text(kind, chosen, **changes), encoding="utf-8")
-        config = load_config(base)
         new(
             answers.swarm or "my swarm",
             directory=answers.root,
             config=base,
             announce=[answers.announce] if answers.announce else None,
             rpc=answers.rpc or None,
-            stage_seconds=stage_seconds(config),
             yes=asker.silent,
         )
 

@@ -22,6 +22,7 @@ from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
     FORMAT,
     OWN_OPTIONS,
+    TRAIN_STAGES,
     UINT32_MAX,
     Manifest,
     ManifestRecipe,
@@ -41,7 +42,7 @@ from swarmd.paths import quoted
 from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
-STAGE_S = 300
+STAGE_S = 300  # shortest stage of a new swarm, unless it is said
 DEFAULT_STAGES = SwarmConfig("any").stages
 DEPTH = 2
 DEPTH_MAX = 10_000  # blocks
@@ -134,8 +135,13 @@ def new(
     passphrase_file: PassphraseFile = None,
     min_submissions: MinSubmissions = 0,
     stage_seconds: Annotated[
-        int, typer.Option(min=0, max=UINT32_MAX, help="Longest stage. On a chain, anyone may advance then; 0: off.")
-    ] = STAGE_S,
+        int | None,
+        typer.Option(
+            min=0,
+            max=UINT32_MAX,
+            help=f"Longest stage, {STAGE_S} or what --config needs. On a chain, anyone may advance then; 0: off.",
+        ),
+    ] = None,
     stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round; the kind's without it.")] = None,
     depth: Annotated[
         int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
@@ -164,7 +170,7 @@ def new(
         paid_by=payer(rpc, account, passphrase_file, max_gwei),
         public_rpc=tuple(public_rpc or ()),
         min_submissions=min_submissions,
-        stage_s=stage_seconds,
+        stage_s=stage_seconds_of(base) if stage_seconds is None else stage_seconds,
         depth=depth,
         yes=yes,
     )
@@ -179,6 +185,11 @@ def new(
         else:
             manifest = _make(node, wishes)
     _say_next(node, manifest)
+
+
+def stage_seconds_of(base: Config) -> int:
+    """A stage's length for a swarm like this: half of what a slow node may train."""
+    return max(STAGE_S, int(base.round.train_s / TRAIN_STAGES), int(base.coordinator.stage_s))
 
 
 def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:

@@ -13,7 +13,8 @@ import pytest
 
 from swarmd.cli import init as init_verb
 from swarmd.cli import run_command
-from swarmd.cli.init import SMALL, base_text, list_profiles, pick, stage_seconds, weigh_profiles
+from swarmd.cli.init import SMALL, base_text, list_profiles, pick, weigh_profiles
+from swarmd.cli.new import stage_seconds_of
 from swarmd.config import load_config, parse_config
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
@@ -266,7 +267,7 @@ def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: s
         assert (config.training.model, config.training.pool) == ("user/model-1B", ())
         assert config.name == "", "the profile's name is another node's"
         assert config.dht.bootstrap == () and config.training.device == "cpu"
-        assert stage_seconds(config) >= 300
+        assert stage_seconds_of(config) >= 300
 
 
 def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

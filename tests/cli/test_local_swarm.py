@@ -396,6 +396,10 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
     assert (manifest.rounds.quorum, manifest.rounds.stage_s) == (0.5, 900.0)
     assert (config.training.device, config.training.steps, config.coordinator.quorum) == ("cpu", 3, 0.5)
     assert config.round.train_s == 1800.0
+    recipe.write_text(recipe.read_text() + "[round]\ntrain_s = 3600\n")  # what a slow node needs is not dropped
+    shell.well("swarm", "new", "b", "--dir", shell.root / "b", "--config", recipe)
+    rounds, config = shell.manifest("b").rounds, load_config(shell.root / "b" / "config.toml")
+    assert rounds is not None and (rounds.stage_s, config.round.train_s) == (1800.0, 3600.0)
 
 
 @pytest.mark.parametrize(
