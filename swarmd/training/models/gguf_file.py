@@ -22,7 +22,7 @@ from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.logger import get_logger
 from swarmd.training.models.memory import measure_host
-from swarmd.training.models.remembered import Findings
+from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.source import WITHOUT_CODE, is_gguf, model_cache
 
 log = get_logger(__name__)
@@ -44,7 +44,7 @@ def unpack_model(source: str) -> str:
     if not is_gguf(source):
         return source
     path = Path(source)
-    digest = Findings(path).find("content", lambda: _hash(path))
+    digest = Remembered(path).find("content", lambda: _hash(path))
     place = model_cache() / f"{path.stem}-{digest[:16]}"
     if make_whole(place, lambda part: convert_gguf(path, part)):
         log.info("converted", file=str(path), directory=str(place))

@@ -31,7 +31,7 @@ from swarmd.training.models.device import (
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
-from swarmd.training.models.remembered import Findings
+from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import (
     MAIN,
@@ -217,7 +217,7 @@ def _load(
     tokenizer: Any,
 ) -> Policy | str:
     """The model ready to train, or why it does not work this way. Raises ModelError when nothing else would help."""
-    findings = Findings(find_directory(source, training.revision), name_device(device), numbers)
+    remembered = Remembered(find_directory(source, training.revision), name_device(device), numbers)
     try:
         model = _read_model(source, training, shape, device, numbers, attention)
     except (ImportError, ValueError) as error:
@@ -231,7 +231,7 @@ def _load(
     choose_threads(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    digest = findings.find("weights", lambda: digest_weights(model))
+    digest = remembered.find("weights", lambda: digest_weights(model))
     if numbers.adapters:
         model = add_adapters(model, training.lora, training.seed)
     policy = Policy(
@@ -242,11 +242,11 @@ def _load(
         policy.frozen_digest = digest
         policy.digest = policy.digest_now()
     trial = f"{policy.digest} with {attention}"
-    if not findings.recall(trial):
+    if not remembered.recall(trial):
         reason = try_out(policy.model, policy.autocast)
         if reason:
             return reason
-        findings.keep(trial, policy.digest)
+        remembered.keep(trial, policy.digest)
     policy.model.train()  # as the smoke test leaves it
     return policy
 

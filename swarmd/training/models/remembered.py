@@ -24,16 +24,16 @@ from swarmd.files import read_regular, replace_durably
 from swarmd.logger import get_logger
 from swarmd.training.models.source import model_cache
 
-FILE = "findings.json"
+FILE = "remembered.json"
 KEPT = 128  # findings; a model has two for each of its settings
 BYTES_MAX = 256 * KEPT  # of the file
 LIBRARIES = ("swarmd", "torch", "transformers", "peft", "bitsandbytes", "flash-attn")
 
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 log = get_logger(__name__)
 
 
-class Findings:
+class Remembered:
     """What is known of one model under one set of conditions. To be made before the model is read.
 
     Args:

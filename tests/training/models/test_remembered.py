@@ -17,7 +17,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import model, remembered
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.models.remembered import BYTES_MAX, FILE, Findings
+from swarmd.training.models.remembered import BYTES_MAX, FILE, Remembered
 from swarmd.training.models.source import EMBEDDED_DIR, model_cache
 from tests.training.conftest import order
 
@@ -148,13 +148,13 @@ def test_where_nothing_can_be_kept_a_model_loads_all_the_same(place: Path, done:
     assert load(place).digest == load(place).digest and done == BOTH + BOTH
 
 
-def test_no_more_than_the_newest_findings_are_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_the_newest_facts_are_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(msgspec.json.encode({f"{number:064x}": "0" * 64 for number in range(remembered.KEPT)})) <= BYTES_MAX
     monkeypatch.setattr(remembered, "KEPT", 3)
     for number in range(5):
-        Findings(place, number).keep("weights", f"{number:064x}")
+        Remembered(place, number).keep("weights", f"{number:064x}")
     assert len(msgspec.json.decode(kept().read_bytes())) == 3
-    recalled = [Findings(place, number).recall("weights") for number in range(5)]
+    recalled = [Remembered(place, number).recall("weights") for number in range(5)]
     assert recalled == ["", "", *(f"{number:064x}" for number in (2, 3, 4))]
 
 
