@@ -79,6 +79,12 @@ def without_sync() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is found out about models stays within a run, for all its processes."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def light_passphrases() -> None:
     """Files that tests encrypt in this process open in milliseconds; `strong_passphrases` undoes it for one test."""
     secret_files.SCRYPT_COST = LIGHT_COST

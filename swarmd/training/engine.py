@@ -117,7 +117,16 @@ class TrainingEngine:
         self.abandoned_steps = 0  # step count when the last stage was given up
         with naming_failures(plan):
             self._progress.restore(touched=False)
-        self.loaded_digest = self.policy.digest_now()  # of the weights that the first stage begins with
+        self.loaded_digest = self._digest_loaded()  # of the weights that the first stage begins with
+
+    def _digest_loaded(self) -> str:
+        """The digest of the weights as they are, computed only where something has changed them since they were read.
+
+        A checkpoint does, TRL shortens the adapters of a quantised model, and DeepSpeed shortens weights.
+        """
+        policy = self.policy
+        changed = self.steps or policy.numbers.adapters or policy.holding.is_sharded
+        return policy.digest_now() if changed else policy.digest
 
     @property
     def reward_max(self) -> float | None:

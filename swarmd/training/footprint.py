@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,21 @@ def find_excess(bytes_max: int, device: str) -> str:
     if share > VRAM_SHARE_MAX:
         return f"it holds {share:.0%} of the {device} memory, at most {VRAM_SHARE_MAX:.0%} is allowed"
     return ""
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Look for no garbage meanwhile, and later not among what is there now.
+
+    Modules stay to the end of the process, and collections as they come would walk through more and more of them: a
+    quarter of the processor time of an import of torch, transformers and TRL.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def set_aside_loaded() -> None:

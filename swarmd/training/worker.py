@@ -32,7 +32,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
+from swarmd.training.footprint import find_excess, importing, is_device_lost, is_out_of_memory, set_aside_loaded
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
@@ -203,11 +203,12 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    from swarmd.training.library_logging import quieten
-    from swarmd.training.models.adapters import spare_unused
+    with importing():
+        from swarmd.training.library_logging import quieten
+        from swarmd.training.models.adapters import spare_unused
 
-    spare_unused(config.training)
-    quieten()  # these two before anything imports TRL
+        spare_unused(config.training)
+        quieten()  # these two before anything imports TRL
     if ranks.size > 1:
         from swarmd.training.models.device import take_device
 
@@ -216,8 +217,8 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
     from swarmd.swarms.registry import make_plan
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
-    from swarmd.training.engine import TrainingEngine
-
+    with importing():
+        from swarmd.training.engine import TrainingEngine
     return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 

@@ -580,6 +580,20 @@ AT_WORK = (
         ("tests/training/test_checkpoints.py::test_a_power_cut_takes_nothing_of_it",),
     ),
     Mutant(
+        "a model whose files have changed has the digest of before",
+        "swarmd/training/models/remembered.py",
+        "(name, each.st_size, each.st_ino, each.st_mtime_ns)",
+        "(name, each.st_size)",
+        ("tests/training/models/test_remembered.py::test_changed_files_are_hashed_and_tried_out",),
+    ),
+    Mutant(
+        "a trainer that took a checkpoint up says that it loaded the model's own weights",
+        "swarmd/training/engine.py",
+        "changed = self.steps or ",
+        "changed = ",
+        ("tests/training/models/test_remembered.py::test_what_a_trainer_says_that_it_loaded_is_what_it_holds",),
+    ),
+    Mutant(
         "foreign text is pushed away though only right answers should count",
         "swarmd/training/masking.py",
         "advantages.clamp(min=0)",

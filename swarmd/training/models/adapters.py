@@ -89,14 +89,14 @@ def lengthen_adapters(model: Any) -> None:
 
 
 def spare_unused(training: TrainingConfig) -> None:
-    """Keep transformers and TRL from importing PEFT and bitsandbytes where they are installed and nothing uses them.
+    """Keep transformers and TRL from importing PEFT, bitsandbytes and DeepSpeed where nothing uses what is installed.
 
-    They bring torch's whole compiler along: some 50 MiB of memory, and 2 of the 9 s of processor time of a start.
+    The first two bring torch's whole compiler along: some 50 MiB of memory, and 2 of the 9 s of processor time of a
+    start.
     """
     quantises = training.quantization != "none" or training.optimizer == "adamw_8bit"
-    if quantises or training.lora.rank:
-        return
-    for name in ("peft", "bitsandbytes"):
+    unused = [] if quantises or training.lora.rank else ["peft", "bitsandbytes"]
+    for name in unused if training.accelerate else [*unused, "deepspeed"]:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # to importers: it is not installed
 
 

@@ -70,6 +70,13 @@ def take_device(wanted: str, rank: int) -> None:
     module.set_device(rank)
 
 
+def name_device(device: str) -> str:
+    """Which of its kind a device is: the name of an accelerator, the instructions that torch uses of a processor."""
+    if device in ("cuda", "xpu"):
+        return str(getattr(torch, device).get_device_name())
+    return torch.backends.cpu.get_cpu_capability() if device == "cpu" else device
+
+
 def _is_present(name: str) -> bool:
     module = torch.backends.mps if name == "mps" else getattr(torch, name, None)
     return bool(module and module.is_available())

@@ -22,6 +22,7 @@ from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.logger import get_logger
 from swarmd.training.models.memory import measure_host
+from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.source import WITHOUT_CODE, is_gguf, model_cache
 
 log = get_logger(__name__)
@@ -43,12 +44,16 @@ def unpack_model(source: str) -> str:
     if not is_gguf(source):
         return source
     path = Path(source)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = Remembered(path).find("content", lambda: _hash(path))
     place = model_cache() / f"{path.stem}-{digest[:16]}"
     if make_whole(place, lambda part: convert_gguf(path, part)):
         log.info("converted", file=str(path), directory=str(place))
     return str(place)
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_gguf(path: Path) -> int:

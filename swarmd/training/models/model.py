@@ -25,13 +25,22 @@ from swarmd.training.models.device import (
     choose_device,
     choose_precision,
     choose_threads,
+    name_device,
     order_attention,
 )
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
+from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.smoke_test import first_line, try_out
-from swarmd.training.models.source import MAIN, WITHOUT_CODE, is_gguf, locate_configured, locate_model
+from swarmd.training.models.source import (
+    MAIN,
+    WITHOUT_CODE,
+    find_directory,
+    is_gguf,
+    locate_configured,
+    locate_model,
+)
 from swarmd.training.sharding import Holding
 
 log = get_logger(__name__)
@@ -210,31 +219,37 @@ def _load(
     tokenizer: Any,
 ) -> Policy | str:
     """The model ready to train, or why it does not work this way. Raises ModelError when nothing else would help."""
+    remembered = Remembered(find_directory(source, training.revision), name_device(device), numbers)
     try:
         model = _read_model(source, training, shape, device, numbers, attention)
     except (ImportError, ValueError) as error:
         if "attention" not in str(error).lower() and "attn" not in str(error).lower():
             raise _explain(training.model, error) from error
         return first_line(error)
-    except (MemoryError, torch.OutOfMemoryError, ConfigError):
+    except (MemoryError, torch.OutOfMemoryError, ConfigError, ModelUnfit):
         raise
     except Exception as error:
         raise _explain(training.model, error) from error
     choose_threads(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    frozen = ""
+    digest = remembered.find("weights", lambda: digest_weights(model))
     if numbers.adapters:
-        frozen = digest_weights(model)
         model = add_adapters(model, training.lora, training.seed)
     policy = Policy(
-        training.model, model, tokenizer, device, numbers.mixed, "", find_markers(tokenizer), numbers, attention, frozen
+        training.model, model, tokenizer, device, numbers.mixed, digest, find_markers(tokenizer), numbers, attention
     )
     policy.revision = training.revision
-    reason = try_out(policy.model, policy.autocast)
-    if reason:
-        return reason
-    policy.digest = policy.digest_now()
+    if numbers.adapters:
+        policy.frozen_digest = digest
+        policy.digest = policy.digest_now()
+    trial = f"{policy.digest} with {attention}"
+    if not remembered.recall(trial):
+        reason = try_out(policy.model, policy.autocast)
+        if reason:
+            return reason
+        remembered.keep(trial, policy.digest)
+    policy.model.train()  # as the smoke test leaves it
     return policy
 
 
@@ -245,14 +260,21 @@ def _read_model(
     if numbers.quantization != "none":
         settings = quantize_by(numbers)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
-    model: Any = AutoModelForCausalLM.from_pretrained(
+    read: Any = AutoModelForCausalLM.from_pretrained
+    model, keys = read(
         source,
         revision=training.revision or MAIN,
         dtype=numbers.dtype,
         attn_implementation=attention,
+        output_loading_info=True,
         **place,
         **WITHOUT_CODE,
     )
+    if missing := sorted(keys["missing_keys"]):
+        raise ModelUnfit(
+            f"the files of {training.model} lack {len(missing)} of its weights, {missing[0]} for one",
+            "Download it again: what is missing would be other random numbers at each start",
+        )
     return model if place else model.to(device)
 
 

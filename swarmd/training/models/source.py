@@ -157,13 +157,21 @@ def locate_configured(training: TrainingConfig) -> str:
     return source
 
 
+def find_directory(source: str, revision: str = "") -> Path | None:
+    """The directory of a model that was located; of one of the Hub that in its cache, None where it is not there."""
+    if Path(source).is_dir():
+        return Path(source)
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(source, "config.json", revision=revision or None)
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
 def is_on_machine(training: TrainingConfig) -> bool:
     """Whether the model is a directory or a file, or in the Hub's cache. Raises as `locate_configured`."""
     if training.model == AUTO or Path(locate_configured(training)).exists():
         return True
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(training.model, "config.json", revision=training.revision or None), str)
+    return find_directory(training.model, training.revision) is not None
 
 
 def require_model(training: TrainingConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -93,10 +94,14 @@ class ReferenceScorer:
 
     def __init__(self, frozen: Frozen, tokens_max: int = BATCH_TOKENS_MAX, logits_max: int = BATCH_LOGITS_MAX) -> None:
         self.frozen = frozen
-        self.digest = digest_weights(frozen.model)
         self._tokens_max = tokens_max
         self._logits_max = logits_max
         self._selects = "logits_to_keep" in inspect.signature(type(frozen.model).forward).parameters
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the model's weights, see `digest_weights`."""
+        return digest_weights(self.frozen.model)
 
     def log_probabilities(
         self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float = 1.0

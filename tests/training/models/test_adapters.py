@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,12 @@ from tests.training.conftest import order
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
+
+
+@pytest.fixture
+def untried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is loaded is tried out, for nothing is remembered."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def frozen(policy: Policy) -> dict[str, torch.Tensor]:
@@ -124,6 +131,23 @@ def test_a_missing_package_is_named_with_its_extra(
     assert caught.value.fix == f"Install it: {extra_command(extra)}" and f"'{package}>=" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("settings", "spared"),
+    [
+        ({}, {"peft", "bitsandbytes", "deepspeed"}),
+        ({"lora": LORA}, {"deepspeed"}),
+        ({"accelerate": "zero2"}, {"peft", "bitsandbytes"}),
+    ],
+)
+def test_what_nothing_uses_is_not_imported(
+    settings: dict[str, Any], spared: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "sys", SimpleNamespace(modules={}))
+    adapters.spare_unused(TrainingConfig(**settings))
+    assert adapters.sys.modules == dict.fromkeys(spared)
+
+
+@pytest.mark.usefixtures("untried")
 def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """What RL Swarm's users met: 16-bit kernels that this CPU does not have, or NaN."""
     told: list[tuple[str, dict[str, Any]]] = []
@@ -157,6 +181,7 @@ def test_the_trial_finds_what_does_not_work(spoil: str) -> None:
     assert "not finite" in reason if spoil == "nan" else reason.endswith("not implemented for 'Half'")
 
 
+@pytest.mark.usefixtures("untried")
 def test_attention_falls_back_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     real = model.try_out
 

@@ -65,10 +65,12 @@ def test_its_weights_are_the_files_values_exactly_and_its_tokenizer_is_the_files
     assert read_base(policy).keys() == weights.keys()
 
 
-def test_it_is_converted_once_and_anew_when_the_file_has_changed(file: Path) -> None:
+def test_it_is_converted_once_and_anew_when_the_file_has_changed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Path(unpack_model(str(file)))
     made = first.stat().st_ino
-    assert (unpack_model(str(file)), first.stat().st_ino) == (str(first), made)
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_file, "_hash", lambda path: pytest.fail("it was hashed before"))
+        assert (unpack_model(str(file)), first.stat().st_ino) == (str(first), made)
     write_gguf(file, chat="{{ messages[0]['content'] }}")
     assert unpack_model(str(file)) != str(first)
     assert sorted(path.suffix for path in model_cache().iterdir()) == sorted(

@@ -18,7 +18,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes
+from swarmd.training.footprint import importing, is_device_lost, is_out_of_memory, measure_bytes
 from swarmd.training.passes import PassSizes
 from swarmd.training.ranks import OtherRanks
 from tests.training.conftest import make_config, order
@@ -48,6 +48,13 @@ def exhaust(monkeypatch: pytest.MonkeyPatch, share: float) -> list[int]:
 
     monkeypatch.setattr(PassSizes, "measure", exhausted)
     return tried
+
+
+def test_garbage_is_looked_for_again_after_an_import_that_failed() -> None:
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError("no such library")
+    assert gc.isenabled()
 
 
 def test_a_stage_is_trained_in_halves(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
