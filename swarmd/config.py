@@ -27,7 +27,7 @@ from swarmd.core.values import (
     Votes,
 )
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.toml_text import check_names, line_of, parse_toml, read_toml
+from swarmd.toml_text import check_names, line_of, parse_toml, read_toml, show_line
 
 if TYPE_CHECKING:
     from apprise import Apprise
@@ -321,7 +321,7 @@ def read_config_text(path: Path) -> str:
         check_names(text)
         return text
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no configuration file {path}", "Copy one from configs/ and edit it") from error
+        raise NotFoundError(f"there is no configuration file {path}", "`swarmd init` makes a node with one") from error
     except IsADirectoryError as error:
         fix = f"Name the file: {path / 'config.toml'}"
         raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
@@ -337,7 +337,12 @@ def parse_config(text: str, origin: str) -> Config:
     try:
         tables = parse_toml(text)
     except ValueError as error:
-        raise ConfigError(f"{origin} is not valid TOML: {error}") from error
+        raise ConfigError(f"{origin} is not valid TOML: {error}", show_line(text, str(error))) from error
+    if {"format", "signature"} <= tables.keys():
+        raise ConfigError(
+            f"{origin} is the manifest of a swarm, no node's configuration",
+            f"`swarmd join {origin} --dir DIR` makes a node of that swarm, with DIR/config.toml",
+        )
     try:
         refuse_unknown_keys(tables, Config, "", origin)
         try:

@@ -422,7 +422,9 @@ def read_manifest(path: Path) -> Manifest:
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no manifest {path}", "The swarm's creator has it") from error
+        fetch = "A manifest is a file here: fetch it first, for example with `curl -O`"
+        fix = fetch if str(path).startswith(("http:/", "https:/")) else "The swarm's creator has it"
+        raise NotFoundError(f"there is no manifest {path}", fix) from error
     except OSError as error:
         regular = "Name the manifest that the swarm's creator gave you, a regular file"
         fix = remedy(error, path) if isinstance(error, PermissionError) else regular
@@ -445,6 +447,10 @@ def parse_manifest(text: str) -> Manifest:
         tables = parse_toml(text)
     except ValueError as error:
         raise ManifestError(f"it is not valid TOML: {error}") from error
+    if "format" not in tables and {"role", "training", "dht"} & tables.keys():
+        raise ManifestError(
+            "it is a node's configuration, no manifest", "Name the swarm.toml that `swarmd swarm new` wrote beside it"
+        )
     if tables.get("format") != FORMAT:
         raise ManifestError(
             f"format is {tables.get('format')!r}, this version of swarmd reads {FORMAT}",

@@ -65,6 +65,16 @@ def _check_depth(tables: dict[str, Any]) -> None:
     raise ValueError(f"its values are nested more than {DEPTH_MAX} deep")
 
 
+def show_line(text: str, message: str) -> str:
+    """What to mend where tomllib's message names a line; empty where it names none."""
+    found = re.search(r"at line (\d+)", message)
+    lines = text.splitlines()
+    if found is None or int(found[1]) > len(lines):
+        return ""
+    return f"Mend that line: {lines[int(found[1]) - 1].strip()[:LINE_CHARS_MAX]}"
+
+
+LINE_CHARS_MAX = 80  # of a line that is shown
 TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")
 KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 UNKNOWN = re.compile(r"unknown key '([^']+)'")

@@ -250,8 +250,20 @@ def tell_usage(error: typer.TyperException) -> int:
         say(error.format_message())
     else:
         message = KEY.sub("[redacted]", error.format_message())  # a key is no argument, but people try
-        tell_error(message.rstrip("."), f"{path} --help lists what it takes")
+        missing = message.startswith("Missing")
+        fix = f"Write it as `{form_of(context)}`" if missing and context else f"{path} --help lists what it takes"
+        tell_error(message.rstrip("."), fix)
     return ExitCode.USAGE
+
+
+def form_of(context: Any) -> str:
+    """A command with all that it needs."""
+    parts = [context.command_path]
+    for each in context.command.params:
+        if each.required:
+            word = (each.name or "").upper()
+            parts.append(word if each.param_type_name == "argument" else f"{each.opts[0]} {word}")
+    return " ".join(parts)
 
 
 def drop(stream: TextIO) -> None:

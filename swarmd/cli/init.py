@@ -25,7 +25,7 @@ from swarmd.cli.fit import device_named
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
 from swarmd.config import TrainingConfig, check_name, load_config, parse_config, read_config_text
-from swarmd.dht.addresses import is_address
+from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.paths import CONFIG, configs_directory, quoted
@@ -273,7 +273,7 @@ class Answers(NamedTuple):
             raise ConfigError(f"there is no device {self.device!r}", f"Choose one of {', '.join(DEVICES)}")
         check_name(self.name or "", "--name")
         if self.announce and not is_address(self.announce):
-            raise ConfigError(f"{self.announce!r} is no address", "Write for example /ip4/192.0.2.1/tcp/38331")
+            raise ConfigError(f"{self.announce!r} is no address", suggest_address(self.announce))
         if self.hub_repo:
             check_repo(self.hub_repo, "--hub-repo")
         if self.web and not is_loopback(parse_listen(self.web, PAGE_PORT, "--web").host):

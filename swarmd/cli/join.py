@@ -16,7 +16,7 @@ from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, 
 from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.config import ChainConfig, Config, SwarmConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
-from swarmd.dht.addresses import is_address
+from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import known_name
 from swarmd.dht.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
@@ -129,7 +129,7 @@ def _check(manifest: Manifest, wishes: JoinOptions) -> None:
     check_name(wishes.name, "--name")
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")
+            raise ConfigError(f"{address!r} is no address", suggest_address(address))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
     if wishes.signer and wishes.paid_by.account:

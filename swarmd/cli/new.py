@@ -16,7 +16,7 @@ from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, 
 from swarmd.cli.questions import copy_questions, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
-from swarmd.dht.addresses import is_address
+from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
@@ -230,7 +230,7 @@ def _check(wishes: NewSwarmOptions) -> None:
         )
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
+            raise ConfigError(f"{address!r} is no address", suggest_address(address))
 
 
 def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:

@@ -176,7 +176,13 @@ def refuse_unmade(node: Located, unnamed: bool = False) -> None:
             f"in {node.data}: neither a log nor a {CONFIG}",
         )
         fix = "Name its directory, or its configuration with --config; `swarmd init` makes a node"
-        raise NotFoundError(f"there is no node {here if unnamed else there}", fix)
+        near = find_inner(Path() if unnamed else node.data)
+        raise NotFoundError(f"there is no node {here if unnamed else there}", f"Did you mean {near}?" if near else fix)
+
+
+def find_inner(directory: Path) -> Path | None:
+    """The first node in a directory of several, such as `swarmd local` makes."""
+    return next((path.parent for path in sorted(directory.glob(f"*/{CONFIG}"))), None)
 
 
 def config_of_node(directory: Path | None, config: Path | None = None) -> Path:

@@ -83,7 +83,7 @@ def _check_peer(key: str, peer: str) -> None:
 def _check_places(key: str, addresses: Iterable[str]) -> None:
     for address in addresses:
         if not is_address(address):
-            raise ConfigError(f"{key}: {address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")
+            raise ConfigError(f"{key}: {address!r} is no address", suggest_address(address))
 
 
 def _check_called(key: str, addresses: Iterable[str]) -> None:
@@ -110,6 +110,15 @@ def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
         fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"
         raise ConfigError(f"{key}: {address!r} is not the address of a node", fix)
     return place, peer
+
+
+def suggest_address(text: str) -> str:
+    """How what was given could be written: hosts and ports are no addresses of libp2p."""
+    found = re.fullmatch(r"(?:\w+://)?([\w.-]+?)(?::(\d{1,5}))?/?", text)
+    if found is None or text.startswith("/"):
+        return "Write for example /ip4/0.0.0.0/tcp/38331"
+    host, port = found[1], found[2] or "38331"
+    return f"Write /{'ip4' if re.fullmatch(r'[0-9.]+', host) else 'dns4'}/{host}/tcp/{port}"
 
 
 def is_address(text: str) -> bool:
