@@ -37,14 +37,12 @@ from swarmd.daemon.directory import (
 )
 from swarmd.dht.identity.identity import create_identity, generate_identity, load_identity, write_private
 from swarmd.errors import ExitCode, IdentityError, LogDamaged, NotFoundError, OtherSwarm, OtherVersion
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOCK_NAME, LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
-from swarmd.shell.loop import plan
 from tests.core.story import settings
 from tests.daemon.node import PATIENCE_S, fake_node
-from tests.eventlog.making import NO_COMMANDS
+from tests.eventlog.making import NO_COMMANDS, write_planned
 
 
 @pytest.mark.parametrize("layout", [LAYOUT - 1, LAYOUT + 1])
@@ -88,13 +86,8 @@ def logged(root: Path, *lives: Settings) -> NodeDirectory:
     data, state = NodeDirectory(root), State()
     with EventLog.open(data.events, "me", "run") as log:
         for life in lives:
-            for event in (
-                NodeStarted(life, "run"),
-                *((WorkerStarted("chain", 1, 1), up()) if life.chain is not None else ()),
-            ):
-                planned = plan(state, log.next_seq, 1.0, [event])
-                log.append(1.0, planned.events, digest_commands(planned.commands))
-                state = planned.state
+            chain = (WorkerStarted("chain", 1, 1), up()) if life.chain is not None else ()
+            state = write_planned(log, (NodeStarted(life, "run"), *chain), state)
     return data
 
 

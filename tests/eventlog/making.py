@@ -1,6 +1,6 @@
 """Events of all kinds for property tests, and logs that a real core has written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -14,6 +14,7 @@ from swarmd.core.step import RULES, StateFold
 from swarmd.eventlog.fold import fold_commit
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
+from swarmd.shell.loop import plan
 from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 
 NODE = "12D3KooWAlice"
@@ -104,3 +105,12 @@ def write_story(log: EventLog, events: Sequence[Event], state: State, group: int
         if log.snapshot_due:
             log.write_snapshot(fold.state)
     return fold.state
+
+
+def write_planned(log: EventLog, events: Iterable[Event], state: State, at: float = 1.0) -> State:
+    """Commit events one by one with all that the core makes of them, as the daemon does."""
+    for event in events:
+        planned = plan(state, log.next_seq, at, [event])
+        log.append(at, planned.events, digest_commands(planned.commands))
+        state = planned.state
+    return state
