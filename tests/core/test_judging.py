@@ -12,9 +12,7 @@ from tests.core.story import Story, chain_settings, chain_up, gathered, said, tr
 
 def joined(stages: int = 1, **fields: object) -> Story:
     node = replace(chain_settings(votes="judged", **fields), stages=stages)  # type: ignore[arg-type]
-    story = Story(node)
-    story.join_chain(chain_up(stages=stages))
-    return story
+    return Story.on_chain(node, chain_up(stages=stages))
 
 
 def judged(round: int, stage: int = 0, reward: float = 0.0, **worths: float) -> StageTrained:

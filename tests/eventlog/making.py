@@ -78,8 +78,7 @@ def members(count: int, first: int = 0) -> list[list[Event]]:
 
 def follower_story(rounds: int = 3) -> list[Event]:
     """What a follower lives through in some rounds, as the core expands it."""
-    story = Story(settings(peer=NODE))
-    story.join()
+    story = Story.joined(settings(peer=NODE))
     for number in range(rounds):
         story.at += 10
         story.tell(announced(number, deadline_at=1e6))
@@ -90,8 +89,7 @@ def follower_story(rounds: int = 3) -> list[Event]:
 
 def coordinator_story() -> list[Event]:
     """A coordinator's first minutes."""
-    story = Story(coordinator_settings())
-    story.join()
+    story = Story.joined(coordinator_settings())
     story.tell(*[MemberSeen(f"peer{number}") for number in range(3)])
     return story.recorded
 

@@ -32,9 +32,7 @@ ATTEMPT = Prepared("0xa", 4, b"signed", "9")
 
 def joined(**fields: object) -> Story:
     """A node at round 0, in training."""
-    story = Story(chain_settings(**fields))  # type: ignore[arg-type]
-    story.join_chain()
-    return story
+    return Story.on_chain(chain_settings(**fields))  # type: ignore[arg-type]
 
 
 def submits(commands: tuple[Command, ...]) -> list[str]:
@@ -161,8 +159,7 @@ def test_a_registration_goes_first() -> None:
 
 
 def test_a_registration_that_was_refused_is_wanted_again_in_the_end() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(), chain_up(registered_to=""))
     story.tell(SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
     assert charts(story) == {"register": "refused"}
     assert submits(story.wait("register")) == ["register"]
@@ -170,8 +167,7 @@ def test_a_registration_that_was_refused_is_wanted_again_in_the_end() -> None:
 
 def test_what_is_wanted_again_keeps_what_was_tried() -> None:
     """Its earlier attempt may still be mined, and the next one needs an id of its own."""
-    story = Story(chain_settings())
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(), chain_up(registered_to=""))
     (first,) = story.tell(SubmissionPrepared("register", ATTEMPT))
     story.tell(SubmissionSent("register", "0xa"), SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
     submit = submit_of(story.wait("register"))
@@ -181,8 +177,7 @@ def test_what_is_wanted_again_keeps_what_was_tried() -> None:
 
 
 def test_a_follower_of_the_chain_submits_nothing() -> None:
-    story = Story(chain_settings(sends=False, winners=0))
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(sends=False, winners=0), chain_up(registered_to=""))
     story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
     assert story.state.submissions == () and story.state.chart == "round.settling"
 
@@ -459,8 +454,7 @@ def test_the_vote_names_the_highest_rewards_ties_by_peer_id() -> None:
 
 
 def test_the_stages_of_a_round_add_up_and_count_once() -> None:
-    story = Story(chain_settings(winners=3))
-    story.join_chain(chain_up(stages=3))
+    story = Story.on_chain(chain_settings(winners=3), chain_up(stages=3))
     story.tell(seen("anna", 0.5), seen("anna", 9.0), seen("otto", 0.7), seen("eve", float("nan")), seen("eve", 1.0, 5))
     story.tell(trained(0, reward=0.1), said(5, StageLog(0, "0xt", 0, 1)))
     story.tell(seen("anna", 0.5, 0, 1), seen("otto", 0.1, 0, 1))
