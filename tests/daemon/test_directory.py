@@ -124,8 +124,7 @@ def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:
 
 def test_a_node_does_not_start_on_another_swarms_log(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         assert node.stop() == 0
         assert swarm_of_log(node.paths) == swarm_of_config(load_config(node.config))
         before = contents(node.paths.root)
