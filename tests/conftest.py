@@ -78,6 +78,12 @@ def without_sync() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """hivemind and aiohttp need asyncio."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def light_passphrases() -> None:
     """Files that tests encrypt in this process open in milliseconds; `strong_passphrases` undoes it for one test."""

@@ -1,7 +1,7 @@
 """A contract of one's own: made once, however often the run that makes it is killed."""
 
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from swarmd.chain.operator import (
 )
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, RpcRefused
-from tests.anvil import running_anvil
 from tests.chain.faults import Calls, Killed, Places
 from tests.contracts.chain import connect
 
@@ -87,12 +86,6 @@ class Bench:
     def rpc(self) -> Rpc:
         self.opened.append(Rpc([self.url], CHAIN_ID, 5.0))
         return self.opened[-1]
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_anvil() as url:
-        yield url
 
 
 @pytest.fixture

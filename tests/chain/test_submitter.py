@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -33,22 +33,15 @@ from swarmd.core.events import (
 from swarmd.core.values import Prepared
 from swarmd.errors import EndpointFailed
 from tests.anvil import running_anvil
-from tests.chain.faults import Node, account_named, attempts_of, nonce_of, settings, stop_all, wallet_node
+from tests.chain.faults import Node, account_named, attempts_of, nonce_of, settings, wallet_node
 from tests.chain.grounds import Ground
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("endings")]
 
 GWEI = 10**9
 LOOKS = 40  # at a transaction that waits
 LOGS = {"register": RegistrationLog, "reward": RewardLog, "winners": VoteLog, "advance": StageLog}
 FOLLOW = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
-
-
-@pytest.fixture(autouse=True)
-async def endings() -> AsyncIterator[None]:
-    """No worker outlives its test."""
-    yield
-    await stop_all()
 
 
 @pytest.fixture

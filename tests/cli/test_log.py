@@ -13,7 +13,7 @@ from swarmd.errors import ExitCode
 from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.segment import list_segments
 from tests.cli.owning import Shell
-from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups
+from tests.eventlog.making import NODE, flip, follower_story, members, open_log, write_groups
 
 
 @pytest.fixture
@@ -74,9 +74,7 @@ def test_verify_counts_an_unfinished_append(data: Path, shell: Shell) -> None:
 
 def test_verify_names_file_and_offset_of_damage(data: Path, shell: Shell) -> None:
     first = list_segments(data / "events")[0]
-    content = bytearray(first.read_bytes())
-    content[-1] ^= 1
-    first.write_bytes(content)
+    flip(first, -1)
     for verb in ("verify", "cat"):
         errors = shell.fails(ExitCode.BAD_DATA, "log", verb, data)
         assert f"{first} is damaged at byte" in errors and "fix: Restore" in errors

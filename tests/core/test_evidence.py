@@ -6,9 +6,9 @@ from swarmd.core.commands import NoteEvidence, Train
 from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
-from swarmd.core.state import Coordination
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.eventlog.snapshot import encode_state
+from tests.core.coordinator.test_coordination import coordination
 from tests.core.story import Story, announced, chain_settings, coordinator_settings, gathered, ids, settings
 
 
@@ -18,11 +18,6 @@ def lied(peer: str, round: int = 0, kind: str = "report") -> Equivocated:
 
 def report(peer: str, round: int = 0) -> ReportSeen:
     return ReportSeen(peer, round, 0, 1.0, record=b"r")
-
-
-def coordination(node: Story) -> Coordination:
-    assert node.state.coordination is not None
-    return node.state.coordination
 
 
 def open_stage(node: Story) -> None:

@@ -42,7 +42,7 @@ from swarmd.eventlog.store import LOCK_NAME, LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
 from tests.core.story import settings
 from tests.daemon.node import PATIENCE_S, fake_node
-from tests.eventlog.making import NO_COMMANDS, write_planned
+from tests.eventlog.making import NO_COMMANDS, flip, write_planned
 
 
 @pytest.mark.parametrize("layout", [LAYOUT - 1, LAYOUT + 1])
@@ -175,9 +175,8 @@ def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None
 
 def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> None:
     key = tmp_path / "identity.key"
-    raw = bytearray(create_identity(key).encode())
-    raw[-1] ^= 1
-    key.write_bytes(raw)
+    create_identity(key)
+    flip(key, -1)
     with pytest.raises(IdentityError, match="does not belong to its secret"):
         node_identity(config(), NodeDirectory(tmp_path))
 

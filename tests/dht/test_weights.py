@@ -13,7 +13,6 @@ import anyio
 import msgspec
 import pytest
 
-from swarmd.bounds import Backoff
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, Registered, WeightsFetched, WeightsRefused
@@ -45,7 +44,7 @@ from tests.weights.making import bfloat16
 from tests.weights.test_offered import manifest_of, offer
 from tests.weights.test_tensors import moved
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("impatient")]
 
 VALUES = bfloat16(5 * CHUNK_BYTES // 2, 0)  # six chunks with the header
 
@@ -80,12 +79,6 @@ class Peers:
             return self._shelf.get(digest)
         except NotFoundError as error:
             raise NetworkDown(str(error)) from error
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
-    monkeypatch.setattr(weights, "PATIENCE_S", 0.0)
 
 
 @pytest.fixture

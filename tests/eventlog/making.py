@@ -112,3 +112,10 @@ def write_planned(log: EventLog, events: Iterable[Event], state: State, at: floa
         log.append(at, planned.events, digest_commands(planned.commands))
         state = planned.state
     return state
+
+
+def flip(path: Path, at: int | None = None) -> None:
+    """Change a bit of a file: of the byte at this place, or in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 1
+    path.write_bytes(content)
