@@ -78,6 +78,12 @@ def without_sync() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """hivemind and aiohttp need asyncio."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is found out about models stays within a run, for all its processes."""

@@ -28,8 +28,7 @@ def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> NodeDir
     blobs = Blobs(data.blobs)
     digest = blobs.put(BODY)
     blobs.put(b"of long ago")
-    story = Story(settings(peer=peer))
-    story.join()
+    story = Story.joined(settings(peer=peer))
     for number in range(rounds):
         story.at += 10
         story.tell(announced(number, deadline_at=1e6), gathered(number), trained(number, reward=0.1))

@@ -28,7 +28,7 @@ from swarmd.secret_files import seal
 from tests.backup.crash import dying
 from tests.backup.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
 from tests.core.story import announced, gathered, trained
-from tests.eventlog.making import write_story
+from tests.eventlog.making import flip, write_story
 
 SEALED = BackupPlan(PASSPHRASE)
 OPEN = BackupPlan(None)
@@ -157,10 +157,7 @@ def test_what_a_killed_backup_left_is_overwritten_but_not_one_in_progress(node: 
 def test_a_byte_that_changed_is_found(node: NodeDirectory, tmp_path: Path) -> None:
     out = tmp_path / "node.tar"
     make_backup(node, out, SEALED)
-    raw = bytearray(out.read_bytes())
-    place = raw.index(BODY)
-    raw[place] ^= 1
-    out.write_bytes(raw)
+    flip(out, out.read_bytes().index(BODY))
     with pytest.raises(ArchiveError, match="is damaged: blobs/"):
         check_backup(out)
     with pytest.raises(ArchiveError, match="is damaged"):

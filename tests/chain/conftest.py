@@ -1,20 +1,29 @@
 """A fresh chain for each test, for the tests turn chains upside down."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.anvil import running_anvil
+from tests.chain.faults import stop_all
 from tests.chain.grounds import Ground
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """aiohttp needs asyncio."""
-    return "asyncio"
 
 
 @pytest.fixture
 def ground() -> Iterator[Ground]:
     with running_anvil() as url:
         yield Ground(url)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A chain for tests that leave it as it is, or add to it."""
+    with running_anvil() as url:
+        yield url
+
+
+@pytest.fixture
+async def endings() -> AsyncIterator[None]:
+    """No worker outlives its test."""
+    yield
+    await stop_all()

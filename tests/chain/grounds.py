@@ -156,8 +156,8 @@ class Watch:
         assert self.ended is not None
         return self.ended
 
-    async def settle(self, ground: Ground) -> None:
-        """Wait until what was observed is what the chain says."""
+    async def reach(self, ground: Ground) -> None:
+        """Wait until it is up, at the last block."""
         await self.until(
             lambda: (
                 self.watcher._branch is not None
@@ -165,6 +165,10 @@ class Watch:
                 and self.watcher.branch.tip.hash == ground.hash_of(ground.height())
             )
         )
+
+    async def settle(self, ground: Ground) -> None:
+        """Wait until what was observed is what the chain says."""
+        await self.reach(ground)
         assert self.fold() == ground.logs()
 
     def fold(self) -> dict[int, tuple[AnyChainLog, ...]]:
@@ -309,6 +313,17 @@ async def middleman(behind: str) -> AsyncIterator[Middleman]:
         yield between
     finally:
         await between.stop()
+
+
+@asynccontextmanager
+async def watching_through(
+    ground: Ground, act: Callable[[dict[str, Any]], Awaitable[Answer]], *others: str, account: str = "", **given: Any
+) -> AsyncIterator[tuple[Middleman, Watch]]:
+    """A watcher behind one that acts so, with other endpoints after it."""
+    async with middleman(ground.url) as between:
+        between.act = act
+        async with watching(ground.config(between.url, *others, **given), account=account) as watch:
+            yield between, watch
 
 
 def error(call: dict[str, Any], code: int, message: str, data: Any = None) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What an account may sign for in a day: kept on a real chain, over restarts, by the node and by the signer."""
 
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -18,22 +17,15 @@ from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPre
 from swarmd.core.values import Prepared
 from swarmd.errors import BudgetSpent, EndpointFailed
 from swarmd.gas import COIN_WEI
-from tests.chain.faults import Node, Places, account_named, attempts_of, settings, stop_all
+from tests.chain.faults import Node, Places, account_named, attempts_of, settings
 from tests.chain.grounds import Ground, middleman
 from tests.chain.signing import KEY, fund
 from tests.chain.test_endpoints import hide_base_fee
 from tests.chain.test_submitter import wish
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("endings")]
 DAY_S = 86_400
 REGISTER = Submit("register", "register", "register")
-
-
-@pytest.fixture(autouse=True)
-async def endings() -> AsyncIterator[None]:
-    """No worker outlives its test."""
-    yield
-    await stop_all()
 
 
 def budget(most: float, at: list[float]) -> Budget:

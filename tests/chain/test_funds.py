@@ -194,7 +194,7 @@ async def test_the_worker_tells_of_the_account_that_it_submits_from(ground: Grou
         await driver.do(WatchChain("watch"))
         figures = await driver.expect_figure("rounds_paid")
         assert figures["balance_coins"] == 1 and figures["rounds_paid"] > 10
-        assert driver.events and not any(isinstance(event, CommandFailed) for event in driver.events)
+        assert driver.events and not driver.seen(CommandFailed)
         assert await driver.stop() == 0
     finally:
         await driver.clean()

@@ -1,7 +1,7 @@
 """A contract of one's own: made once, however often the run that makes it is killed."""
 
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from swarmd.chain.operator import (
 )
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, RpcRefused
-from tests.anvil import running_anvil
+from tests.chain.faults import Calls, Killed, Places
 from tests.contracts.chain import connect
 
 pytestmark = pytest.mark.anyio
@@ -37,29 +37,6 @@ OPEN = DeploymentPlan(1, RoundPolicy(2, 300), BOOTNODES)
 CLOSED = DeploymentPlan(3, RoundPolicy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
 TWO = DeploymentPlan(2, RoundPolicy(2, 300), BOOTNODES[:1])
 STEPS = {OPEN: 4, TWO: 4, CLOSED: 7}  # transactions
-
-
-class Killed(Exception):
-    """The process ends here."""
-
-
-class Mortal:
-    """A caller that dies at its n-th request: before it is made, or when its answer has come."""
-
-    def __init__(self, caller: RpcCaller, dies_at: int, after: bool) -> None:
-        self._caller = caller
-        self._dies_at = dies_at
-        self._after = after
-        self.requests = 0
-
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        self.requests += 1
-        if self.requests == self._dies_at and not self._after:
-            raise Killed(method)
-        answer = await self._caller.request(method, params)
-        if self.requests == self._dies_at:
-            raise Killed(method)
-        return answer
 
 
 class Bench:
@@ -102,15 +79,13 @@ class Bench:
         journal.begin(CHAIN_ID, genesis, account.address)
         return OperatorTransactions(caller or self.rpc(), account, FeesConfig(**fees), journal, self.tell)
 
+    def mortal(self, dies_at: int, after: bool) -> Calls:
+        """A caller that dies at its n-th request: before it is made, or when its answer has come."""
+        return Calls(self.rpc(), Places(2 * dies_at - 1 if after else 2 * dies_at - 2))
+
     def rpc(self) -> Rpc:
         self.opened.append(Rpc([self.url], CHAIN_ID, 5.0))
         return self.opened[-1]
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_anvil() as url:
-        yield url
 
 
 @pytest.fixture
@@ -149,7 +124,7 @@ async def dies_and_goes_on(bench: Bench, path: Path, plan: DeploymentPlan, dies_
     """Whether it was killed at that request; then it goes on, and sends each transaction once."""
     account = bench.account()
     try:
-        await deploy(bench.orders(account, path, Mortal(bench.rpc(), dies_at, after)), plan)
+        await deploy(bench.orders(account, path, bench.mortal(dies_at, after)), plan)
         return False
     except Killed:
         pass
@@ -191,7 +166,7 @@ async def test_a_nonce_that_somebody_else_used(bench: Bench, tmp_path: Path) -> 
         account = bench.account()
         path = tmp_path / f"{dies_at}.json"
         with pytest.raises(Killed):
-            await deploy(bench.orders(account, path, Mortal(bench.rpc(), dies_at, after=False)), OPEN)
+            await deploy(bench.orders(account, path, bench.mortal(dies_at, after=False)), OPEN)
         orders = bench.orders(account, path)
         dies_at += 1
     assert bench.sent_by(account) == 0

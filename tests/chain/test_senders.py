@@ -358,25 +358,39 @@ class Mortal(Proxy):
         return answer
 
 
+def answering(status: int = 200, text: str | None = None, **fields: Any) -> Answerer:
+    """This answer to every request; a redirection leads to where nobody listens."""
+
+    async def answer(request: web.Request) -> web.Response:
+        where = {"Location": "http://127.0.0.1:1/"}
+        return web.Response(status=status, text=json.dumps(fields) if text is None else text, headers=where)
+
+    return answer
+
+
 def proxy_node(ground: Ground, config: ChainConfig, *deaths: int) -> Node:
     places = Places(*deaths)
     return Node(ground, config, lambda calls: Mortal(config, calls, places), "me", places)
 
 
+async def registering(ground: Ground, config: ChainConfig, *deaths: int) -> Node:
+    """One that has wanted to be registered, and is through with it."""
+    node = proxy_node(ground, config, *deaths)
+    node.want("register")
+    await node.run()
+    return node
+
+
 def once(ground: Ground, node: Node, name: str) -> None:
     assert len(node.of(SubmissionConfirmed, name)) == 1, node.story()
-    registered = [log for logs in ground.logs().values() for log in logs if isinstance(log, RegistrationLog)]
-    assert len(registered) == 1, node.story()
+    assert len(registrations(ground)) == 1, node.story()
 
 
 # --- the requests ---
 
 
 async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
-    async def accept(request: web.Request) -> web.Response:
-        return web.json_response({"hash": "0x12"})
-
-    server.before = accept
+    server.before = answering(hash="0x12")
     proxy = Proxy(config_of(ground, server), rpc)
     for command in (REGISTER, REWARD, WINNERS):
         assert await proxy.send("Qmme", command, Prepared()) == "0x12"
@@ -396,10 +410,7 @@ async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: Logi
 
 
 async def test_a_bearer_token_goes_along_and_is_in_no_error(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
-    async def refuse(request: web.Request) -> web.Response:
-        return web.json_response({"error": "no"}, status=401)
-
-    server.before = refuse
+    server.before = answering(401, error="no")
     with pytest.raises(SignerError) as error:
         await Proxy(config_of(ground, server), rpc, "s3cret-token").send("me", REGISTER, Prepared())
     assert server.requests[0][2]["Authorization"] == "Bearer s3cret-token"
@@ -448,10 +459,7 @@ async def test_a_url_that_is_none_is_named(ground: Ground, rpc: Rpc, tmp_path: A
 async def test_every_answer_is_a_typed_error(
     ground: Ground, server: LoginServer, rpc: Rpc, status: int, body: str, kind: type[Exception], words: str
 ) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(status=status, text=body, headers={"Location": "http://127.0.0.1:1/"})
-
-    server.before = answer
+    server.before = answering(status, body)
     with pytest.raises(kind) as error:
         await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
     assert words in str(error.value) and len(str(error.value)) < 600 and str(error.value).isprintable()
@@ -461,10 +469,7 @@ async def test_every_answer_is_a_typed_error(
 async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, rpc: Rpc, hash: str) -> None:
     """Half of a character fits into no log: the submission would have failed after it was sent."""
 
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(text=f'{{"hash":"{hash}"}}')
-
-    server.before = answer
+    server.before = answering(text=f'{{"hash":"{hash}"}}')
     name = await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
     assert name is not None and name.isprintable() and name.startswith("0x")
     msgspec.msgpack.encode(SubmissionSent("register", name))
@@ -517,9 +522,7 @@ async def test_a_proxy_that_is_slow_is_given_up(
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_every_kind_goes_through_once(ground: Ground, server: LoginServer, known: bool) -> None:
-    node = proxy_node(ground, config_of(ground, server, ground.swarm.alice if known else ""))
-    node.want("register")
-    await node.run()
+    node = await registering(ground, config_of(ground, server, ground.swarm.alice if known else ""))
     names = [node.want("reward", reward=5).submission, node.want("winners", winners=("me",)).submission]
     await node.run()
     assert server.posts == 3
@@ -534,9 +537,7 @@ async def test_a_death_at_any_place_asks_once(ground: Ground, server: LoginServe
     deaths = 0
     while True:
         server.requests.clear()
-        node = proxy_node(ground, config, deaths)
-        node.want("register")
-        await node.run()
+        node = await registering(ground, config, deaths)
         await node.stop()
         once(ground, node, "register/0/0")
         assert server.posts == 1, f"died {node.places.names[deaths : deaths + 1]}: {node.story()}"
@@ -549,13 +550,8 @@ async def test_a_death_at_any_place_asks_once(ground: Ground, server: LoginServe
 
 
 async def test_an_answer_that_is_lost_is_found_on_the_chain(ground: Ground, server: LoginServer) -> None:
-    async def break_off(request: web.Request) -> web.Response:
-        return web.Response(status=502)
-
-    server.after = break_off
-    node = proxy_node(ground, config_of(ground, server))
-    node.want("register")
-    await node.run()
+    server.after = answering(502)
+    node = await registering(ground, config_of(ground, server))
     once(ground, node, "register/0/0")
     assert server.posts == 1 and "may have submitted" in node.of(CommandFailed)[0].reason
 
@@ -567,9 +563,7 @@ async def test_what_a_proxy_took_and_never_sent_is_asked_for_again(ground: Groun
         return web.json_response({"hash": "0x12"})
 
     server.before = pretend
-    node = proxy_node(ground, config_of(ground, server))
-    node.want("register")
-    await node.run()
+    node = await registering(ground, config_of(ground, server))
     once(ground, node, "register/0/0")
     assert server.posts == 3
     assert all("does not have it 0.15 s after" in each.reason for each in node.of(CommandFailed))
@@ -583,9 +577,7 @@ async def test_a_clear_no_is_asked_again_without_waiting(ground: Ground, server:
         return web.json_response({"error": "user not found"}, status=404)
 
     server.before = refuse
-    node = proxy_node(ground, config_of(ground, server, stuck_s=1000))
-    node.want("register")
-    await node.run()
+    node = await registering(ground, config_of(ground, server, stuck_s=1000))
     once(ground, node, "register/0/0")
     assert server.posts == 5
 
@@ -593,9 +585,7 @@ async def test_a_clear_no_is_asked_again_without_waiting(ground: Ground, server:
 @pytest.mark.parametrize("known", [True, False])
 async def test_registered_already_is_success_or_the_end(ground: Ground, server: LoginServer, known: bool) -> None:
     ground.swarm.register(ground.swarm.bob, "me")
-    node = proxy_node(ground, config_of(ground, server, ground.swarm.alice if known else ""))
-    node.want("register")
-    await node.run()
+    node = await registering(ground, config_of(ground, server, ground.swarm.alice if known else ""))
     if known:
         assert [(each.code, each.permanent) for each in node.of(SubmissionRefused)] == [("taken", True)]
     else:
@@ -627,19 +617,14 @@ async def test_one_registered_while_the_proxy_is_asked(ground: Ground, server: L
         return web.json_response({"error": "PeerIdAlreadyRegistered", "metaMessages": []}, status=400)
 
     server.before = overtaken
-    node = proxy_node(ground, config_of(ground, server, ground.swarm.alice if known else ""))
-    node.want("register")
-    await node.run()
+    node = await registering(ground, config_of(ground, server, ground.swarm.alice if known else ""))
     assert node.codes() == (["taken"] if known else []) and server.posts == 1
 
 
 async def test_a_request_that_may_have_been_taken_is_not_made_again_at_once(
     ground: Ground, server: LoginServer
 ) -> None:
-    async def accept(request: web.Request) -> web.Response:
-        return web.json_response({"hash": "0x12"})
-
-    server.before = accept
+    server.before = answering(hash="0x12")
     node = proxy_node(ground, config_of(ground, server, stuck_s=1000))
     node.want("register")
     await node.run(lambda: bool(node.of(SubmissionSent)))

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,6 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
-from tests.anvil import running_anvil
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 
 PEERS = ("a", "b", "c", "", "\x1b[2J", "peer\n")
@@ -126,12 +124,6 @@ def test_ranks_are_by_figure_and_ties_by_peer_id() -> None:
 
 
 # --- a real contract ---
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with running_anvil() as url:
-        yield url
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -33,10 +33,10 @@ from swarmd.core.events import (
 from swarmd.core.values import Prepared
 from swarmd.errors import EndpointFailed
 from tests.anvil import running_anvil
-from tests.chain.faults import Node, account_named, attempts_of, nonce_of, settings, stop_all, wallet_node
+from tests.chain.faults import Node, account_named, attempts_of, nonce_of, settings, wallet_node
 from tests.chain.grounds import Ground
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("endings")]
 
 GWEI = 10**9
 LOOKS = 40  # at a transaction that waits
@@ -44,11 +44,9 @@ LOGS = {"register": RegistrationLog, "reward": RewardLog, "winners": VoteLog, "a
 FOLLOW = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
-@pytest.fixture(autouse=True)
-async def endings() -> AsyncIterator[None]:
-    """No worker outlives its test."""
-    yield
-    await stop_all()
+@pytest.fixture
+def account(ground: Ground) -> LocalAccount:
+    return account_named(ground, "alice")
 
 
 def prepare(ground: Ground, account: LocalAccount, kind: str, peer: str = "me") -> None:
@@ -118,8 +116,9 @@ def outbid(ground: Ground, account: LocalAccount, prepared: Prepared, content: b
         *(pytest.param(kind, "at once", marks=pytest.mark.soak) for kind in LOGS if kind != "reward"),
     ],
 )
-async def test_a_death_at_any_place_neither_loses_nor_doubles(ground: Ground, kind: str, blocks: str) -> None:
-    account = account_named(ground, "alice")
+async def test_a_death_at_any_place_neither_loses_nor_doubles(
+    ground: Ground, account: LocalAccount, kind: str, blocks: str
+) -> None:
     config = settings(ground, drive="manager")
     prepare(ground, account, kind)
     if blocks == "later":
@@ -167,8 +166,7 @@ async def test_many_deaths_neither_lose_nor_double(
         assert nonce_of(ground, account) == nonce + 1
 
 
-async def test_what_is_there_already_needs_no_transaction(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_what_is_there_already_needs_no_transaction(ground: Ground, account: LocalAccount) -> None:
     for kind in ("register", "reward", "winners"):
         first = wallet_node(ground, settings(ground), account)
         name = wish(first, kind)
@@ -181,8 +179,7 @@ async def test_what_is_there_already_needs_no_transaction(ground: Ground) -> Non
     assert nonce_of(ground, account) == 3
 
 
-async def test_nothing_leaves_before_it_is_in_the_log(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_nothing_leaves_before_it_is_in_the_log(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground), account)
     node.handing = False
     name = wish(node, "register")
@@ -197,8 +194,7 @@ async def test_nothing_leaves_before_it_is_in_the_log(ground: Ground) -> None:
 # --- nonces ---
 
 
-async def test_a_nonce_that_another_process_took_is_made_good(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_a_nonce_that_another_process_took_is_made_good(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground, stuck_s=10), account)
     name = wish(node, "register")
     with mining_by_hand(ground):
@@ -212,8 +208,7 @@ async def test_a_nonce_that_another_process_took_is_made_good(ground: Ground) ->
     assert [each.nonce for each in attempts_of(node, name)] == [0, 1]
 
 
-async def test_two_nodes_on_one_account_both_get_through(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_two_nodes_on_one_account_both_get_through(ground: Ground, account: LocalAccount) -> None:
     config = settings(ground)
     nodes = [wallet_node(ground, config, account, f"peer {number}") for number in range(2)]
     for kind in ("register", "reward", "winners"):
@@ -233,8 +228,7 @@ def all_done(nodes: Sequence[Node], names: Sequence[str]) -> bool:
 # --- fees ---
 
 
-async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground, stuck_s=0.1), account)
     name = wish(node, "register")
     with mining_by_hand(ground):
@@ -252,8 +246,7 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground) -
     assert nonce_of(ground, account) == 1
 
 
-async def test_at_the_bound_it_waits_and_sends_the_same_again(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_at_the_bound_it_waits_and_sends_the_same_again(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground, stuck_s=0.05, max_gwei=5.0), account)
     name = wish(node, "register")
     with mining_by_hand(ground):
@@ -280,8 +273,9 @@ async def test_at_the_bound_it_waits_and_sends_the_same_again(ground: Ground) ->
 
 
 @pytest.mark.parametrize("kind", ["register", "reward"])
-async def test_coins_that_come_are_noticed_before_it_is_ordered_again(ground: Ground, kind: str) -> None:
-    account = account_named(ground, "alice")
+async def test_coins_that_come_are_noticed_before_it_is_ordered_again(
+    ground: Ground, account: LocalAccount, kind: str
+) -> None:
     prepare(ground, account, kind)
     account_named(ground, "alice", wei=1000)
     node = wallet_node(ground, settings(ground), account)
@@ -303,8 +297,7 @@ async def test_coins_that_come_are_noticed_before_it_is_ordered_again(ground: Gr
     assert len(node.of(CommandFailed)) == 1
 
 
-async def test_an_account_emptied_after_signing_is_named_too(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_an_account_emptied_after_signing_is_named_too(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground), account)
     node.handing = False
     name = wish(node, "register")
@@ -322,8 +315,7 @@ async def test_an_account_emptied_after_signing_is_named_too(ground: Ground) -> 
 # --- reverted when mined ---
 
 
-async def test_one_reverted_when_mined_is_judged_by_the_contract(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_one_reverted_when_mined_is_judged_by_the_contract(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground, stuck_s=10), account)
     name = wish(node, "register")
     ground.swarm.send(ground.swarm.owner, "grantRole", ground.swarm.role("MEMBERSHIP_MANAGER_ROLE"), ground.swarm.owner)
@@ -333,8 +325,7 @@ async def test_one_reverted_when_mined_is_judged_by_the_contract(ground: Ground)
     assert nonce_of(ground, account) == 1 and name in node.wanted
 
 
-async def test_one_overtaken_by_another_account_stops_the_node(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_one_overtaken_by_another_account_stops_the_node(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground, stuck_s=10), account)
     wish(node, "register")
     await cut_in(ground, node, ground.swarm.bob, "registerPeer", "me")
@@ -356,8 +347,7 @@ def stingy_node(ground: Ground, account: LocalAccount, first_gas: int) -> Node:
     return Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
 
 
-async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground, account: LocalAccount) -> None:
     node = stingy_node(ground, account, 40_000)
     name = wish(node, "register")
     await node.run()
@@ -365,9 +355,8 @@ async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> No
     assert len(node.of(SubmissionLost)) == 1 and nonce_of(ground, account) == 2
 
 
-async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground: Ground) -> None:
+async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground: Ground, account: LocalAccount) -> None:
     """As after an endpoint's lie about the gas: what the log has would be refused for ever, and all behind it wait."""
-    account = account_named(ground, "alice")
     node = stingy_node(ground, account, 9_000)
     name = wish(node, "register")
     await node.run(timeout_s=20.0)
@@ -393,8 +382,9 @@ async def cut_in(ground: Ground, node: Node, sender: str, function: str, *argume
 
 
 @pytest.mark.parametrize("depth", [1, 3, 8])
-async def test_a_reorganisation_that_drops_it_brings_the_same_bytes_back(ground: Ground, depth: int) -> None:
-    account = account_named(ground, "alice")
+async def test_a_reorganisation_that_drops_it_brings_the_same_bytes_back(
+    ground: Ground, account: LocalAccount, depth: int
+) -> None:
     ground.mine(10)
     node = wallet_node(ground, settings(ground, depth=depth, stuck_s=10), account)
     node.mines = False
@@ -415,8 +405,9 @@ async def test_a_reorganisation_that_drops_it_brings_the_same_bytes_back(ground:
     assert node.of(SubmissionConfirmed)[0].block.hash != block.hash
 
 
-async def test_a_reorganisation_that_brings_another_transaction_of_the_nonce(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_a_reorganisation_that_brings_another_transaction_of_the_nonce(
+    ground: Ground, account: LocalAccount
+) -> None:
     ground.mine(5)
     node = wallet_node(ground, settings(ground), account)
     node.mines = False
@@ -431,9 +422,10 @@ async def test_a_reorganisation_that_brings_another_transaction_of_the_nonce(gro
 
 
 @pytest.mark.parametrize("depth", [1, 3, 8])
-async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(ground: Ground, depth: int) -> None:
+async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(
+    ground: Ground, account: LocalAccount, depth: int
+) -> None:
     """At the same price it is the same transaction, of which the log has kept the hash but not the bytes."""
-    account = account_named(ground, "alice")
     ground.mine(8)
     config = settings(ground, depth=depth - 1, max_gwei=1, tip_gwei=1, stuck_s=30)  # the bound is the price
     node = wallet_node(ground, config, account)
@@ -459,8 +451,7 @@ async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(gro
     assert count(ground, "register") == 1
 
 
-async def test_a_registration_found_on_the_chain_and_dropped_is_made(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_a_registration_found_on_the_chain_and_dropped_is_made(ground: Ground, account: LocalAccount) -> None:
     ground.mine(3)
     prepare(ground, account, "reward")
     node = wallet_node(ground, settings(ground), account)
@@ -489,8 +480,7 @@ async def test_a_peer_of_another_account_stops_the_node(ground: Ground, kind: st
     assert not node.of(SubmissionPrepared)
 
 
-async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground), account)
     name = wish(node, "reward")
     await node.run(lambda: bool(node.of(CommandFailed)))
@@ -500,8 +490,7 @@ async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground) -
     check_once(ground, node, name, "reward")
 
 
-async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: Ground, account: LocalAccount) -> None:
     prepare(ground, account, "reward")
     first = wallet_node(ground, settings(ground), account)
     name = wish(first, "reward")
@@ -512,8 +501,7 @@ async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: 
     check_once(ground, node, name, "reward")
 
 
-async def test_an_empty_vote_is_refused(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_an_empty_vote_is_refused(ground: Ground, account: LocalAccount) -> None:
     prepare(ground, account, "winners")
     node = wallet_node(ground, settings(ground), account)
     node.want("winners")
@@ -524,8 +512,7 @@ async def test_an_empty_vote_is_refused(ground: Ground) -> None:
 # --- moving the contract on ---
 
 
-async def test_the_policy_is_waited_for(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_the_policy_is_waited_for(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground, drive="policy"), account)
     node.want("advance")
     await node.run(lambda: bool(node.of(CommandFailed)))
@@ -537,8 +524,7 @@ async def test_the_policy_is_waited_for(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("drive", ["policy", "manager"])
-async def test_a_contract_that_has_moved_on_is_left_alone(ground: Ground, drive: str) -> None:
-    account = account_named(ground, "alice")
+async def test_a_contract_that_has_moved_on_is_left_alone(ground: Ground, account: LocalAccount, drive: str) -> None:
     prepare(ground, account, "advance")
     ground.swarm.move_on()
     node = wallet_node(ground, settings(ground, drive=drive), account)
@@ -548,8 +534,7 @@ async def test_a_contract_that_has_moved_on_is_left_alone(ground: Ground, drive:
     assert ground.swarm.place() == (1, 0)
 
 
-async def test_a_step_under_way_is_withdrawn_when_somebody_else_makes_it(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_a_step_under_way_is_withdrawn_when_somebody_else_makes_it(ground: Ground, account: LocalAccount) -> None:
     prepare(ground, account, "advance")
     node = wallet_node(ground, settings(ground, drive="manager", stuck_s=10), account)
     moved = asyncio.Event()
@@ -589,8 +574,7 @@ async def test_a_missing_role_is_said(ground: Ground) -> None:
 # --- the rest ---
 
 
-async def test_endpoints_that_fail_for_a_while_lose_nothing(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+async def test_endpoints_that_fail_for_a_while_lose_nothing(ground: Ground, account: LocalAccount) -> None:
     node = wallet_node(ground, settings(ground), account)
     calls = 0
 

@@ -37,7 +37,18 @@ from swarmd.core.events import (
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, ConfigError
 from tests.anvil import running_anvil
-from tests.chain.grounds import Answer, Ground, Middleman, Watch, entry_of, error, middleman, result, watching
+from tests.chain.grounds import (
+    Answer,
+    Ground,
+    Middleman,
+    Watch,
+    entry_of,
+    error,
+    middleman,
+    result,
+    watching,
+    watching_through,
+)
 from tests.contracts.chain import deploy, deploy_swarm
 
 pytestmark = pytest.mark.anyio
@@ -61,8 +72,7 @@ async def test_it_reads_what_was_said_before_and_what_is_said_after(ground: Grou
 
 @pytest.mark.parametrize("depth", range(1, 9))
 async def test_a_reorganisation_is_found_with_its_depth(ground: Ground, depth: int) -> None:
-    for number in range(8):
-        ground.swarm.register(ground.swarm.alice, f"peer {number}")
+    ground.register(8)
     async with watching(ground.config(ground.ws)) as watch:
         await watch.settle(ground)
         ground.say("anvil_reorg", depth, [])
@@ -110,14 +120,12 @@ async def test_an_endpoint_that_stands_still_is_left_for_another(
 ) -> None:
     monkeypatch.setattr(watcher, "STALE_S", 0.3)
     ground.register(3)
-    async with middleman(ground.url) as between:
-        between.act = frozen_at(ground, ground.height())
-        async with watching(ground.config(between.url, ground.url)) as watch:
-            await watch.expect(ChainUp)
-            ground.mine(BEHIND_BLOCKS)
-            ground.register()
-            await watch.settle(ground)
-            assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
+    async with watching_through(ground, frozen_at(ground, ground.height()), ground.url) as (_, watch):
+        await watch.expect(ChainUp)
+        ground.mine(BEHIND_BLOCKS)
+        ground.register()
+        await watch.settle(ground)
+        assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
 
 
 async def refuse_blocks(call: dict[str, Any]) -> Answer:
@@ -137,12 +145,10 @@ async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(
     ground: Ground, act: Callable[[dict[str, Any]], Awaitable[Answer]]
 ) -> None:
     ground.register(3)
-    async with middleman(ground.url) as between:
-        between.act = act
-        async with watching(ground.config(between.url, ground.url)) as watch:
-            await watch.expect(ChainUp)
-            await watch.settle(ground)
-            assert watch.rpc.current == name_of(ground.url) and watch.fold() == ground.logs()
+    async with watching_through(ground, act, ground.url) as (_, watch):
+        await watch.expect(ChainUp)
+        await watch.settle(ground)
+        assert watch.rpc.current == name_of(ground.url) and watch.fold() == ground.logs()
 
 
 def spoil(ground: Ground, method: str, change: Callable[[Any], Any], tag: str = "") -> Callable[..., Awaitable[Answer]]:
@@ -169,21 +175,17 @@ OTHER = "0x" + 64 * "d"
 async def test_an_endpoint_that_gives_entries_unasked_is_left_for_another(ground: Ground, odd: str, mined: int) -> None:
     ground.register(3)
     ground.mine(max(mined, 1))
-    async with middleman(ground.url) as between:
-        between.act = spoil(ground, "eth_getLogs", UNASKED[odd])
-        async with watching(ground.config(between.url, ground.url)) as watch:
-            await watch.expect(ChainUp)
-            await watch.settle(ground)
-            assert watch.rpc.current == name_of(ground.url)
+    async with watching_through(ground, spoil(ground, "eth_getLogs", UNASKED[odd]), ground.url) as (_, watch):
+        await watch.expect(ChainUp)
+        await watch.settle(ground)
+        assert watch.rpc.current == name_of(ground.url)
 
 
 async def test_an_entry_that_is_given_twice_is_one(ground: Ground) -> None:
     ground.register(3)
-    async with middleman(ground.url) as between:
-        between.act = spoil(ground, "eth_getLogs", lambda found: [*found, *found])
-        async with watching(ground.config(between.url)) as watch:
-            await watch.settle(ground)
-            assert sum(len(block.logs) for block in watch.seen(ChainBlock)) == sum(map(len, ground.logs().values()))
+    async with watching_through(ground, spoil(ground, "eth_getLogs", lambda found: [*found, *found])) as (_, watch):
+        await watch.settle(ground)
+        assert sum(len(block.logs) for block in watch.seen(ChainBlock)) == sum(map(len, ground.logs().values()))
 
 
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
@@ -240,8 +242,7 @@ async def test_a_restart_goes_on_where_the_log_ends(ground: Ground) -> None:
 
 @pytest.mark.parametrize("blocks", [0, 5, 200])
 async def test_a_reorganisation_during_a_stop_is_found(ground: Ground, blocks: int) -> None:
-    for number in range(5):
-        ground.swarm.register(ground.swarm.alice, f"peer {number}")
+    ground.register(5)
     async with watching(ground.config()) as first:
         await first.settle(ground)
     ground.say("anvil_reorg", 3, [])
@@ -388,10 +389,8 @@ async def test_ranges_are_halved_until_the_endpoint_takes_them(ground: Ground, m
         lengths.append(int(asked["toBlock"], 16) - int(asked["fromBlock"], 16) + 1)
         return error(call, -32005, f"query exceeds max range of {most} blocks") if lengths[-1] > most else None
 
-    async with middleman(ground.url) as between:
-        between.act = refuse
-        async with watching(ground.config(between.url)) as watch:
-            await watch.settle(ground)
+    async with watching_through(ground, refuse) as (_, watch):
+        await watch.settle(ground)
     assert max(lengths) == 50 and lengths.count(50) == 1
     assert any(later > earlier for earlier, later in pairwise(lengths)), "it never tried a longer range again"
 
@@ -448,11 +447,9 @@ async def test_a_chain_without_tags_is_confirmed_by_depth(ground: Ground, caplog
     async def refuse(call: dict[str, Any]) -> Answer:
         return error(call, -32602, "unknown tag") if call["params"][:1] == ["safe"] else None
 
-    async with middleman(ground.url) as between:
-        between.act = refuse
-        async with watching(ground.config(between.url, finality="safe", depth=1)) as watch:
-            await watch.settle(ground)
-            assert await watch.watcher.confirmed_number() == ground.height() - 1
+    async with watching_through(ground, refuse, finality="safe", depth=1) as (_, watch):
+        await watch.settle(ground)
+        assert await watch.watcher.confirmed_number() == ground.height() - 1
     assert len([record for record in caplog.records if "no safe blocks" in record.message]) == 1
 
 
@@ -588,16 +585,6 @@ def said(watch: Watch, kind: type[AnyChainLog]) -> list[Any]:
     return [entry for entries in watch.fold().values() for entry in entries if isinstance(entry, kind)]
 
 
-async def at_the_head(watch: Watch, ground: Ground) -> None:
-    await watch.until(
-        lambda: (
-            watch.watcher._branch is not None
-            and watch.watcher._up
-            and watch.watcher.branch.tip.hash == ground.hash_of(ground.height())
-        )
-    )
-
-
 async def test_an_endpoint_that_heeds_no_topics_tells_a_node_no_more(ground: Ground) -> None:
     members(ground)
 
@@ -606,11 +593,9 @@ async def test_an_endpoint_that_heeds_no_topics_tells_a_node_no_more(ground: Gro
             return None
         return result(call, ground.say("eth_getLogs", call["params"][0] | {"topics": []}))
 
-    async with middleman(ground.url) as between:
-        between.act = tell_all
-        async with watching(ground.config(between.url, shards=16), account=ground.swarm.alice) as watch:
-            await at_the_head(watch, ground)
-            assert await _read_peers(watch.coordinator.blocks, 0, ground.height()) == (2, ())
+    async with watching_through(ground, tell_all, shards=16, account=ground.swarm.alice) as (_, watch):
+        await watch.reach(ground)
+        assert await _read_peers(watch.coordinator.blocks, 0, ground.height()) == (2, ())
     assert [entry.peer for entry in said(watch, RegistrationLog)] == ["me", "you"]
     assert [entry.peer for kind in (RewardLog, VoteLog) for entry in said(watch, kind)] == ["me", "me"]
 
@@ -622,10 +607,10 @@ async def test_of_rewards_and_votes_a_node_reads_its_own(ground: Ground, blocks_
     config = ground.config(shards=16)
     async with watching(config, account=ground.swarm.alice) as watch:
         await watch.expect(SubmissionsCounted, round=0, stage=0, count=2)
-        await at_the_head(watch, ground)
+        await watch.reach(ground)
         ground.swarm.move_on()
         await watch.expect(SubmissionsCounted, round=1, stage=0, count=0)
-        await at_the_head(watch, ground)
+        await watch.reach(ground)
     assert [entry.peer for entry in said(watch, RegistrationLog)] == ["me", "you"]
     assert [entry.peer for entry in said(watch, RewardLog)] == ["me"]
     assert [entry.peer for entry in said(watch, VoteLog)] == ["me"]
@@ -635,7 +620,7 @@ async def test_of_rewards_and_votes_a_node_reads_its_own(ground: Ground, blocks_
 async def test_entries_come_in_the_chains_order_whatever_filter_they_passed(ground: Ground) -> None:
     members(ground)
     async with watching(ground.config(shards=16), account=ground.swarm.bob) as watch:
-        await at_the_head(watch, ground)
+        await watch.reach(ground)
         mine = [entry for entry in (e for es in ground.logs().values() for e in es) if _is_read(entry, "you")]
         assert [entry for entries in watch.fold().values() for entry in entries] == mine
 
@@ -658,7 +643,7 @@ async def test_a_count_is_told_when_it_changes_and_again_after_blocks_were_repla
     async with watching(ground.config(shards=16), account=ground.swarm.alice) as watch:
         await watch.expect(SubmissionsCounted, count=1)
         ground.mine(3)
-        await at_the_head(watch, ground)
+        await watch.reach(ground)
         assert len(watch.seen(SubmissionsCounted)) == 1, "nothing has changed"
         ground.say("anvil_reorg", 2, [])
         reorged = await watch.expect(ChainReorged)
@@ -675,10 +660,8 @@ async def test_a_contract_that_counts_nothing_is_followed(ground: Ground) -> Non
         return error(call, 3, "execution reverted")
 
     ground.swarm.register(ground.swarm.alice, "me")
-    async with middleman(ground.url) as between:
-        between.act = act
-        async with watching(ground.config(between.url, shards=16), account=ground.swarm.alice) as watch:
-            await at_the_head(watch, ground)
+    async with watching_through(ground, act, shards=16, account=ground.swarm.alice) as (_, watch):
+        await watch.reach(ground)
     assert refused and not watch.seen(SubmissionsCounted)
 
 
@@ -700,14 +683,12 @@ async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
 ) -> None:
     monkeypatch.setattr(watcher, "RETRY_S", 0.05)
     ground.admit_only("me")
-    async with middleman(ground.url) as between:
-        between.act = forgetting("membershipOpen()")
-        async with watching(ground.config(between.url, depth=0)) as watch:
-            await watch.settle(ground)
-            await watch.until(lambda: between.calls["eth_call"] > 20 or bool(watch.seen(MembershipRead)))
-            assert watch.seen(MembershipRead) == []
-            between.act = between._pass_on
-            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
+    async with watching_through(ground, forgetting("membershipOpen()"), depth=0) as (between, watch):
+        await watch.settle(ground)
+        await watch.until(lambda: between.calls["eth_call"] > 20 or bool(watch.seen(MembershipRead)))
+        assert watch.seen(MembershipRead) == []
+        between.act = between._pass_on
+        assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
 
 
 async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(ground: Ground) -> None:
@@ -719,10 +700,8 @@ async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(grou
         found = list(ground.say("eth_getLogs", *call["params"]))
         return result(call, [*found, *(each | {"topics": [], "logIndex": "0xff"} for each in map(dict, found[:1]))])
 
-    async with middleman(ground.url) as between:
-        between.act = add
-        async with watching(ground.config(between.url, depth=0)) as watch:
-            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
+    async with watching_through(ground, add, depth=0) as (_, watch):
+        assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
 
 
 async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -743,30 +722,26 @@ async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytes
 
 
 async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_does(ground: Ground) -> None:
-    async with middleman(ground.url) as between:
-        between.act = forgetting("extensionsVersion()")
-        async with watching(ground.config(between.url)) as watch:
-            await watch.watcher.look_for_extensions()  # before anything was told
-            assert (await watch.expect(ChainUp)).extensions == 0
-            await watch.watcher.look_for_extensions()
-            await watch.settle(ground)
-            assert len(watch.seen(ChainUp)) == 1, "it still seems to have none"
-            between.act = between._pass_on
-            await watch.watcher.look_for_extensions()
-            assert (await watch.expect(ChainUp, since=len(watch.events))).extensions == 1
-            await watch.watcher.look_for_extensions()
-            await watch.settle(ground)
-            assert len(watch.seen(ChainUp)) == 2
+    async with watching_through(ground, forgetting("extensionsVersion()")) as (between, watch):
+        await watch.watcher.look_for_extensions()  # before anything was told
+        assert (await watch.expect(ChainUp)).extensions == 0
+        await watch.watcher.look_for_extensions()
+        await watch.settle(ground)
+        assert len(watch.seen(ChainUp)) == 1, "it still seems to have none"
+        between.act = between._pass_on
+        await watch.watcher.look_for_extensions()
+        assert (await watch.expect(ChainUp, since=len(watch.events))).extensions == 1
+        await watch.watcher.look_for_extensions()
+        await watch.settle(ground)
+        assert len(watch.seen(ChainUp)) == 2
 
 
 async def test_the_allow_list_of_a_contract_that_seemed_to_have_none_is_read_after_all(ground: Ground) -> None:
     """Its changes were due while an endpoint knew nothing of them; nobody would be kept out of a closed swarm."""
     ground.admit_only("me")
-    async with middleman(ground.url) as between:
-        between.act = forgetting("extensionsVersion()")
-        async with watching(ground.config(between.url, depth=0)) as watch:
-            assert (await watch.expect(ChainUp)).extensions == 0
-            await watch.until(lambda: not watch.watcher.membership._changes)
-            between.act = between._pass_on
-            await watch.watcher.look_for_extensions()
-            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
+    async with watching_through(ground, forgetting("extensionsVersion()"), depth=0) as (between, watch):
+        assert (await watch.expect(ChainUp)).extensions == 0
+        await watch.until(lambda: not watch.watcher.membership._changes)
+        between.act = between._pass_on
+        await watch.watcher.look_for_extensions()
+        assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))

@@ -24,8 +24,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Starter]:
     """Starts workers and cleans up after them."""
     drivers: list[ChainDriver] = []
 
-    async def started(chain: ChainConfig | None, watch: bool = True, **more: Any) -> ChainDriver:
-        driver = ChainDriver(tmp_path / f"node-{len(drivers)}", chain, **more)
+    async def started(chain: ChainConfig | None, watch: bool = True) -> ChainDriver:
+        driver = ChainDriver(tmp_path / f"node-{len(drivers)}", chain)
         drivers.append(await driver.start())
         if watch:
             await driver.do(WatchChain("watch"))
@@ -42,12 +42,12 @@ async def test_a_worker_follows_the_chain_and_stops_when_told(ground: Ground, st
     up = await worker.expect(ChainUp)
     assert (up.registered_to, up.account, up.contract) == (ground.swarm.alice, "", ground.contract)
     ground.swarm.move_on()
-    await worker.expect(ChainBlock, since=worker.events.index(up))
+    await worker.expect(ChainBlock, since=worker.place_of(up))
     ground.say("anvil_reorg", 1, [])
     await worker.expect(ChainReorged, depth=1)
     await worker.ping()
     await worker.do(WatchChain("watch again"))
-    await worker.expect(ChainUp, since=worker.events.index(worker.seen(ChainUp)[-1]) + 1)
+    await worker.expect(ChainUp, since=worker.place_of(worker.seen(ChainUp)[-1]) + 1)
     assert await worker.stop() == 0 and worker.pongs == 1
     assert worker.faults == [] and b"Traceback" not in worker.errors and b"Unclosed" not in worker.errors
     told = worker.progress[-1]

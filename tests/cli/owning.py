@@ -1,6 +1,11 @@
 """What tests of one's own swarm stand on: a chain, accounts with coins, and the command line in this process."""
 
 import json
+import os
+import pty
+import select
+import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,3 +85,40 @@ class OwnChain:
 def files(directory: Path) -> dict[str, bytes]:
     """The contents of a directory's files by name."""
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
+
+
+class Terminal:
+    """A person at a terminal of their own."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            command = [sys.executable, "-m", "swarmd", *map(str, arguments)]
+            os.execve(sys.executable, command, os.environ | {"TERM": "dumb", "COLUMNS": "80"})
+        self.seen = ""
+        self._read_to = 0
+
+    def answer(self, question: str, answer: str) -> None:
+        """Wait for a question, then type."""
+        until = time.monotonic() + 120.0
+        while question not in self.seen[self._read_to :]:
+            assert time.monotonic() < until and self._read(), f"{question!r} was not asked:\n{self.seen}"
+        self._read_to = len(self.seen)
+        os.write(self.descriptor, f"{answer}\n".encode("utf-8", "surrogateescape"))
+
+    def _read(self) -> bool:
+        if not select.select([self.descriptor], [], [], 1.0)[0]:
+            return True
+        try:
+            chunk = os.read(self.descriptor, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self.seen += chunk.decode("utf-8", "replace")
+        return bool(chunk)
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read():
+            continue
+        os.close(self.descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,8 +1,6 @@
 """`swarmd account`: as a person and as a script use it."""
 
 import io
-import os
-import pty
 import stat
 import subprocess
 import sys
@@ -14,6 +12,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
 from tests.anvil import running_anvil
+from tests.cli.owning import Terminal
 
 KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"  # anvil's first account
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -31,24 +30,6 @@ def run(*args: object, given: str = "") -> subprocess.CompletedProcess[str]:
     assert KEY not in done.stdout + done.stderr
     assert PASSPHRASE not in done.stdout + done.stderr
     return done
-
-
-def at_terminal(*args: object, answers: dict[str, str]) -> tuple[int, str]:
-    """Run at a terminal; each prompt is answered. Gives the exit code and all that was shown."""
-    terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "swarmd", "account", *map(str, args)]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-    os.close(theirs)
-    shown = b""
-    waiting = dict(answers)
-    try:
-        while piece := os.read(terminal, 4096):
-            shown += piece
-            for prompt in [each for each in waiting if each.encode() in shown]:
-                os.write(terminal, (waiting.pop(prompt) + "\n").encode("utf-8", "surrogateescape"))
-    except OSError:  # the other end is closed: the process has ended
-        os.close(terminal)
-    return process.wait(60), shown.decode()
 
 
 def secret(path: Path, content: str = PASSPHRASE + "\n") -> Path:
@@ -106,11 +87,12 @@ def test_import_refuses_what_is_no_key_before_it_makes_a_passphrase(tmp_path: Pa
 
 
 def test_prompts_are_not_echoed(tmp_path: Path) -> None:
-    answers = {"Private key: ": KEY, "new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE}
-    code, shown = at_terminal("import", tmp_path / "a.json", answers=answers)
-    assert code == 0
-    assert ADDRESS in shown and "\nPassphrase of the new keystore: " in shown
-    assert KEY not in shown and PASSPHRASE not in shown
+    terminal = Terminal("account", "import", tmp_path / "a.json")
+    terminal.answer("Private key: ", KEY)
+    terminal.answer("\nPassphrase of the new keystore: ", PASSPHRASE)
+    terminal.answer("Once more: ", PASSPHRASE)
+    assert terminal.end() == 0 and ADDRESS in terminal.seen
+    assert KEY not in terminal.seen and PASSPHRASE not in terminal.seen
 
 
 def test_show_asks_a_node_for_the_balance(tmp_path: Path) -> None:
@@ -142,9 +124,11 @@ def test_a_key_given_as_an_argument_is_not_repeated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["Private key: ", "new keystore: "])
 def test_what_is_typed_and_no_text_is_refused_and_not_shown(tmp_path: Path, prompt: str) -> None:
-    answers = {"Private key: ": KEY, "new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE}
-    answers[prompt] = "gr\udcfcn correct horse"  # in Latin-1
-    code, shown = at_terminal("import", tmp_path / "a.json", answers=answers)
-    assert code == ExitCode.BAD_DATA
+    terminal = Terminal("account", "import", tmp_path / "a.json")
+    if prompt != "Private key: ":
+        terminal.answer("Private key: ", KEY)
+    terminal.answer(prompt, "gr\udcfcn correct horse")  # in Latin-1
+    assert terminal.end() == ExitCode.BAD_DATA
+    shown = terminal.seen
     assert "what was typed is no text in" in shown and "Traceback" not in shown and "horse" not in shown
     assert not (tmp_path / "a.json").exists()

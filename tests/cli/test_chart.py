@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli import run_command
 from swarmd.cli.chart import chart_states, page, pick
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import NodeStarted, WorkerStarted
@@ -12,6 +11,7 @@ from swarmd.core.state import State, Submission
 from swarmd.core.values import Settings
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import EventLog
+from tests.cli.owning import Shell
 
 DRAWN = Path(__file__).resolve().parents[2] / "docs" / "charts"
 
@@ -37,27 +37,22 @@ def test_the_submission_whose_turn_it_is_is_marked() -> None:
     assert "submission" not in chart_states(State(submissions=(done,)))
 
 
-def test_a_log_marks_the_state(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["chart", "--state", str(node)]) == ExitCode.OK
-    listed = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
+def test_a_log_marks_the_state(node: Path, shell: Shell) -> None:
+    listed = {line.split()[0]: line.split()[-1] for line in shell.well("chart", "--state", node).splitlines()[1:]}
     standing = {"round": "joining", "link": "connecting", "trainer": "down"}
     assert listed == standing | {"coordinator": "-", "submission": "-"}
-    assert run_command(["chart", "round", "--state", str(node)]) == ExitCode.OK
-    marked = [line for line in capsys.readouterr().out.splitlines() if "▶" in line]
+    marked = [line for line in shell.well("chart", "round", "--state", node).splitlines() if "▶" in line]
     assert [line.split()[1] for line in marked] == ["joining"]
-    assert run_command(["chart", "round", "--mermaid", "--state", str(node)]) == ExitCode.OK
-    assert capsys.readouterr().out.endswith("  class joining s_active\n")
+    assert shell.well("chart", "round", "--mermaid", "--state", node).endswith("  class joining s_active\n")
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("dest: round.settling", "dest: round.setling"), ("source: starting", "source: startin")]
 )
-def test_a_chart_that_names_no_state_is_refused(
-    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chart_that_names_no_state_is_refused(old: str, new: str, tmp_path: Path, shell: Shell) -> None:
     for name in NAMES:
         text = (DRAWN.parents[1] / "statecharts" / f"{name}.yaml").read_text(encoding="utf-8")
         assert name != "round" or old in text
         (tmp_path / f"{name}.yaml").write_text(text.replace(old, new), encoding="utf-8")
-    assert run_command(["chart", "--charts", str(tmp_path)]) == ExitCode.BAD_CONFIG
-    assert capsys.readouterr().err.startswith("error: the chart 'round' is inconsistent")
+    told = shell.fails(ExitCode.BAD_CONFIG, "chart", "--charts", tmp_path)
+    assert told.startswith("error: the chart 'round' is inconsistent")

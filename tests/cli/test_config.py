@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.cli import run_command
 from swarmd.cli.config import DEFAULTS, render_config
 from swarmd.config import ChainConfig, Section, TrainingConfig, parse_config
 from swarmd.errors import ExitCode
 from swarmd.training.schedule import bound_peer
+from tests.cli.owning import Shell
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+HEAD = 'role = "coordinator"\n[swarm]\nid = "s"\n'
 SHIPPED = sorted(CONFIGS.rglob("*.toml"))
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 CHAIN = ChainConfig(rpc=(), chain_id=1, contract="")
@@ -60,20 +61,16 @@ def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_
         ('members = ["Qm"]', "dht.members: 'Qm' is no peer id"),
     ],
 )
-def test_an_address_that_is_none_is_named(
-    dht: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_that_is_none_is_named(dht: str, told: str, tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "node.toml"
-    file.write_text(f'role = "coordinator"\n[swarm]\nid = "s"\n[dht]\n{dht}\n')
-    assert run_command(["config", "check", str(file)]) == ExitCode.BAD_CONFIG
-    assert capsys.readouterr().err.startswith(f"error: {told}")
+    file.write_text(f"{HEAD}[dht]\n{dht}\n")
+    assert shell.fails(ExitCode.BAD_CONFIG, "config", "check", file).startswith(f"error: {told}")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_every_shipped_file_is_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shipped_file_is_valid(path: Path, shell: Shell) -> None:
     """Large models are for machines that have them, or a network."""
-    assert run_command(["config", "check", "--elsewhere", str(path)]) == ExitCode.OK
-    assert "valid" in capsys.readouterr().out
+    assert "valid" in shell.well("config", "check", "--elsewhere", path)
 
 
 def test_the_reference_names_every_key_with_its_default() -> None:
@@ -85,22 +82,17 @@ def test_the_reference_names_every_key_with_its_default() -> None:
     }
 
 
-def test_show_without_a_file_prints_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["config", "show"]) == ExitCode.OK
-    shown = capsys.readouterr().out
+def test_show_without_a_file_prints_the_defaults(shell: Shell) -> None:
+    shown = shell.well("config", "show")
     assert flat(tomllib.loads(shown)) == every_key(DEFAULTS)
     assert 'id = "example" # required' in shown
     assert "steps = 40 # default" in shown
 
 
-def test_show_tells_what_the_file_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_tells_what_the_file_set(tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "node.toml"
-    file.write_text(
-        'role = "coordinator"\n[swarm]\nid = "s"\ntasks = [{name = "chain_sum", config = {min_terms = 2}}]\n'
-        "[training]\nsteps = 7\n"
-    )
-    assert run_command(["config", "show", str(file)]) == ExitCode.OK
-    shown = capsys.readouterr().out
+    file.write_text(HEAD + 'tasks = [{name = "chain_sum", config = {min_terms = 2}}]\n[training]\nsteps = 7\n')
+    shown = shell.well("config", "show", file)
     assert "steps = 7 # node.toml" in shown
     assert "generations = 8 # default" in shown
     assert 'tasks = [{name = "chain_sum", config = {min_terms = 2}}] # node.toml' in shown
@@ -118,56 +110,25 @@ def test_what_show_prints_is_the_same_configuration(path: Path) -> None:
     [
         ("", ExitCode.BAD_CONFIG, "swarm"),
         ('rool = "follower"', ExitCode.BAD_CONFIG, "unknown key 'rool'\nfix: Did you mean role?"),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nstep = 1',
-            ExitCode.BAD_CONFIG,
-            "unknown key 'training.step'",
-        ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nsteps = "1"',
-            ExitCode.BAD_CONFIG,
-            "training.steps: Expected `int`",
-        ),
+        (HEAD + "[training]\nstep = 1", ExitCode.BAD_CONFIG, "unknown key 'training.step'"),
+        (HEAD + '[training]\nsteps = "1"', ExitCode.BAD_CONFIG, "training.steps: Expected `int`"),
         ("role = ", ExitCode.BAD_CONFIG, "is not valid TOML"),
+        (HEAD + '[web]\nlisten = "8800"', ExitCode.BAD_CONFIG, "web.listen '8800' is no HOST:PORT"),
+        (HEAD + '[web]\nlisten = "0.0.0.0:8800"', ExitCode.BAD_CONFIG, "would listen on 0.0.0.0"),
         (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[web]\nlisten = "8800"',
+            HEAD + '[notify]\nurls = ["hooks.org/x"]',
             ExitCode.BAD_CONFIG,
-            "web.listen '8800' is no HOST:PORT",
+            "notify.urls, entry 1 is not a URL that Apprise",
         ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[web]\nlisten = "0.0.0.0:8800"',
-            ExitCode.BAD_CONFIG,
-            "would listen on 0.0.0.0",
-        ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[notify]\nurls = ["hooks.example.org/x"]',
-            ExitCode.BAD_CONFIG,
-            "notify.urls, entry 1 is not a URL that Apprise knows",
-        ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[results.hub]\nrepo = "a b"',
-            ExitCode.BAD_CONFIG,
-            "results.hub.repo: 'a b' is no repository",
-        ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "embeded"',
-            ExitCode.NO_INPUT,
-            'Did you mean training.model = "embedded"?',
-        ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "Qwen/Qwen 3"',
-            ExitCode.NO_INPUT,
-            "neither a directory nor the id of a model",
-        ),
+        (HEAD + '[results.hub]\nrepo = "a b"', ExitCode.BAD_CONFIG, "results.hub.repo: 'a b' is no repository"),
+        (HEAD + '[training]\nmodel = "embeded"', ExitCode.NO_INPUT, 'Did you mean training.model = "embedded"?'),
+        (HEAD + '[training]\nmodel = "Qwen/Qwen 3"', ExitCode.NO_INPUT, "neither a directory nor the id of a model"),
     ],
 )
-def test_check_names_what_is_wrong(
-    text: str, code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_what_is_wrong(text: str, code: int, told: str, tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "node.toml"
     file.write_text(text)
-    assert run_command(["config", "check", str(file)]) == code
-    assert told in capsys.readouterr().err
+    assert told in shell.fails(code, "config", "check", file)
 
 
 @pytest.mark.parametrize(
@@ -179,30 +140,29 @@ def test_check_names_what_is_wrong(
     ],
 )
 def test_a_model_that_is_not_there_is_found(
-    model: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: str, told: str, tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ConnectionError
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", fail)
     file = tmp_path / "node.toml"
-    file.write_text(f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "{model}"\n')
-    assert run_command(["config", "check", str(file)]) == ExitCode.NO_INPUT
-    assert told in capsys.readouterr().err
+    file.write_text(f'{HEAD}[training]\nmodel = "{model}"\n')
+    assert told in shell.fails(ExitCode.NO_INPUT, "config", "check", file)
     there = ExitCode.OK if model == "someone/nothing" else ExitCode.NO_INPUT
-    assert run_command(["config", "check", "--elsewhere", str(file)]) == there
+    assert shell("config", "check", "--elsewhere", file).code == there
 
 
-def test_questions_that_the_kind_cannot_use_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_that_the_kind_cannot_use_are_found(tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
         'role = "coordinator"\ndata = "."\n[swarm]\nid = "s"\nkind = "file"\n[swarm.options]\ndata = "q.jsonl"\n'
     )
-    assert run_command(["config", "check", str(file)]) != ExitCode.OK
-    assert "q.jsonl" in capsys.readouterr().err
+    said = shell("config", "check", file)
+    assert said.code != ExitCode.OK and "q.jsonl" in said.err
     (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
-    assert run_command(["config", "check", str(file)]) != ExitCode.OK
-    assert "'prompt' is missing" in capsys.readouterr().err
-    assert run_command(["config", "check", "--elsewhere", str(file)]) == ExitCode.OK
+    said = shell("config", "check", file)
+    assert said.code != ExitCode.OK and "'prompt' is missing" in said.err
+    shell.well("config", "check", "--elsewhere", file)
     (tmp_path / "q.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
-    assert run_command(["config", "check", str(file)]) == ExitCode.OK
+    shell.well("config", "check", file)

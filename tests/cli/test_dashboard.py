@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from swarmd.cli import run_command
 from swarmd.core.events import tag_of
 from swarmd.errors import ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.http_server import Address
 from swarmd.uvicorn_server import bind
+from tests.cli.owning import Shell
 from tests.web.serving import COORDINATOR, FOLLOWER, copy_of, until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -108,6 +108,5 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
         (["--config", "none.toml"], "none.toml", ExitCode.NO_INPUT),
     ],
 )
-def test_what_cannot_be_served_is_named(tmp_path: Path, args: list[str], word: str, code: int, capsys: Any) -> None:
-    assert run_command(["dashboard", str(copy_of(FOLLOWER, tmp_path)), *args]) == code
-    assert word in capsys.readouterr().err
+def test_what_cannot_be_served_is_named(tmp_path: Path, args: list[str], word: str, code: int, shell: Shell) -> None:
+    assert word in shell.fails(code, "dashboard", str(copy_of(FOLLOWER, tmp_path)), *args)

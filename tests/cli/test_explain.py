@@ -65,8 +65,7 @@ def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, sai
 
 def log_with(directory: Path, *events: Event) -> Path:
     """A follower's log that holds these."""
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(3), *events)
     with EventLog.open(directory / "events", "me", "run") as store:
         store.append(1.7e9, node.recorded, b"d" * 16)

@@ -8,21 +8,20 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
 from swarmd.training.models.known import TABLE
+from tests.cli.owning import Shell
 
 
-def test_the_pool_is_listed_with_what_is_free(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["model", "fit", "--device", "cpu"]) == ExitCode.OK
-    out = capsys.readouterr().out
+def test_the_pool_is_listed_with_what_is_free(shell: Shell) -> None:
+    out = shell.well("model", "fit", "--device", "cpu")
     assert out.startswith("cpu: ") and "GiB free" in out
     assert all(row.name in out for row in TABLE if row.kind == "general")
 
 
-def test_one_model_is_told_with_its_terms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_model_is_told_with_its_terms(tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "node.toml"
     file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nbeta = 0.1\npool = ["coder"]\n')
     command = ["model", "fit", "--device", "cpu", "--model", "embedded", "--config", str(file), "--json"]
-    assert run_command(command) == ExitCode.OK
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(shell.well(*command))
     (model,) = told["models"]
     assert model["parameters"] == 533_248 and model["fits"] and model["need_bytes"] < told["free_bytes"]
     assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
@@ -46,7 +45,7 @@ def test_a_card_that_is_not_here_is_reckoned_with(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("name", ["x", "./nowhere"])
 def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell
 ) -> None:
     assert run_command(["model", "fit", "--model", name]) in (ExitCode.BAD_CONFIG, ExitCode.NO_INPUT)
     told = capsys.readouterr().err
@@ -54,5 +53,4 @@ def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
     assert "a directory with a model" in told and "user/model-7B" in told
     file = tmp_path / "node.toml"
     file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\npool = ["x"]\n')
-    assert run_command(["model", "fit", "--config", str(file)]) == ExitCode.BAD_CONFIG
-    assert "training.pool" in capsys.readouterr().err
+    assert "training.pool" in shell.fails(ExitCode.BAD_CONFIG, "model", "fit", "--config", file)

@@ -1,23 +1,19 @@
 """`swarmd identity`: what it writes, what it refuses, and what it warns of."""
 
-import errno
 import hashlib
 import json
 import os
-import pty
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from swarmd import animals
-from swarmd.cli import run_command
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
+from tests.cli.owning import Said, Shell, Terminal
 from tests.dht.making import rsa_file
 from tests.eventlog.making import follower_story, write_story
 
@@ -27,7 +23,7 @@ SECRET = "correct horse battery"
 class Home:
     """A directory with a node's data directory and a passphrase in a file."""
 
-    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, root: Path, shell: Shell) -> None:
         self.data = root / "data"
         self.data.mkdir()
         self.key = self.data / "identity.key"
@@ -36,16 +32,14 @@ class Home:
         self.passphrase = root / "passphrase"
         self.passphrase.write_text(SECRET + "\n")
         self.passphrase.chmod(0o600)
-        self._capsys = capsys
+        self._shell = shell
 
-    def run(self, *args: object) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr) of `swarmd identity ...`."""
-        code = run_command(["identity", *map(str, args)])
-        said = self._capsys.readouterr()
+    def run(self, *args: object) -> Said:
+        said = self._shell("identity", *args)
         assert SECRET not in said.out + said.err
-        return code, said.out, said.err
+        return said
 
-    def with_passphrase(self, *args: object) -> tuple[int, str, str]:
+    def with_passphrase(self, *args: object) -> Said:
         return self.run(*args, "--passphrase-file", self.passphrase)
 
     def write_log(self, data: Path, rounds: int, peer: str = "") -> None:
@@ -54,8 +48,8 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
-    return Home(tmp_path, capsys)
+def home(tmp_path: Path, shell: Shell) -> Home:
+    return Home(tmp_path, shell)
 
 
 def test_a_backup_comes_back_on_a_new_host(home: Home, tmp_path: Path) -> None:
@@ -227,30 +221,22 @@ def test_a_passphrase_file_is_private(home: Home, tmp_path: Path) -> None:
     assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path)[0] == ExitCode.NO_PERMISSION
 
 
-def at_terminal(args: Sequence[object], answers: Sequence[str]) -> tuple[int, str]:
+def at_terminal(*args: object, answers: dict[str, str]) -> tuple[int, str]:
     """(exit status, all that the terminal showed) of `swarmd identity ...`, each question answered in turn."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "swarmd", "identity", *map(str, args)])
-    shown = b""
-    waiting = list(answers)
-    try:
-        while chunk := os.read(terminal, 4096):
-            shown += chunk
-            if waiting and shown.endswith(b": "):
-                os.write(terminal, waiting.pop(0).encode() + b"\n")
-    except OSError as error:
-        assert error.errno == errno.EIO  # the other end is closed
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+    terminal = Terminal("identity", *args)
+    for question, answer in answers.items():
+        terminal.answer(question, answer)
+    return terminal.end(), terminal.seen
 
 
 def test_a_terminal_asks_twice_and_shows_nothing(home: Home, tmp_path: Path) -> None:
-    status, shown = at_terminal(["backup", home.key, home.backup], [SECRET, SECRET])
-    assert status == 0 and SECRET not in shown and "\nPassphrase of the new backup: " in shown
-    assert "Once more: " in shown
-    status, shown = at_terminal(["restore", home.backup, tmp_path / "identity.key"], [SECRET])
+    new, again = "\nPassphrase of the new backup: ", "Once more: "
+    status, shown = at_terminal("backup", home.key, home.backup, answers={new: SECRET, again: SECRET})
+    assert status == 0 and SECRET not in shown
+    opened = {"Passphrase of the backup: ": SECRET}
+    status, shown = at_terminal("restore", home.backup, tmp_path / "identity.key", answers=opened)
     assert status == 0 and SECRET not in shown and home.peer in shown
     assert shown.startswith("Passphrase of the backup: ")
-    status, shown = at_terminal(["backup", home.key, tmp_path / "second"], [SECRET, "something else"])
+    two = {new: SECRET, again: "something else"}
+    status, shown = at_terminal("backup", home.key, tmp_path / "second", answers=two)
     assert status == ExitCode.NO_PERMISSION and "differ" in shown and not (tmp_path / "second").exists()

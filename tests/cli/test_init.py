@@ -1,12 +1,8 @@
 """`swarmd init` at a terminal and without one: every question is a flag and a variable, nothing is overwritten."""
 
 import os
-import pty
 import re
-import select
 import stat
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +14,7 @@ from swarmd.cli.new import stage_seconds_of
 from swarmd.config import load_config, parse_config
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
-from tests.cli.owning import Shell, files
+from tests.cli.owning import Shell, Terminal, files
 
 TOKEN = "hf_canarycanarycanary"
 GIB = 2**30
@@ -158,43 +154,6 @@ def test_the_node_is_examined_at_the_end(shell: Shell) -> None:
 # --- at a terminal ---
 
 
-class Terminal:
-    """A person at a terminal of their own."""
-
-    def __init__(self, *arguments: object) -> None:
-        self.pid, self.descriptor = pty.fork()
-        if self.pid == 0:
-            command = [sys.executable, "-m", "swarmd", *map(str, arguments)]
-            os.execve(sys.executable, command, os.environ | {"TERM": "dumb"})
-        self.seen = ""
-        self._read_to = 0
-
-    def answer(self, question: str, answer: str) -> None:
-        """Wait for a question, then type."""
-        until = time.monotonic() + 120.0
-        while question not in self.seen[self._read_to :]:
-            assert time.monotonic() < until and self._read(), f"{question!r} was not asked:\n{self.seen}"
-        self._read_to = len(self.seen)
-        os.write(self.descriptor, f"{answer}\n".encode())
-
-    def _read(self) -> bool:
-        if not select.select([self.descriptor], [], [], 1.0)[0]:
-            return True
-        try:
-            chunk = os.read(self.descriptor, 65536)
-        except OSError:  # the other end is closed
-            return False
-        self.seen += chunk.decode("utf-8", "replace")
-        return bool(chunk)
-
-    def end(self) -> int:
-        """Read to the end; the exit code."""
-        while self._read():
-            continue
-        os.close(self.descriptor)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
 def test_a_person_is_asked_and_the_token_is_not_shown(shell: Shell) -> None:
     root = shell.root / "asked"
     terminal = Terminal("init", "--model", "embedded", "--no-examine")
@@ -280,7 +239,7 @@ def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.Monke
     assert (config.training.model, config.training.prompt_tokens) == ("Gensyn/Qwen2.5-0.5B-Instruct", 3072)
     assert shell.manifest("node").recipe.model == config.training.model
     assert config.coordinator.stage_s > 300
-    assert run_command(["config", "check", "--elsewhere", str(shell.root / "node" / "config.toml")]) == 0
+    shell.well("config", "check", "--elsewhere", shell.root / "node" / "config.toml")
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "coordinator"

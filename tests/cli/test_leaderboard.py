@@ -1,12 +1,8 @@
 """`swarmd leaderboard` adds the standings up again and tells when they are not what the reports or the contract say."""
 
 import json
-import os
-import pty
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,13 +28,12 @@ from swarmd.core.values import BlockRef, ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.wire.records import ReportRecord, sign
 from swarmd.errors import ExitCode
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import plan
 from tests.anvil import running_anvil
+from tests.cli.owning import Shell, Terminal
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 from tests.core.story import coordinator_settings, settings
-from tests.eventlog.making import write_groups
+from tests.eventlog.making import write_groups, write_planned
 
 DIGEST = "a" * 64
 
@@ -57,19 +52,14 @@ def write_log(directory: Path, claimed: tuple[float, ...]) -> Path:
         signed = sign(identity, ReportRecord("test", round, 0, 0.5, DIGEST, 10, 1), 1e10).encode()
         events.append(RoundPublished(f"announce/{round}/0/{round + 1}", round, 0))
         events.append(ReportSeen(member, round, 0, reward, DIGEST, signed))
-    state, data = State(), directory / "data"
-    with EventLog.open(data / "events", "me", "run") as log:
-        for at, event in enumerate(events):
-            planned = plan(state, log.next_seq, float(at), [event])
-            log.append(float(at), planned.events, digest_commands(planned.commands))
-            state = planned.state
-    return data
+    with EventLog.open(directory / "data" / "events", "me", "run") as log:
+        write_planned(log, events, State())
+    return directory / "data"
 
 
-def test_standings_that_the_reports_add_up_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standings_that_the_reports_add_up_to(tmp_path: Path, shell: Shell) -> None:
     data = write_log(tmp_path, (0.5, 0.5, 0.5))
-    assert run_command(["leaderboard", str(data)]) == ExitCode.OK
-    shown = capsys.readouterr().out
+    shown = shell.well("leaderboard", data)
     assert "leaderboard after round 2" in shown
     assert "1.500" in shown
     assert "3 signed reports of 3 rounds add up to these standings" in shown
@@ -84,25 +74,17 @@ def test_standings_that_nobody_signed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "is given 10 in 2 rounds, the reports add up to 1 in 2" in problem
 
 
-def test_a_log_without_a_closed_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_without_a_closed_round(tmp_path: Path, shell: Shell) -> None:
     data = write_log(tmp_path, ())
-    assert run_command(["leaderboard", str(data)]) == ExitCode.NO_INPUT
-    assert "Ask again when the first is over" in capsys.readouterr().err
+    assert "Ask again when the first is over" in shell.fails(ExitCode.NO_INPUT, "leaderboard", data)
 
 
 def test_a_narrow_terminal_has_lines_that_fit_and_nothing_is_cut(tmp_path: Path) -> None:
     """In a real terminal of 80 columns."""
     data = write_log(tmp_path, (0.5,))
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.update(COLUMNS="80", TERM="dumb")
-        os.execv(sys.executable, [sys.executable, "-m", "swarmd", "leaderboard", str(data)])
-    shown = b""
-    with suppress(OSError):  # the terminal is gone with the process
-        while chunk := os.read(terminal, 65536):
-            shown += chunk
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    lines = shown.decode().splitlines()
+    terminal = Terminal("leaderboard", data)
+    assert terminal.end() == 0
+    lines = terminal.seen.splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(bool(re.search(r"\b12D3KooW\w{44}\b", line)) for line in lines) == 1
 
@@ -145,10 +127,9 @@ def write_story(directory: Path) -> Path:
     return directory / "data"
 
 
-def test_a_node_of_a_chain_counts_what_its_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_of_a_chain_counts_what_its_log_says(tmp_path: Path, shell: Shell) -> None:
     data = write_story(tmp_path)
-    assert run_command(["leaderboard", str(data), "--json"]) == ExitCode.OK
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(shell.well("leaderboard", data, "--json"))
     assert (told["contract"], told["chain_id"], told["block"], told["confirmed_block"]) == (CONTRACT, 31337, 9, 7)
     rows = [
         (r["place"], r["peer"], r["account"], r["reward"], r["rounds"], r["wins"], r["votes"])
@@ -162,36 +143,31 @@ def test_a_node_of_a_chain_counts_what_its_log_says(tmp_path: Path, capsys: pyte
     assert told["notes"] == told["problems"] == []
 
 
-def test_what_is_not_confirmed_yet_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_confirmed_yet_is_told_apart(tmp_path: Path, shell: Shell) -> None:
     data = write_story(tmp_path)
-    assert run_command(["leaderboard", str(data), "--depth", "3", "--json"]) == ExitCode.OK
-    odd = json.loads(capsys.readouterr().out)["standings"][1]
+    odd = json.loads(shell.well("leaderboard", data, "--depth", "3", "--json"))["standings"][1]
     assert (odd["reward"], odd["confirmed"]["reward"], odd["confirmed"]["votes"]) == ("12", "7", 0)
-    assert run_command(["leaderboard", str(data), "--depth", "3"]) == ExitCode.OK
-    assert "unconfirmed" in capsys.readouterr().out
-    assert run_command(["leaderboard", str(data)]) == ExitCode.OK
-    assert "unconfirmed" not in capsys.readouterr().out
+    assert "unconfirmed" in shell.well("leaderboard", data, "--depth", "3")
+    assert "unconfirmed" not in shell.well("leaderboard", data)
 
 
 def test_odd_peer_ids_are_shown_whole_and_harmless(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert run_command(["leaderboard", str(write_story(tmp_path))]) == ExitCode.OK
-    shown = capsys.readouterr().out
+    shown = shell.well("leaderboard", write_story(tmp_path))
     assert "\x1b[2J" not in shown and "\\x1b[2Jodd[red]" in shown
     assert PEER in shown and str(2**200) in shown and "…" not in shown
 
 
-def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, shell: Shell) -> None:
     groups = [[event] for event in STORY[:2]] + [[MemberSeen("x" * 2000)]] * 40 + [[event] for event in STORY[2:]]
     write_groups(tmp_path / "events", groups, segment_bytes=4096)
     segments = sorted((tmp_path / "events").glob("*.seg"))
     assert len(segments) > 5
     for path in segments[:4]:
         path.unlink()
-    assert run_command(["leaderboard", str(tmp_path)]) == ExitCode.OK
-    shown = capsys.readouterr().out
+    shown = shell.well("leaderboard", tmp_path)
     assert "counted from block 6 on" in shown
     assert f"swarmd leaderboard --rpc URL --contract {CONTRACT}" in shown
 
@@ -206,13 +182,10 @@ def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, capsys: pytest.Ca
         (["DIR", "--sort", "beauty"], "Choose one of reward, wins, votes, rounds"),
     ],
 )
-def test_a_command_that_makes_no_sense(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
-) -> None:
+def test_a_command_that_makes_no_sense(tmp_path: Path, shell: Shell, arguments: list[str], words: str) -> None:
     data = str(write_story(tmp_path))
     told = [data if argument == "DIR" else argument for argument in arguments]
-    assert run_command(["leaderboard", *told]) == ExitCode.BAD_CONFIG
-    assert words in capsys.readouterr().err
+    assert words in shell.fails(ExitCode.BAD_CONFIG, "leaderboard", *told)
 
 
 @pytest.fixture(scope="module")
@@ -231,14 +204,12 @@ def swarm(url: str) -> Swarm:
     return played
 
 
-def test_the_chain_is_read_and_compared(url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chain_is_read_and_compared(url: str, swarm: Swarm, shell: Shell) -> None:
     asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--depth", "0"]
-    assert run_command([*asked, "--json"]) == ExitCode.OK
-    (row,) = json.loads(capsys.readouterr().out)["standings"]
+    (row,) = json.loads(shell.well(*asked, "--json"))["standings"]
     confirmed = {"peer": PEER, "account": swarm.alice, "reward": "412", "rounds": 1, "stages": 1, "wins": 1, "votes": 1}
     assert row == {"place": 1, **confirmed, "confirmed": confirmed}
-    assert run_command(asked) == ExitCode.OK
-    shown = capsys.readouterr().out
+    shown = shell.well(*asked)
     assert PEER in shown and swarm.alice in shown and "the contract's own sums say the same" in shown
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.errors import ExitCode
 from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.segment import list_segments
-from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups
+from tests.cli.owning import Shell
+from tests.eventlog.making import NODE, flip, follower_story, members, open_log, write_groups
 
 
 @pytest.fixture
@@ -23,25 +23,20 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lines_of(capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
-    assert run_command(args) == ExitCode.OK
-    return capsys.readouterr().out.splitlines()
-
-
 def seqs_of(lines: list[str]) -> list[int]:
     return [json.loads(line)["seq"] for line in lines]
 
 
-def test_cat_prints_json_lines(data: Path, capsys) -> None:
+def test_cat_prints_json_lines(data: Path, shell: Shell) -> None:
     for place in (data, data / "events"):
-        lines = lines_of(capsys, "log", "cat", str(place))
+        lines = shell.well("log", "cat", place).splitlines()
         assert seqs_of(lines) == list(range(40))
     assert json.loads(lines[3]) == {"seq": 3, "at": 3.0, "type": "member_seen", "peer": "peer3", "name": "xxx"}
 
 
 @pytest.mark.parametrize(("count", "first"), [("3", 37), ("0", 40), ("99", 0)])
-def test_tail_prints_the_last_events(data: Path, capsys, count: str, first: int) -> None:
-    assert seqs_of(lines_of(capsys, "log", "tail", str(data), "-n", count)) == list(range(first, 40))
+def test_tail_prints_the_last_events(data: Path, shell: Shell, count: str, first: int) -> None:
+    assert seqs_of(shell.well("log", "tail", data, "-n", count).splitlines()) == list(range(first, 40))
 
 
 def test_tail_follows_a_running_daemon(data: Path) -> None:
@@ -64,35 +59,32 @@ def test_tail_follows_a_running_daemon(data: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_verify_says_what_it_checked(data: Path, capsys) -> None:
-    (line,) = lines_of(capsys, "log", "verify", str(data))
+def test_verify_says_what_it_checked(data: Path, shell: Shell) -> None:
+    (line,) = shell.well("log", "verify", data).splitlines()
     segments = len(list_segments(data / "events"))
     assert "40 events (seq 0 to 39) in 40 commits" in line
     assert f"{segments} segments, 0 snapshots; node {NODE}" in line
 
 
-def test_verify_counts_an_unfinished_append(data: Path, capsys) -> None:
+def test_verify_counts_an_unfinished_append(data: Path, shell: Shell) -> None:
     last = list_segments(data / "events")[-1]
     last.write_bytes(last.read_bytes() + b"abc")
-    assert "last 3 bytes are an unfinished append" in lines_of(capsys, "log", "verify", str(data))[1]
+    assert "last 3 bytes are an unfinished append" in shell.well("log", "verify", data).splitlines()[1]
 
 
-def test_verify_names_file_and_offset_of_damage(data: Path, capsys) -> None:
+def test_verify_names_file_and_offset_of_damage(data: Path, shell: Shell) -> None:
     first = list_segments(data / "events")[0]
-    content = bytearray(first.read_bytes())
-    content[-1] ^= 1
-    first.write_bytes(content)
+    flip(first, -1)
     for verb in ("verify", "cat"):
-        assert run_command(["log", verb, str(data)]) == ExitCode.BAD_DATA
-        errors = capsys.readouterr().err
+        errors = shell.fails(ExitCode.BAD_DATA, "log", verb, data)
         assert f"{first} is damaged at byte" in errors and "fix: Restore" in errors
 
 
-def test_export_writes_files(tmp_path: Path, capsys) -> None:
+def test_export_writes_files(tmp_path: Path, shell: Shell) -> None:
     events = follower_story()
     write_groups(tmp_path / "events", [events])
     lines, table = tmp_path / "out.jsonl", tmp_path / "out.parquet"
-    assert run_command(["log", "export", str(tmp_path), "--jsonl", str(lines), "--parquet", str(table)]) == ExitCode.OK
-    assert capsys.readouterr().out.splitlines() == [f"{out}: {len(events)} events" for out in (lines, table)]
+    told = shell.well("log", "export", tmp_path, "--jsonl", lines, "--parquet", table)
+    assert told == "".join(f"{out}: {len(events)} events\n" for out in (lines, table))
     assert len(lines.read_text().splitlines()) == len(events)
     assert table.read_bytes()[:4] == b"PAR1"

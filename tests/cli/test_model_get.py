@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.cli import model_get, run_command
+from swarmd.cli import model_get
 from swarmd.config import TrainingConfig
 from swarmd.errors import ExitCode
 from swarmd.training.models.known import PACKAGED, PackagedModel
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import model_cache
+from tests.cli.owning import Shell
 from tests.gguf_model import write_gguf
 
 NAME, FILE = "smollm2", "little/model.gguf"
@@ -51,48 +52,37 @@ def leftovers() -> list[str]:
     return [path.name for path in model_cache().iterdir()] if model_cache().exists() else []
 
 
-def test_a_model_is_fetched_once_and_then_has_a_name(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_fetched_once_and_then_has_a_name(shell: Shell) -> None:
     training = TrainingConfig(model=NAME, device="cpu", dtype="float32")
-    assert run_command(["model", "fit", "--model", NAME]) == ExitCode.NO_INPUT
-    assert f"swarmd model get {NAME}" in capfd.readouterr().err
-    assert run_command(["model", "get", NAME]) == ExitCode.OK
-    said = capfd.readouterr().out
+    assert f"swarmd model get {NAME}" in shell.fails(ExitCode.NO_INPUT, "model", "fit", "--model", NAME)
+    said = shell.well("model", "get", NAME)
     assert "a little one" in said and f'training.model = "{NAME}"' in said and leftovers() == [NAME]
     assert load_policy(training).name == NAME
     assert not list(model_cache().rglob("*.whl")) and not list(model_cache().rglob("*.gguf"))
-    assert run_command(["model", "get", NAME]) == ExitCode.OK
-    assert "nothing to do" in capfd.readouterr().out
-    assert run_command(["model", "fit", "--model", NAME]) == ExitCode.OK
+    assert "nothing to do" in shell.well("model", "get", NAME)
+    shell.well("model", "fit", "--model", NAME)
 
 
-def test_it_can_go_elsewhere_but_not_over_something_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_can_go_elsewhere_but_not_over_something_else(tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "taken").mkdir()
-    assert run_command(["model", "get", NAME, "--to", str(tmp_path / "taken")]) == ExitCode.CANNOT_CREATE
-    assert "--to" in capfd.readouterr().err
+    assert "--to" in shell.fails(ExitCode.CANNOT_CREATE, "model", "get", NAME, "--to", tmp_path / "taken")
     place = tmp_path / "new" / "place"
-    assert run_command(["model", "get", NAME, "--to", str(place)]) == ExitCode.OK
-    assert f'training.model = "{place}"' in capfd.readouterr().out and not leftovers()
+    assert f'training.model = "{place}"' in shell.well("model", "get", NAME, "--to", place) and not leftovers()
     assert load_policy(TrainingConfig(model=str(place), device="cpu")).parameters
 
 
 @pytest.mark.parametrize("field", ["wheel_digest", "file_digest"])
-def test_another_package_or_file_is_refused(
-    field: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_another_package_or_file_is_refused(field: str, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     offer(monkeypatch, msgspec.structs.replace(PACKAGED[NAME], **{field: "0" * 64}))
-    assert run_command(["model", "get", NAME]) == ExitCode.BAD_DATA
-    assert "is not what it was" in capfd.readouterr().err and not leftovers()
+    assert "is not what it was" in shell.fails(ExitCode.BAD_DATA, "model", "get", NAME) and not leftovers()
 
 
-def test_an_index_that_does_not_answer_is_told(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    assert run_command(["model", "get", NAME]) == ExitCode.NO_INPUT
-    said = capfd.readouterr().err
+    said = shell.fails(ExitCode.NO_INPUT, "model", "get", NAME)
     assert "pip cannot download little==1.0: No matching distribution" in said and "PIP_INDEX_URL" in said
     assert not leftovers()
 
@@ -106,23 +96,18 @@ def test_an_index_that_does_not_answer_is_told(
     ],
 )
 def test_what_pip_cannot_do_is_told(
-    said: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    said: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     ended = subprocess.CompletedProcess([sys.executable], 1, "", said)
     monkeypatch.setattr(model_get.subprocess, "run", lambda *args, **options: ended)
-    assert run_command(["model", "get", NAME]) == code
-    assert told in capfd.readouterr().err and not leftovers()
+    assert told in shell.fails(code, "model", "get", NAME) and not leftovers()
 
 
-def test_a_disk_without_room_is_told_before_the_download(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_is_told_before_the_download(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     offer(monkeypatch, msgspec.structs.replace(PACKAGED[NAME], disk_bytes=2**60))
     monkeypatch.setattr(model_get.subprocess, "run", None)
-    assert run_command(["model", "get", NAME]) == ExitCode.CANNOT_CREATE
-    assert "more than is free" in capfd.readouterr().err and not leftovers()
+    assert "more than is free" in shell.fails(ExitCode.CANNOT_CREATE, "model", "get", NAME) and not leftovers()
 
 
-def test_a_name_that_is_none_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["model", "get", "gpt"]) == ExitCode.NO_INPUT
-    assert f"Name one of: {NAME}" in capfd.readouterr().err
+def test_a_name_that_is_none_is_told(shell: Shell) -> None:
+    assert f"Name one of: {NAME}" in shell.fails(ExitCode.NO_INPUT, "model", "get", "gpt")

@@ -10,12 +10,11 @@ from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode, OtherSwarm
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import plan
 from swarmd.units import ServicePaths, refuse_other_log
 from tests.cli.owning import Shell
 from tests.daemon.test_directory import contents
+from tests.eventlog.making import write_planned
 
 
 def begin_log(config: Path) -> None:
@@ -24,8 +23,7 @@ def begin_log(config: Path) -> None:
     data = config.parent / loaded.data
     peer = load_identity(data / "identity.key").peer_id
     with EventLog.open(data / "events", peer, "run") as log:
-        planned = plan(State(), 0, 1.0, [NodeStarted(settings_of(loaded, peer), "run")])
-        log.append(1.0, planned.events, digest_commands(planned.commands))
+        write_planned(log, [NodeStarted(settings_of(loaded, peer), "run")], State())
 
 
 @pytest.fixture

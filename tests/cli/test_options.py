@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli import options, run_command
+from swarmd.cli import options
 from swarmd.errors import ExitCode, NeverStarted, NotFoundError
 from tests.cli.owning import Shell
 from tests.cli.test_one_swarm import begin_log
@@ -145,15 +145,12 @@ def test_a_backup_needs_a_file_to_write(shell: Shell, ran: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("verb", ["identity show", "identity check"])
-def test_a_path_that_is_no_text_is_shown_as_far_as_it_is(
-    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_path_that_is_no_text_is_shown_as_far_as_it_is(verb: str, tmp_path: Path, shell: Shell) -> None:
     home = tmp_path / os.fsdecode(b"node-\xff")
     home.mkdir()
-    assert run_command(["identity", "new", str(home / "identity.key")]) == ExitCode.OK
-    capsys.readouterr()
-    assert run_command([*verb.split(), str(home / "identity.key"), "--json"]) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["file"] == f"{tmp_path}/node-\N{REPLACEMENT CHARACTER}/identity.key"
+    shell.well("identity", "new", home / "identity.key")
+    said = json.loads(shell.well(*verb.split(), home / "identity.key", "--json"))
+    assert said["file"] == f"{tmp_path}/node-\N{REPLACEMENT CHARACTER}/identity.key"
 
 
 def test_a_terminal_of_another_encoding_gets_utf8(tmp_path: Path) -> None:

@@ -146,8 +146,7 @@ def test_other_charts_are_compared(data: Path, tmp_path: Path, capsys, monkeypat
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
     """The data directory of a follower that was still at its first stage when the swarm went on to the second round."""
-    story = Story(settings(peer=NODE))
-    story.join()
+    story = Story.joined(settings(peer=NODE))
     story.tell(announced(0, deadline_at=1e6), gathered(0), announced(1, deadline_at=2e6))
     story.tell(trained(0, reward=0.5))
     with open_log(tmp_path / "events") as log:

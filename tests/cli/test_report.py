@@ -14,6 +14,7 @@ from swarmd.core.values import Skill, SkipCause
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
 from swarmd.results.history import Restart, SkippedRounds, StageResult, TrainingHistory, read_history
 from swarmd.results.picture import POINTS_MAX, draw, labels_of, make_figure
+from tests.eventlog.making import flip
 from tests.golden.play import play, write_log
 
 NODE = Path(__file__).parents[1] / "golden" / "crash"
@@ -100,10 +101,7 @@ def test_what_cannot_be_drawn_is_a_typed_error(
     (tmp_path / "empty").mkdir()
     for name in ("damaged", "untrained"):
         shutil.copytree(NODE / "events", tmp_path / name / "events")
-    segment = sorted((tmp_path / "damaged" / "events").glob("*.seg"))[0]
-    content = bytearray(segment.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    segment.write_bytes(bytes(content))
+    flip(sorted((tmp_path / "damaged" / "events").glob("*.seg"))[0])
     first = sorted((tmp_path / "untrained" / "events").glob("*.seg"))[0]
     first.write_bytes(first.read_bytes()[:1000])
     for other in sorted((tmp_path / "untrained" / "events").iterdir()):

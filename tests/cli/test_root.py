@@ -16,6 +16,7 @@ import pytest
 
 import swarmd.cli as cli
 from swarmd.errors import ConfigError, ExitCode, SwarmdError
+from tests.cli.owning import Shell
 
 
 def swarmd(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -80,33 +81,28 @@ def test_help_loads_no_verb_and_nothing_heavy() -> None:
     assert set(shown.stdout.split("LOADED")[1].split()) == light
 
 
-def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run_command(["repaly"]) == ExitCode.USAGE
-    error, fix = capsys.readouterr().err.splitlines()
+def test_an_unknown_verb_names_the_nearest(shell: Shell) -> None:
+    error, fix = shell.fails(ExitCode.USAGE, "repaly").splitlines()
     assert error == "error: No such command 'repaly'. Did you mean 'replay'?"
     assert fix == "fix: swarmd --help lists what it takes"
 
 
-def test_a_deliberate_error_is_two_lines_and_its_exit_code(
-    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deliberate_error_is_two_lines_and_its_exit_code(verb: Callable[..., None], shell: Shell) -> None:
     def refuse() -> None:
         raise ConfigError("the key x is wrong", "Remove it")
 
     verb(refuse)
-    assert cli.run_command(["probe"]) == ExitCode.BAD_CONFIG
-    assert capsys.readouterr().err == "error: the key x is wrong\nfix: Remove it\n"
+    assert shell.fails(ExitCode.BAD_CONFIG, "probe") == "error: the key x is wrong\nfix: Remove it\n"
 
 
-def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], shell: Shell) -> None:
     def stumble() -> None:
         raise RuntimeError("seven")
 
     verb(stumble)
-    assert cli.run_command(["probe"]) == ExitCode.FAILURE
-    told = capsys.readouterr().err
-    assert "RuntimeError: seven" in told
-    assert "error: swarmd met an error it does not know" in told
+    said = shell("probe")
+    assert said.code == ExitCode.FAILURE and "RuntimeError: seven" in said.err
+    assert "error: swarmd met an error it does not know" in said.err
 
 
 @pytest.mark.parametrize(
@@ -114,32 +110,26 @@ def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], caps
     [["local", "--nodes", "1", "--dir", "{}"], ["chart", "--write", "{}/charts"], ["model", "build", "--out", "{}"]],
     ids=lambda arguments: arguments[0],
 )
-def test_a_path_that_cannot_be_made_is_one_line(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_path_that_cannot_be_made_is_one_line(arguments: list[str], tmp_path: Path, shell: Shell) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
     given = [argument.replace("{}", str(blocked)) for argument in arguments]
-    assert cli.run_command(given) == ExitCode.CANNOT_CREATE
-    told = capsys.readouterr().err
+    told = shell.fails(ExitCode.CANNOT_CREATE, *given)
     assert told.startswith(f"error: {blocked}") and told.count("\n") == 2
     assert f"\nfix: Move away what is at {blocked}" in told
 
 
-def test_a_directory_of_another_user_is_told_with_what_helps(
-    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_of_another_user_is_told_with_what_helps(verb: Callable[..., None], shell: Shell) -> None:
     def refuse() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "node/events")
 
     verb(refuse)
-    assert cli.run_command(["probe"]) == ExitCode.CANNOT_CREATE
-    told = capsys.readouterr().err
+    told = shell.fails(ExitCode.CANNOT_CREATE, "probe")
     assert told.startswith("error: node/events: Permission denied\nfix: Run as the user whose it is, or see that ")
 
 
 def test_a_daemon_that_ends_by_a_refused_file_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     told: list[SwarmdError] = []
 
@@ -149,7 +139,7 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
     monkeypatch.setattr("swarmd.daemon.service.run_node", run_node)
     monkeypatch.setattr("swarmd.observe.logs.configure", lambda *_, **__: False)
     monkeypatch.setattr("swarmd.observe.logs.tell_fatal", told.append)
-    assert cli.run_command(["swarm", "new", "demo", "--dir", str(tmp_path / "node")]) == ExitCode.OK
+    shell.well("swarm", "new", "demo", "--dir", tmp_path / "node")
     assert cli.run_command(["run", str(tmp_path / "node")]) == ExitCode.FAILURE
     assert [str(each) for each in told] == ["node/moved.json: Input/output error. Check the disk"]
 

@@ -25,10 +25,9 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.errors import ExitCode
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import plan
 from tests.core.story import settings
+from tests.eventlog.making import write_planned
 
 HASH = "0x" + "ab" * 32
 BLOCK = BlockRef(7, HASH)
@@ -45,12 +44,8 @@ EVENTS: tuple[Event, ...] = (
 
 
 def write_log(directory: Path, events: tuple[Event, ...]) -> Path:
-    state = State()
     with EventLog.open(directory / "events", "me", "run") as log:
-        for at, event in enumerate(events, 1):
-            planned = plan(state, log.next_seq, float(at), [event])
-            log.append(float(at), planned.events, digest_commands(planned.commands))
-            state = planned.state
+        write_planned(log, events, State())
     return directory
 
 

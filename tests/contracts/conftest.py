@@ -41,3 +41,11 @@ def three_stages(w3: Web3, implementation) -> Swarm:
 @pytest.fixture
 def one_stage(w3: Web3, implementation) -> Swarm:
     return deploy_swarm(w3, 1, implementation(1))
+
+
+@pytest.fixture
+def joined(swarm: Swarm) -> Swarm:
+    """A swarm in which alice has p and q, and bob has r."""
+    swarm.register(swarm.alice, "p", "q")
+    swarm.register(swarm.bob, "r")
+    return swarm

@@ -5,14 +5,6 @@ import pytest
 from tests.contracts.chain import INT_REWARD, SUBMITTED_BY_ACCOUNT, SUBMITTED_BY_PEER, UINT_REWARD, Said, Swarm
 
 
-@pytest.fixture
-def joined(swarm: Swarm) -> Swarm:
-    """A swarm in which alice has p and q, and bob has r."""
-    swarm.register(swarm.alice, "p", "q")
-    swarm.register(swarm.bob, "r")
-    return swarm
-
-
 @pytest.mark.parametrize("overload", [INT_REWARD, UINT_REWARD])
 def test_a_reward_is_recorded_and_said(joined: Swarm, overload: str) -> None:
     assert joined.send(joined.alice, overload, 0, 0, 42, "p") == [

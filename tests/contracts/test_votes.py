@@ -11,14 +11,6 @@ CAPACITY = 100
 LONG = "12D3KooW" + 44 * "x"
 
 
-@pytest.fixture
-def joined(swarm: Swarm) -> Swarm:
-    """A swarm in which alice has p and q, and bob has r."""
-    swarm.register(swarm.alice, "p", "q")
-    swarm.register(swarm.bob, "r")
-    return swarm
-
-
 def vote(swarm: Swarm, round_: int, voter: str, *winners: str) -> list[Said]:
     sender = swarm.bob if voter == "r" else swarm.alice
     return swarm.send(sender, "submitWinners", round_, list(winners), voter)

@@ -1,5 +1,7 @@
 """Tell a node what happens to it, event by event, and look at what it wants done."""
 
+from typing import Self
+
 from swarmd.core.applied import advance
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command
@@ -88,6 +90,20 @@ class Story:
         self.seq = 0
         self.lives = 0
         self.recorded: list[Event] = []
+
+    @classmethod
+    def joined(cls, node: Settings, peers: int = 1) -> Self:
+        """One that runs, with both workers ready and the node registered."""
+        story = cls(node)
+        story.join(peers)
+        return story
+
+    @classmethod
+    def on_chain(cls, node: Settings, at: ChainUp | None = None) -> Self:
+        """The same with the chain worker too, and the contract at its first stage."""
+        story = cls(node)
+        story.join_chain(at)
+        return story
 
     def chart(self) -> RoundState:
         """Where it is now. A call: mypy takes an attribute to stay what it was found to be last."""

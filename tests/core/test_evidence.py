@@ -6,9 +6,9 @@ from swarmd.core.commands import NoteEvidence, Train
 from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
-from swarmd.core.state import Coordination
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.eventlog.snapshot import encode_state
+from tests.core.coordinator.test_coordination import coordination
 from tests.core.story import Story, announced, chain_settings, coordinator_settings, gathered, ids, settings
 
 
@@ -18,11 +18,6 @@ def lied(peer: str, round: int = 0, kind: str = "report") -> Equivocated:
 
 def report(peer: str, round: int = 0) -> ReportSeen:
     return ReportSeen(peer, round, 0, 1.0, record=b"r")
-
-
-def coordination(node: Story) -> Coordination:
-    assert node.state.coordination is not None
-    return node.state.coordination
 
 
 def open_stage(node: Story) -> None:
@@ -35,8 +30,7 @@ def open_stage(node: Story) -> None:
 @pytest.fixture
 def boss() -> Story:
     """A coordinator with two members, whose first stage is open."""
-    node = Story(coordinator_settings(min_peers=3))
-    node.join()
+    node = Story.joined(coordinator_settings(min_peers=3))
     node.tell(MemberSeen("anna"), MemberSeen("otto"))
     open_stage(node)
     return node
@@ -77,8 +71,7 @@ def test_it_comes_back_after_so_many_rounds_and_what_it_had_stays(boss: Story) -
 
 
 def test_what_a_coordinator_signed_twice_bars_nobody_and_stops_nothing() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(3), gathered(3), lied("boss", 3, "clock"), lied("boss", 2, "leaderboard"))
     assert [each.kind for each in in_force(node.state)] == ["leaderboard", "clock"]
     assert barred_in(node.state, 3) == ()
@@ -87,8 +80,7 @@ def test_what_a_coordinator_signed_twice_bars_nobody_and_stops_nothing() -> None
 
 @pytest.mark.parametrize("barred", [True, False])
 def test_rollouts_of_a_barred_peer_are_not_trained_on(barred: bool) -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     rollouts = tuple(RolloutsRef(peer, 2, 0, "d" * 64, 9, 1) for peer in ("anna", "otto"))
     node.tell(announced(3), lied("anna", 2 if barred else 2 - BARRED_ROUNDS))
     (train,) = [each for each in node.tell(gathered(3, rollouts=rollouts)) if isinstance(each, Train)]
@@ -96,16 +88,14 @@ def test_rollouts_of_a_barred_peer_are_not_trained_on(barred: bool) -> None:
 
 
 def test_a_trainer_is_told_whose_earlier_groups_count_no_more() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(3), lied("anna", 2), lied("boss", 2, "clock"))
     (train,) = [each for each in node.tell(gathered(3)) if isinstance(each, Train)]
     assert train.barred == (KnownEvidence("report", "anna", 2),)
 
 
 def test_a_stage_that_is_trained_again_is_trained_on_the_same() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     (first,) = [each for each in node.tell(announced(3), gathered(3)) if isinstance(each, Train)]
     node.tell(lied("anna", 2))
     node.join()
@@ -113,8 +103,7 @@ def test_a_stage_that_is_trained_again_is_trained_on_the_same() -> None:
 
 
 def test_its_reports_decide_no_vote() -> None:
-    node = Story(chain_settings(votes="reported"))
-    node.join_chain()
+    node = Story.on_chain(chain_settings(votes="reported"))
     node.tell(gathered(0), lied("anna"), report("anna"), report("otto"))
     assert node.state.tally is not None
     assert [score.peer for score in node.state.tally.scores] == ["otto"]
@@ -130,8 +119,7 @@ def test_the_same_again_changes_nothing_and_later_evidence_counts_anew(boss: Sto
 
 
 def test_what_is_kept_is_bounded_and_the_earliest_goes() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     crowd: list[Event] = [lied(f"peer-{number}", number) for number in range(EQUIVOCATIONS_KEPT + 40)]
     node.tell(*crowd)
     assert len(node.state.equivocations) == EQUIVOCATIONS_KEPT

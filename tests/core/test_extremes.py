@@ -32,8 +32,7 @@ ROUND = 3
 
 
 def training() -> Story:
-    story = Story(settings())
-    story.join()
+    story = Story.joined(settings())
     story.tell(announced(ROUND), gathered(ROUND))
     return story
 
@@ -55,8 +54,7 @@ def restored() -> Story:
 
 
 def chained() -> Story:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(ROUND))
+    story = Story.on_chain(chain_settings(), chain_up(ROUND))
     story.tell(gathered(ROUND))
     return story
 

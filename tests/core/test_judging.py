@@ -4,17 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.commands import CollectReports
-from swarmd.core.contract.submissions import find
 from swarmd.core.events import Event, ReportPublished, ReportSeen, StageLog, StageTrained, TrainingCancelled
 from swarmd.core.values import Judgement
+from tests.core.contract.test_submissions import vote_of
 from tests.core.story import Story, chain_settings, chain_up, gathered, said, trained
 
 
 def joined(stages: int = 1, **fields: object) -> Story:
     node = replace(chain_settings(votes="judged", **fields), stages=stages)  # type: ignore[arg-type]
-    story = Story(node)
-    story.join_chain(chain_up(stages=stages))
-    return story
+    return Story.on_chain(node, chain_up(stages=stages))
 
 
 def judged(round: int, stage: int = 0, reward: float = 0.0, **worths: float) -> StageTrained:
@@ -35,11 +33,6 @@ def give_up(story: Story, round: int, stage: int = 0) -> None:
 
 def finish(story: Story, event: StageTrained) -> None:
     story.tell(event, ReportPublished(f"report/{event.round}/{event.stage}", event.round, event.stage))
-
-
-def vote_of(story: Story, round: int) -> tuple[str, ...] | None:
-    found = find(story.state, f"winners/{round}")
-    return None if found is None else found.winners
 
 
 def test_what_peers_say_of_themselves_decides_nothing() -> None:

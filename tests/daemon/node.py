@@ -110,6 +110,11 @@ class FakeNode:
             time.sleep(0.03)
         raise AssertionError(f"not met within {longest_s:g} s; the daemon said:\n{self.output.read_text()[-4000:]}")
 
+    def run_rounds(self) -> None:
+        """Start, and wait until the scripted swarm has run its rounds."""
+        self.start()
+        self.until_finished()
+
     def until_finished(self) -> None:
         """Wait until the scripted swarm has run its rounds."""
         self.until(lambda: self.status().get("round", {}).get("reason") == "the swarm has run its rounds")

@@ -37,14 +37,12 @@ from swarmd.daemon.directory import (
 )
 from swarmd.dht.identity.identity import create_identity, generate_identity, load_identity, write_private
 from swarmd.errors import ExitCode, IdentityError, LogDamaged, NotFoundError, OtherSwarm, OtherVersion
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOCK_NAME, LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
-from swarmd.shell.loop import plan
 from tests.core.story import settings
 from tests.daemon.node import PATIENCE_S, fake_node
-from tests.eventlog.making import NO_COMMANDS
+from tests.eventlog.making import NO_COMMANDS, flip, write_planned
 
 
 @pytest.mark.parametrize("layout", [LAYOUT - 1, LAYOUT + 1])
@@ -88,13 +86,8 @@ def logged(root: Path, *lives: Settings) -> NodeDirectory:
     data, state = NodeDirectory(root), State()
     with EventLog.open(data.events, "me", "run") as log:
         for life in lives:
-            for event in (
-                NodeStarted(life, "run"),
-                *((WorkerStarted("chain", 1, 1), up()) if life.chain is not None else ()),
-            ):
-                planned = plan(state, log.next_seq, 1.0, [event])
-                log.append(1.0, planned.events, digest_commands(planned.commands))
-                state = planned.state
+            chain = (WorkerStarted("chain", 1, 1), up()) if life.chain is not None else ()
+            state = write_planned(log, (NodeStarted(life, "run"), *chain), state)
     return data
 
 
@@ -131,8 +124,7 @@ def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:
 
 def test_a_node_does_not_start_on_another_swarms_log(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         assert node.stop() == 0
         assert swarm_of_log(node.paths) == swarm_of_config(load_config(node.config))
         before = contents(node.paths.root)
@@ -183,9 +175,8 @@ def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None
 
 def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> None:
     key = tmp_path / "identity.key"
-    raw = bytearray(create_identity(key).encode())
-    raw[-1] ^= 1
-    key.write_bytes(raw)
+    create_identity(key)
+    flip(key, -1)
     with pytest.raises(IdentityError, match="does not belong to its secret"):
         node_identity(config(), NodeDirectory(tmp_path))
 

@@ -21,8 +21,7 @@ from tests.daemon.node import FakeNode, fake_node, is_alive
 
 def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
     with fake_node(tmp_path, rounds=3) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         status = node.status()
         assert status["healthy"] and status["source"] == "daemon"
         assert [reward["round"] for reward in status["rewards"]] == [0, 1, 2]
@@ -41,8 +40,7 @@ def test_a_log_that_nobody_reads_stops_no_round(tmp_path: Path) -> None:
         os.mkfifo(node.output)
         reading = os.open(node.output, os.O_RDWR)
         fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 4096)
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 1 << 20)
         assert node.stop() == 0
         assert b'"lines_lost":' in os.read(reading, 1 << 20)
@@ -165,8 +163,7 @@ def test_a_hanging_worker_does_not_delay_the_stop_beyond_its_limit(tmp_path: Pat
 def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
     with fake_node(tmp_path, restarts_max=1) as node:
         for _ in range(3):
-            node.start()
-            node.until_finished()
+            node.run_rounds()
             assert node.stop() == 0
         state, _ = load(node.paths.events)
         assert state.training.exits == ()
@@ -247,8 +244,7 @@ def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, sm
 
 def test_a_missing_identity_is_not_replaced(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         assert node.stop() == 0
         (node.paths.root / "identity.key").unlink()
         node.start()
@@ -258,8 +254,7 @@ def test_a_missing_identity_is_not_replaced(tmp_path: Path) -> None:
 
 def test_an_idle_daemon_is_small(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         rss_mib = node.status()["process"]["rss_bytes"] / 2**20
         before_s = _cpu_s(node.pid)
         begun = time.monotonic()

@@ -27,8 +27,7 @@ def swarmd(*args: str) -> tuple[int, str]:
 
 def test_status_of_a_running_a_stuck_and_a_dead_node(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         node.worker_pid("network")
         code, text = swarmd("status", str(node.paths.root))
         assert code == 0 and "running" in text and "the swarm has run its rounds" in text

@@ -134,8 +134,7 @@ def test_output_is_captured_folded_cut_and_redacted(tmp_path: Path) -> None:
 
 def test_a_suspended_daemon_blames_nobody(tmp_path: Path) -> None:
     with fake_node(tmp_path, silent_s=2.0) as node:
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         node.signal(signal.SIGSTOP)
         time.sleep(4)  # twice silent_s
         node.signal(signal.SIGCONT)

@@ -2,8 +2,12 @@
 
 import pytest
 
+from swarmd.bounds import Backoff
+from swarmd.dht import weights
+
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """hivemind needs asyncio."""
-    return "asyncio"
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever gives no weights is asked again at once, and not waited for."""
+    monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
+    monkeypatch.setattr(weights, "PATIENCE_S", 0.0)

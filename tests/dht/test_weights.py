@@ -13,7 +13,6 @@ import anyio
 import msgspec
 import pytest
 
-from swarmd.bounds import Backoff
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, Registered, WeightsFetched, WeightsRefused
@@ -45,7 +44,7 @@ from tests.weights.making import bfloat16
 from tests.weights.test_offered import manifest_of, offer
 from tests.weights.test_tensors import moved
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("impatient")]
 
 VALUES = bfloat16(5 * CHUNK_BYTES // 2, 0)  # six chunks with the header
 
@@ -80,12 +79,6 @@ class Peers:
             return self._shelf.get(digest)
         except NotFoundError as error:
             raise NetworkDown(str(error)) from error
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
-    monkeypatch.setattr(weights, "PATIENCE_S", 0.0)
 
 
 @pytest.fixture
@@ -334,6 +327,14 @@ class Swarm:
         return event
 
 
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    """One whose coordinator offers a small model."""
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", SMALL)
+    return swarm
+
+
 async def test_the_coordinators_are_taken_and_no_strangers(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
     swarm.gives("stranger", SMALL[::-1], round=99, accuracy=1.0)
@@ -440,9 +441,7 @@ async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [{"architecture": "1" * 64}, {"tokenizer": "1" * 64}])
-async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_another_model_is_not_even_asked_for(swarm: Swarm, other: dict[str, Any]) -> None:
     refused = await swarm.refused(msgspec.structs.replace(COMMAND, **other))
     assert refused.cause == "none-offered" and "or adapters" in refused.reason and not swarm.asked
 
@@ -466,9 +465,9 @@ async def test_an_owner_that_has_no_time_for_a_chunk_is_asked_again_after_the_ne
     assert (await swarm.fetched()).weights.peer == "boss" and len(looked) == 1
 
 
-async def test_an_owner_that_does_not_even_give_its_manifest_is_not_asked_after_the_next_look(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_an_owner_that_does_not_even_give_its_manifest_is_not_asked_after_the_next_look(
+    swarm: Swarm, tmp_path: Path
+) -> None:
     swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
     assert (await swarm.refused()).cause == "unavailable" and len(swarm.asked) == weights.MANIFEST_ATTEMPTS
 
@@ -486,9 +485,9 @@ async def test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_the
     assert (weights.peer, weights.round) == ("anna", 7)
 
 
-async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is_here_stays(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is_here_stays(
+    swarm: Swarm, tmp_path: Path
+) -> None:
     event = await swarm.fetched()
     manifest = manifest_of(swarm.shelves["boss"], swarm.told["boss"])
     whole = msgspec.structs.replace(manifest.whole, size_bytes=manifest.whole.size_bytes - 1)
@@ -503,9 +502,7 @@ async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is
     assert hashlib.sha256(path.read_bytes()).hexdigest() == event.weights.digest
 
 
-def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(swarm: Swarm) -> None:
     offers = {f"stranger {number}": swarm.told["boss"] for number in range(100)} | swarm.told
     holders = holders_of("boss", offers)
     assert holders[0] == "boss" and len(set(holders)) == len(holders) == HOLDERS_MAX
@@ -518,9 +515,7 @@ async def test_a_disk_that_is_nearly_full_stays_so(tmp_path: Path) -> None:
     assert not list(swarm.peer_weights.iterdir())
 
 
-async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_the_next_time_a_delta_is_enough_and_leftovers_go(swarm: Swarm) -> None:
     whole = await swarm.fetched()
     (swarm.peer_weights / f"{'0' * 64}.safetensors{PARTIAL}").write_bytes(b"of an offer that is gone")
     swarm.gives("boss", moved(SMALL, 0.01), round=8)
@@ -563,9 +558,7 @@ def damage(path: Path) -> None:
         file.write(b"damaged" * 100)
 
 
-async def test_a_damaged_base_goes_and_all_is_fetched(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_a_damaged_base_goes_and_all_is_fetched(swarm: Swarm) -> None:
     first = await swarm.fetched()
     damage(swarm.peer_weights / f"{first.weights.digest}.safetensors")
     swarm.gives("boss", moved(SMALL, 0.01), round=8)
@@ -577,9 +570,7 @@ async def test_a_damaged_base_goes_and_all_is_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [None, 5])
-async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | None) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_a_damaged_file_is_fetched_anew(swarm: Swarm, size_bytes: int | None) -> None:
     first = await swarm.fetched()
     path = swarm.peer_weights / f"{first.weights.digest}.safetensors"
     if size_bytes is None:
@@ -590,9 +581,7 @@ async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | 
     assert again.damaged == "file" and hashlib.sha256(path.read_bytes()).hexdigest() == first.weights.digest
 
 
-async def test_a_delta_that_makes_another_file_has_all_fetched(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", SMALL)
+async def test_a_delta_that_makes_another_file_has_all_fetched(swarm: Swarm, tmp_path: Path) -> None:
     first = await swarm.fetched()
     swarm.gives("boss", moved(SMALL, 0.01), round=8)
     wrong = tmp_path / "wrong.delta"

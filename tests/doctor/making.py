@@ -18,10 +18,9 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.checks import choose_checks
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import DoctorReport, Finding, Once, Subject, examine
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import plan
 from tests.core.story import settings
+from tests.eventlog.making import write_planned
 
 GIB = 2**30
 CPU = ProbeAnswer(
@@ -64,12 +63,8 @@ class Made:
 
     def log(self, *events: Event, peer: str = "", at: float = 1.0, chain: ChainSettings | None = None) -> Path:
         """Write a log as the node would; returns its directory."""
-        state = State()
         with EventLog.open(self.data / "events", peer or self.peer, "run") as log:
-            for event in (NodeStarted(settings(chain=chain), "run"), *events):
-                planned = plan(state, log.next_seq, at, [event])
-                log.append(at, planned.events, digest_commands(planned.commands))
-                state = planned.state
+            write_planned(log, (NodeStarted(settings(chain=chain), "run"), *events), State(), at)
         return self.data / "events"
 
     def subject(self, offline: bool = True, probe: ProbeAnswer = CPU) -> Subject:

@@ -26,6 +26,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.units import ServicePaths, find_command, plan, write_file
 from tests.daemon.node import FakeNode
 from tests.doctor.making import CPU, GIB, Made
+from tests.eventlog.making import flip
 
 OTHER = generate_identity().peer_id
 PUBLIC = f"/ip4/8.8.4.4/tcp/38331/p2p/{OTHER}"
@@ -96,10 +97,7 @@ def write_other_log(made: Made, patch: pytest.MonkeyPatch) -> None:
 
 def damage_log(made: Made, patch: Patch) -> None:
     log(made, patch)
-    path = next((made.data / "events").glob("*.seg"))
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(content)
+    flip(next((made.data / "events").glob("*.seg")))
 
 
 def tear_log(made: Made, patch: Patch) -> None:

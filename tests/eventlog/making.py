@@ -1,6 +1,6 @@
 """Events of all kinds for property tests, and logs that a real core has written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -14,6 +14,7 @@ from swarmd.core.step import RULES, StateFold
 from swarmd.eventlog.fold import fold_commit
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
+from swarmd.shell.loop import plan
 from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 
 NODE = "12D3KooWAlice"
@@ -77,8 +78,7 @@ def members(count: int, first: int = 0) -> list[list[Event]]:
 
 def follower_story(rounds: int = 3) -> list[Event]:
     """What a follower lives through in some rounds, as the core expands it."""
-    story = Story(settings(peer=NODE))
-    story.join()
+    story = Story.joined(settings(peer=NODE))
     for number in range(rounds):
         story.at += 10
         story.tell(announced(number, deadline_at=1e6))
@@ -89,8 +89,7 @@ def follower_story(rounds: int = 3) -> list[Event]:
 
 def coordinator_story() -> list[Event]:
     """A coordinator's first minutes."""
-    story = Story(coordinator_settings())
-    story.join()
+    story = Story.joined(coordinator_settings())
     story.tell(*[MemberSeen(f"peer{number}") for number in range(3)])
     return story.recorded
 
@@ -104,3 +103,19 @@ def write_story(log: EventLog, events: Sequence[Event], state: State, group: int
         if log.snapshot_due:
             log.write_snapshot(fold.state)
     return fold.state
+
+
+def write_planned(log: EventLog, events: Iterable[Event], state: State, at: float = 1.0) -> State:
+    """Commit events one by one with all that the core makes of them, as the daemon does."""
+    for event in events:
+        planned = plan(state, log.next_seq, at, [event])
+        log.append(at, planned.events, digest_commands(planned.commands))
+        state = planned.state
+    return state
+
+
+def flip(path: Path, at: int | None = None) -> None:
+    """Change a bit of a file: of the byte at this place, or in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 1
+    path.write_bytes(content)

@@ -27,7 +27,7 @@ from swarmd.eventlog.segment import (
 )
 from swarmd.eventlog.snapshot import list_snapshots
 from swarmd.eventlog.store import EventLog
-from tests.eventlog.making import NODE, members, open_log, write_groups
+from tests.eventlog.making import NODE, flip, members, open_log, write_groups
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
@@ -110,9 +110,8 @@ def test_a_bad_frame_before_good_ones_is_refused_with_its_place(tmp_path: Path) 
     write_groups(tmp_path, members(6))
     path = list_segments(tmp_path)[0]
     offset = frame_ends(path)[2]
-    content = bytearray(path.read_bytes())
-    content[offset + 20] ^= 1
-    path.write_bytes(content)
+    flip(path, offset + 20)
+    content = path.read_bytes()
     for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path, "next")):
         with pytest.raises(LogDamaged, match=rf"{path.name} is damaged at byte {offset}: .*Restore"):
             attempt()

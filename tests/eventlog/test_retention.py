@@ -18,7 +18,7 @@ from swarmd.eventlog.segment import SegmentWriter, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import Snapshot, encode_state, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
 from swarmd.eventlog.store import EventLog, compact, log_bytes
 from swarmd.results.history import read_history
-from tests.eventlog.making import ANY_BYTES, NODE, follower_story, open_log, write_story
+from tests.eventlog.making import ANY_BYTES, NODE, flip, follower_story, open_log, write_story
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
@@ -75,9 +75,7 @@ def test_without_a_snapshot_nothing_is_shed(tmp_path: Path) -> None:
 def test_a_damaged_snapshot_lets_nothing_go(tmp_path: Path) -> None:
     write_lives(tmp_path, 3)
     for path in list_snapshots(tmp_path):
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.write_bytes(content)
+        flip(path, -1)
     before = list_segments(tmp_path)
     with open_log(tmp_path, "next", segment_bytes=SEGMENT_BYTES, bytes_max=1) as log:
         log.append(0.0, follower_story(1)[:1], b"")

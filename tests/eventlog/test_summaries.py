@@ -16,6 +16,7 @@ from swarmd.eventlog.store import retain
 from swarmd.eventlog.summaries import read_bookmark, write_bookmark
 from swarmd.results.history import KIND as HISTORY
 from swarmd.results.history import read_history
+from tests.eventlog.making import flip
 from tests.eventlog.recut import recut
 
 pytestmark = pytest.mark.usefixtures("without_sync")
@@ -98,12 +99,6 @@ def test_what_follows_on_another_log_does_not_follow_on_a_summary(
         read(log)
 
 
-def damaged(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    path.write_bytes(bytes(raw))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20])
 
@@ -143,7 +138,7 @@ _READ = {kind: read for kind, _, read in READERS}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.parametrize("spoil", [damaged, cut, of_another_log, of_another_version, of_nonsense, Path.unlink])
+@pytest.mark.parametrize("spoil", [flip, cut, of_another_log, of_another_version, of_nonsense, Path.unlink])
 def test_a_summary_that_does_not_fit_the_log_is_made_anew(tmp_path: Path, kind: str, spoil) -> None:
     log = tmp_path / "log"
     recut(SOURCES[kind], log, seed=1)

@@ -5,12 +5,11 @@ from typing import Any
 
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import plan
 from swarmd.sim.node import SimNode
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
+from tests.eventlog.making import write_planned
 
 END = "signal SIGTERM"
 
@@ -41,8 +40,5 @@ def write_log(events: Path, node: SimNode) -> None:
 def _stop(log: EventLog, at: float) -> None:
     state, _ = load(log.directory)
     for event in (StopRequested(END), NodeStopped(END)):
-        if state.chart in ("stopped", "failed"):
-            return
-        planned = plan(state, log.next_seq, at, [event])
-        log.append(at, planned.events, digest_commands(planned.commands))
-        state = planned.state
+        if state.chart not in ("stopped", "failed"):
+            state = write_planned(log, [event], state, at)

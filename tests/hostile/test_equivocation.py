@@ -88,8 +88,7 @@ async def test_a_member_with_two_reports_is_found_out_and_loses_its_place(tmp_pa
         assert {event.first, event.second} == {one.encode(), other.encode()}
         await follower.do(Gather("gather/1/0", 1, 0, 0, 0, time.time() + 5.0))
         assert not (await follower.expect(RolloutsGathered)).rollouts
-        core = Story(coordinator_settings(min_peers=3))
-        core.join()
+        core = Story.joined(coordinator_settings(min_peers=3))
         core.tell(MemberSeen("otto"), MemberSeen(liar.peer_id))
         core.tell(RoundPublished("announce/0/0/1", 0, 0), *boss.seen(ReportSeen), *boss.seen(Equivocated))
         assert core.state.coordination is not None

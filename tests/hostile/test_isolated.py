@@ -105,8 +105,7 @@ def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
 
 
 def test_an_isolated_node_is_not_well_and_says_why() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(LinkUp(4, (), "connected to 4 peers, but nothing was heard"))
     assert node.state.link.chart == "up", "it goes on as it did"
     assert _network(node.state) == ("isolated", False, "connected to 4 peers, but nothing was heard")

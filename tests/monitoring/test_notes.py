@@ -19,8 +19,7 @@ def telling(directory: Path) -> Iterator[tuple[FakeNode, Receiver]]:
     with receiving(200) as server, fake_node(directory, rounds=2, silent_s=60.0) as node:
         with node.config.open("a") as file:
             file.write(f'[notify]\nurls = ["{server.url}"]\nafter_s = 1\n')
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         node.until(lambda: (node.paths.sockets / "notify.json").exists(), PATIENCE_S)
         yield node, server
 
@@ -38,8 +37,7 @@ def test_a_stop_is_told_once_and_a_start_soon_after_not_at_all(tmp_path: Path) -
     with telling(tmp_path) as (node, server):
         assert node.stop() == 0
         node.until(lambda: texts(server), PATIENCE_S)
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         assert node.stop() == 0
     assert len(server.posted) == 1
     assert texts(server)[0].startswith("the node ends: ") and "SIGTERM" in texts(server)[0]

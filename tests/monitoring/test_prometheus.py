@@ -22,8 +22,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
     with fake_node(tmp_path, rounds=ROUNDS, silent_s=60.0) as node:
         with node.config.open("a") as file:
             file.write(f'[web]\nlisten = "127.0.0.1:{free_port()}"\n')
-        node.start()
-        node.until_finished()
+        node.run_rounds()
         yield node
 
 

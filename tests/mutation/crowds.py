@@ -1,270 +1,183 @@
 """Mistakes in what keeps a crowd from drowning others, or from spending what is everybody's."""
 
-from tests.mutation.planting import Mutant
+from tests.mutation.planting import read_mutants
 
-CROWDS = (
-    Mutant(
-        "whoever is met is handed what has no room in a message",
-        "swarmd/dht/store/storage.py",
-        "if key_bytes > HANDED_KEY_BYTES_MAX:",
-        "if False:",
-        ("tests/dht/store/test_validator.py",),
-    ),
-    Mutant(
-        "answers that a p2pd has not taken count when it is gone",
-        "swarmd/dht/p2p/p2pd_control.py",
-        "                _leave(self.door, self._pending_messages.get_nowait())",
-        "                self._pending_messages.get_nowait()",
-        ("tests/dht/p2p/test_node.py",),
-    ),
-    Mutant(
-        "answers that come when their p2pd is gone count for ever",
-        "swarmd/dht/p2p/p2pd_control.py",
-        "            if self.over.is_set():\n",
-        "            if False:\n",
-        ("tests/dht/p2p/test_node.py",),
-    ),
-    Mutant(
-        "a dictionary takes room for whatever its arrays promise",
-        "swarmd/dht/store/validator.py",
-        "        check_nesting(encoded)\n        value = ",
-        "        value = ",
-        ("tests/dht/wire/test_foreign_bytes.py",),
-    ),
-    Mutant(
-        "what is in a dictionary takes room for whatever its arrays promise",
-        "swarmd/dht/store/validator.py",
-        "        check_nesting(encoded)\n        depth",
-        "        depth",
-        ("tests/dht/wire/test_foreign_bytes.py",),
-    ),
-    Mutant(
-        "whoever is met has all keys looked through, however many are",
-        "swarmd/dht/store/storage.py",
-        "not self._meetings.try_charge()",
-        "False",
-        ("tests/dht/store/test_validator.py",),
-    ),
-    Mutant(
-        "nobody who is met is handed anything",
-        "swarmd/dht/store/validator.py",
-        "        if handed:\n",
-        "        if False:\n",
-        ("tests/dht/store/test_validator.py",),
-    ),
-    Mutant(
-        "hints without end keep a key from being read whole",
-        "swarmd/dht/rounds/key_watch.py",
-        "not wanted or now >= self._whole_at + WHOLE_POLLS * self.poll_s",
-        "not wanted",
-        ("tests/dht/rounds/test_publishing.py",),
-    ),
-    Mutant(
-        "each hint has a key read whole",
-        "swarmd/dht/rounds/key_watch.py",
-        "{} if whole else wanted",
-        "{}",
-        ("tests/dht/rounds/test_publishing.py",),
-    ),
-    Mutant(
-        "a crowd's gossip leaves members no room",
-        "swarmd/dht/limits.py",
-        "0.0 if known else RESERVE",
-        "0.0",
-        ("tests/dht/test_limits.py",),
-    ),
-    Mutant(
-        "evidence about rounds to come is kept",
-        "swarmd/dht/evidence.py",
-        "charge.round > reached + ROUNDS_AHEAD",
-        "False",
-        ("tests/dht/test_evidence.py",),
-    ),
-    Mutant(
-        "all tell of evidence at about the same time",
-        "swarmd/dht/gossip.py",
-        "math.e * max(1, self._members())",
-        "math.e",
-        ("tests/dht/test_gossip.py",),
-    ),
-    Mutant(
-        "one message for each of a lie's pairs",
-        "swarmd/dht/evidence.py",
-        "if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):",
-        "if each is held:",
-        ("tests/dht/test_gossip.py",),
-    ),
-    Mutant(
-        "each renewal of a membership has all members look for it",
-        "swarmd/dht/network_session.py",
-        "        if isinstance(record.content, Membership):\n            self._note_out(record)\n        else:\n",
-        "        if True:\n",
-        ("tests/sim/test_large.py",),
-    ),
-    Mutant(
-        "newcomers' bodies fill a stage",
-        "swarmd/dht/rounds/gather.py",
-        "not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX",
-        "False",
-        ("tests/dht/rounds/test_gathering.py",),
-    ),
-    Mutant(
-        "a stream's end waits for its peer for ever",
-        "swarmd/dht/rounds/fetch.py",
-        "            await _close(writer)\n",
-        "            writer.close()\n",
-        ("tests/dht/rounds/test_publishing.py",),
-    ),
-    Mutant(
-        "the door forgets whom the swarm credits",
-        "swarmd/dht/limits.py",
-        " or self.is_credited(peer)",
-        "",
-        ("tests/dht/test_limits.py",),
-    ),
-    Mutant(
-        "a membership that cost nothing makes its owner known",
-        "swarmd/dht/session.py",
-        "isinstance(event, MemberSeen) and event.worked",
-        "isinstance(event, MemberSeen)",
-        ("tests/dht/test_limits.py",),
-    ),
-    Mutant(
-        "a host where nobody answers is dialled again and again",
-        "swarmd/dht/addresses.py",
-        "return self._now() >= until",
-        "return True",
-        ("tests/dht/p2p/test_dialled_hosts.py",),
-    ),
-    Mutant(
-        "services of this machine are dialled for others",
-        "swarmd/dht/p2p/peers.py",
-        "        return self._local or is_elsewhere(place)",
-        "        return True",
-        ("tests/dht/p2p/test_dialled_hosts.py",),
-    ),
-    Mutant(
-        "names are dialled that stand where an address should",
-        "swarmd/dht/p2p/peers.py",
-        "        if not is_address(place):\n            return False\n",
-        "",
-        ("tests/dht/p2p/test_dialled_hosts.py",),
-    ),
-    Mutant(
-        "who takes a record first and shows it to nobody keeps it from counting",
-        "swarmd/dht/rounds/publisher.py",
-        "for part in (took, others) for",
-        "for part in (took or others,) for",
-        ("tests/dht/rounds/test_publishing.py",),
-    ),
-    Mutant(
-        "a guest has all records judged anew as often as it likes",
-        "swarmd/dht/invitations.py",
-        " and not self._changes.try_charge(host)",
-        " and False",
-        ("tests/dht/test_invitations.py",),
-    ),
-    Mutant(
-        "members that come back in turn have a fresh burst each time",
-        "swarmd/dht/membership.py",
-        "RETURNS_PER_S, now, MEMBERS_MAX)",
-        "RETURNS_PER_S, now)",
-        ("tests/hostile/test_lockout.py",),
-    ),
-    Mutant(
-        "a scorer makes a move as often as an answer says",
-        "swarmd/swarms/text.py",
-        "        return _has_few_moves(answer)",
-        "        return True",
-        ("tests/swarms/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused",),
-    ),
-    Mutant(
-        "one answer is right for every question of a task",
-        "swarmd/swarms/reasoning_gym.py",
-        "        if is_overpaid(question.task, answer, question.entry):",
-        "        if False:",
-        ("tests/swarms/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing",),
-    ),
-    Mutant(
-        "a data set is read to its end, however large it becomes",
-        "swarmd/swarms/file.py",
-        "    for number, row in enumerate(rows, 1):\n        line = _line(row)\n",
-        "    for number, row in enumerate(list(rows), 1):\n        line = _line(row)\n",
-        ("tests/swarms/test_file.py::test_no_more_rows_are_read_than_the_file_may_have",),
-    ),
-    Mutant(
-        "lengths at every place of a torn frame have all behind them read anew",
-        "swarmd/eventlog/frame.py",
-        "        if sums is None and looked_at > LOOKED_AT_MAX:",
-        "        if False:",
-        (
-            "tests/eventlog/test_reader.py::test_a_torn_frame_full_of_lengths_is_judged_without_reading_it_again_for_each",
-        ),
-    ),
-    Mutant(
-        "searches that are cut off cost nothing",
-        "swarmd/swarms/rewards.py",
-        "        self._left_s -= after_s\n",
-        "        pass\n",
-        ("tests/swarms/test_rewards.py",),
-    ),
-    Mutant(
-        "the work of a crowd is hashed anew at each read",
-        "swarmd/dht/store/seniority.py",
-        "lru_cache(WORK_KEPT)(work_bits)",
-        "lru_cache(0)(work_bits)",
-        ("tests/dht/store/test_asking.py",),
-    ),
-    Mutant(
-        "stages that waited for newcomers in vain are not counted",
-        "swarmd/core/coordinator/waiting.py",
-        "        newcomers=waiting.vain_newcomers <= VAIN_NEWCOMERS_FREE,\n",
-        "        newcomers=True,\n",
-        ("tests/core/coordinator/test_waiting.py::test_identities_that_never_report_cost_a_sixteenth_of_the_time",),
-    ),
-    Mutant(
-        "a member that fell silent is never waited for again",
-        "swarmd/core/coordinator/waiting.py",
-        "    return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0",
-        "    return False",
-        (
-            "tests/core/coordinator/test_waiting.py::"
-            "test_followers_whose_trainers_slept_are_credited_again_within_three_rounds",
-        ),
-    ),
-    Mutant(
-        "members that are silent for long are waited for as often as others",
-        "swarmd/core/coordinator/waiting.py",
-        "WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY",
-        "WIDE_EVERY",
-        ("tests/core/coordinator/test_waiting.py::test_members_that_are_silent_for_long_are_waited_for_rarely",),
-    ),
-    Mutant(
-        "a stage goes on waiting for members that have reported",
-        "swarmd/core/coordinator/waiting.py",
-        "    missing = [member for member in expected if member.peer not in coordination.reports]",
-        "    missing = expected",
-        ("tests/core/coordinator/test_waiting.py::test_stages_close_as_the_page_of_rules_says",),
-    ),
-    Mutant(
-        "memory that was freed stays with the process",
-        "swarmd/dht/memory_watch.py",
-        "        if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:",
-        "        if False:",
-        ("tests/dht/test_memory_watch.py",),
-    ),
-    Mutant(
-        "what forgers say they have worked is remembered",
-        "swarmd/dht/store/storage.py",
-        "self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)",
-        "self._seniority.rank_of(signed, key.to_bytes())",
-        ("tests/dht/store/test_crowded_key.py",),
-    ),
-    Mutant(
-        "a crowd that answers nothing holds up each round of rejoining",
-        "swarmd/dht/p2p/peers.py",
-        "*some_of(others, MISSING)",
-        "*others",
-        ("tests/dht/p2p/test_dialled_hosts.py",),
-    ),
-)
+CROWDS = read_mutants(r"""
+swarmd/dht/store/storage.py
+  whoever is met is handed what has no room in a message
+    - if key_bytes > HANDED_KEY_BYTES_MAX:
+    + if False:
+    tests/dht/store/test_validator.py
+  whoever is met has all keys looked through, however many are
+    - not self._meetings.try_charge()
+    + False
+    tests/dht/store/test_validator.py
+  what forgers say they have worked is remembered
+    - self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
+    + self._seniority.rank_of(signed, key.to_bytes())
+    tests/dht/store/test_crowded_key.py
+swarmd/dht/p2p/p2pd_control.py
+  answers that a p2pd has not taken count when it is gone
+    -                 _leave(self.door, self._pending_messages.get_nowait())
+    +                 self._pending_messages.get_nowait()
+    tests/dht/p2p/test_node.py
+  answers that come when their p2pd is gone count for ever
+    -             if self.over.is_set():
+    +             if False:
+    tests/dht/p2p/test_node.py
+swarmd/dht/store/validator.py
+  a dictionary takes room for whatever its arrays promise
+    -         check_nesting(encoded)
+    -         value = MSGPackSerializer.loads(encoded)
+    +         value = MSGPackSerializer.loads(encoded)
+    tests/dht/wire/test_foreign_bytes.py
+  what is in a dictionary takes room for whatever its arrays promise
+    -         check_nesting(encoded)
+    -         depth
+    +         depth
+    tests/dht/wire/test_foreign_bytes.py
+  nobody who is met is handed anything
+    -         if handed:
+    +         if False:
+    tests/dht/store/test_validator.py
+swarmd/dht/rounds/key_watch.py
+  hints without end keep a key from being read whole
+    - not wanted or now >= self._whole_at + WHOLE_POLLS * self.poll_s
+    + not wanted
+    tests/dht/rounds/test_publishing.py
+  each hint has a key read whole
+    - {} if whole else wanted
+    + {}
+    tests/dht/rounds/test_publishing.py
+swarmd/dht/limits.py
+  a crowd's gossip leaves members no room
+    - 0.0 if known else RESERVE
+    + 0.0
+    tests/dht/test_limits.py
+  the door forgets whom the swarm credits
+    -  or self.is_credited(peer)
+    tests/dht/test_limits.py
+swarmd/dht/evidence.py
+  evidence about rounds to come is kept
+    - charge.round > reached + ROUNDS_AHEAD
+    + False
+    tests/dht/test_evidence.py
+  one message for each of a lie's pairs
+    - if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
+    + if each is held:
+    tests/dht/test_gossip.py
+swarmd/dht/gossip.py
+  all tell of evidence at about the same time
+    - math.e * max(1, self._members())
+    + math.e
+    tests/dht/test_gossip.py
+swarmd/dht/network_session.py
+  each renewal of a membership has all members look for it
+    -         if isinstance(record.content, Membership):
+    -             self._note_out(record)
+    -         else:
+    +         if True:
+    tests/sim/test_large.py
+swarmd/dht/rounds/gather.py
+  newcomers' bodies fill a stage
+    - not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX
+    + False
+    tests/dht/rounds/test_gathering.py
+swarmd/dht/rounds/fetch.py
+  a stream's end waits for its peer for ever
+    -             await _close(writer)
+    +             writer.close()
+    tests/dht/rounds/test_publishing.py
+swarmd/dht/session.py
+  a membership that cost nothing makes its owner known
+    - isinstance(event, MemberSeen) and event.worked
+    + isinstance(event, MemberSeen)
+    tests/dht/test_limits.py
+swarmd/dht/addresses.py
+  a host where nobody answers is dialled again and again
+    - return self._now() >= until
+    + return True
+    tests/dht/p2p/test_dialled_hosts.py
+swarmd/dht/p2p/peers.py
+  services of this machine are dialled for others
+    -         return self._local or is_elsewhere(place)
+    +         return True
+    tests/dht/p2p/test_dialled_hosts.py
+  names are dialled that stand where an address should
+    -         if not is_address(place):
+    -             return False
+    tests/dht/p2p/test_dialled_hosts.py
+  a crowd that answers nothing holds up each round of rejoining
+    - *some_of(others, MISSING)
+    + *others
+    tests/dht/p2p/test_dialled_hosts.py
+swarmd/dht/rounds/publisher.py
+  who takes a record first and shows it to nobody keeps it from counting
+    - for part in (took, others) for
+    + for part in (took or others,) for
+    tests/dht/rounds/test_publishing.py
+swarmd/dht/invitations.py
+  a guest has all records judged anew as often as it likes
+    -  and not self._changes.try_charge(host)
+    +  and False
+    tests/dht/test_invitations.py
+swarmd/dht/membership.py
+  members that come back in turn have a fresh burst each time
+    - RETURNS_PER_S, now, MEMBERS_MAX)
+    + RETURNS_PER_S, now)
+    tests/hostile/test_lockout.py
+swarmd/swarms/text.py
+  a scorer makes a move as often as an answer says
+    -         return _has_few_moves(answer)
+    +         return True
+    tests/swarms/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused
+swarmd/swarms/reasoning_gym.py
+  one answer is right for every question of a task
+    -         if is_overpaid(question.task, answer, question.entry):
+    +         if False:
+    tests/swarms/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing
+swarmd/swarms/file.py
+  a data set is read to its end, however large it becomes
+    -     for number, row in enumerate(rows, 1):
+    -         line = _line(row)
+    +     for number, row in enumerate(list(rows), 1):
+    +         line = _line(row)
+    tests/swarms/test_file.py::test_no_more_rows_are_read_than_the_file_may_have
+swarmd/eventlog/frame.py
+  lengths at every place of a torn frame have all behind them read anew
+    -         if sums is None and looked_at > LOOKED_AT_MAX:
+    +         if False:
+    tests/eventlog/test_reader.py::test_a_torn_frame_full_of_lengths_is_judged_without_reading_it_again_for_each
+swarmd/swarms/rewards.py
+  searches that are cut off cost nothing
+    -         self._left_s -= after_s
+    +         pass
+    tests/swarms/test_rewards.py
+swarmd/dht/store/seniority.py
+  the work of a crowd is hashed anew at each read
+    - lru_cache(WORK_KEPT)(work_bits)
+    + lru_cache(0)(work_bits)
+    tests/dht/store/test_asking.py
+swarmd/core/coordinator/waiting.py
+  stages that waited for newcomers in vain are not counted
+    -         newcomers=waiting.vain_newcomers <= VAIN_NEWCOMERS_FREE,
+    +         newcomers=True,
+    tests/core/coordinator/test_waiting.py::test_identities_that_never_report_cost_a_sixteenth_of_the_time
+  a member that fell silent is never waited for again
+    -     return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0
+    +     return False
+    tests/core/coordinator/test_waiting.py::test_followers_whose_trainers_slept_are_credited_again_within_three_rounds
+  members that are silent for long are waited for as often as others
+    - WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY
+    + WIDE_EVERY
+    tests/core/coordinator/test_waiting.py::test_members_that_are_silent_for_long_are_waited_for_rarely
+  a stage goes on waiting for members that have reported
+    -     missing = [member for member in expected if member.peer not in coordination.reports]
+    +     missing = expected
+    tests/core/coordinator/test_waiting.py::test_stages_close_as_the_page_of_rules_says
+swarmd/dht/memory_watch.py
+  memory that was freed stays with the process
+    -         if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:
+    +         if False:
+    tests/dht/test_memory_watch.py
+""")

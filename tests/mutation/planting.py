@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from tests.patches import read_patches
+
 ROOT = Path(__file__).resolve().parents[2]
 BORROWED = (".venv", "contracts/node_modules")  # not tracked, large, and never changed by a mutant
 RUN_S = 300.0  # for the tests of one mutant; one that hangs them is caught
@@ -30,6 +32,11 @@ class Mutant(NamedTuple):
     text: str
     instead: str
     tests: tuple[str, ...]
+
+
+def read_mutants(listed: str) -> tuple[Mutant, ...]:
+    """Mutants of a list of patches, each with the tests that should notice it, one a line."""
+    return tuple(Mutant(*patch) for patch in read_patches(listed))
 
 
 class Verdict(NamedTuple):

@@ -1,251 +1,163 @@
 """Mistakes in where a large swarm's records lie, and in what is read of them."""
 
-from tests.mutation.planting import Mutant
+from tests.mutation.planting import read_mutants
 
-SHARDS = (
-    Mutant(
-        "a report that is awaited is lost where there is no room for it",
-        "swarmd/dht/store/validator.py",
-        "if (stored or awaited) and validator.accepted is not None:",
-        "if stored and validator.accepted is not None:",
-        ("tests/dht/store/test_validator.py",),
-    ),
-    Mutant(
-        "whoever sends an awaited report needs no room",
-        "swarmd/dht/store/validator.py",
-        "validator.awaits(key, sender) and sender == owner_of(subkey)",
-        "validator.awaits(key, owner_of(subkey))",
-        ("tests/dht/store/test_validator.py",),
-    ),
-    Mutant(
-        "shards are not read for members whose reports are missing",
-        "swarmd/dht/rounds/report_collector.py",
-        "            watches[shard].look()\n",
-        "            pass\n",
-        ("tests/dht/rounds/test_report_collector.py",),
-    ),
-    Mutant(
-        "shards are read for members whose reports were brought",
-        "swarmd/dht/rounds/report_collector.py",
-        "if known.here and peer not in self._seen.peers]",
-        "if known.here]",
-        ("tests/dht/rounds/test_report_collector.py",),
-    ),
-    Mutant(
-        "a report is awaited again and again",
-        "swarmd/dht/rounds/report_collector.py",
-        "or owner in self._seen.peers or owner in self._brought:",
-        "or owner in self._brought:",
-        ("tests/dht/rounds/test_report_collector.py",),
-    ),
-    Mutant(
-        "a peer may show whatever it likes",
-        "swarmd/dht/store/lookup.py",
-        "    check_asked_for(part.records, only)\n",
-        "",
-        ("tests/dht/store/test_crowded_key.py",),
-    ),
-    Mutant(
-        "an answer of forged records is read to its end",
-        "swarmd/dht/store/validator.py",
-        "if forged == FORGED_MAX:",
-        "if forged < 0:",
-        ("tests/dht/store/test_crowded_key.py",),
-    ),
-    Mutant(
-        "one member's memberships lie under all keys there may be",
-        "swarmd/dht/store/capacity.py",
-        "{}), MEMBERSHIPS_MAX if kind is",
-        "{}), 1024 if kind is",
-        ("tests/dht/store/test_capacity.py",),
-    ),
-    Mutant(
-        "a guest fills its creator's invitation",
-        "swarmd/dht/invitations.py",
-        "        if invitation.own:  # of",
-        "        if not invitation.signature:  # of",
-        ("tests/dht/test_invitations.py",),
-    ),
-    Mutant(
-        "bodies in records are as large however many members read them",
-        "swarmd/dht/wire/bodies.py",
-        "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)",
-        "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1))",
-        ("tests/dht/test_limits.py",),
-    ),
-    Mutant(
-        "all bodies are read from all who keep them",
-        "swarmd/dht/rounds/gather.py",
-        "if sampled or len(self._ranks) <= WHOLE_MAX:",
-        "if sampled or self._ranks is not None:",
-        ("tests/dht/rounds/test_gathering.py",),
-    ),
-    Mutant(
-        "a record that one keeper lacks is asked of no other",
-        "swarmd/dht/store/lookup.py",
-        "            shares.give_back(asked.pop(task).hand_on(), found.records)\n",
-        "            asked.pop(task)\n",
-        ("tests/dht/p2p/test_shared_lookup.py",),
-    ),
-    Mutant(
-        "a membership stays in one shard",
-        "swarmd/dht/wire/names.py",
-        '_shard([swarm, peer, "members", place.epoch], place.shards)',
-        '_shard([swarm, peer, "members"], place.shards)',
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "a membership counts in any epoch",
-        "swarmd/dht/wire/records.py",
-        "abs(content.epoch - epoch_of(policy.round)) > 1",
-        "content.epoch < 0",
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "a follower reads all memberships",
-        "swarmd/dht/membership.py",
-        "range(shards) if session.coordinating else (self._own_shard(),)",
-        "range(shards)",
-        ("tests/dht/test_membership.py",),
-    ),
-    Mutant(
-        "the coordinator reads shards of memberships only as they have moved",
-        "swarmd/dht/membership.py",
-        "self._waits[shard] < self._polls()",
-        "self._waits[shard] < 1",
-        ("tests/dht/test_membership.py",),
-    ),
-    Mutant(
-        "who has left is still taken for a member",
-        "swarmd/dht/membership.py",
-        " and not record.content.leaving",
-        "",
-        ("tests/dht/test_membership.py",),
-    ),
-    Mutant(
-        "a membership that has expired is not looked for again",
-        "swarmd/dht/membership.py",
-        "self._until.get(peer, 0.0) > session.policy.now()",
-        "peer in self._until",
-        ("tests/dht/test_membership.py",),
-    ),
-    Mutant(
-        "a record counts in any shard",
-        "swarmd/dht/wire/records.py",
-        "    if content.shard != own:\n",
-        "    if False:\n",
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "a record counts whatever number of shards the clock announces",
-        "swarmd/dht/wire/records.py",
-        "if announced is not None and content.shards != announced:",
-        "if announced is None and content.shards < 0:",
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "a peer stays in one shard",
-        "swarmd/dht/wire/names.py",
-        "return _shard([swarm, peer, round, stage], shards)",
-        "return _shard([swarm, peer], shards)",
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "an earlier clock changes the number of shards back",
-        "swarmd/dht/swarm_view.py",
-        "        if clock.round < self._round:\n            return\n",
-        "",
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "all shards of a stage are read where peers are missing",
-        "swarmd/dht/rounds/gather.py",
-        "min(shards, READ_MAX))",
-        "shards)",
-        ("tests/dht/rounds/test_sharded_gathering.py",),
-    ),
-    Mutant(
-        "whoever is away for a moment is given up, though nobody takes its place",
-        "swarmd/dht/rounds/gather.py",
-        "return self.lacks(useless) and not self._unread",
-        "return False",
-        ("tests/dht/rounds/test_sharded_gathering.py",),
-    ),
-    Mutant(
-        "a coordinator that stops a swarm's shards at once",
-        "swarmd/core/coordinator/coordination.py",
-        "rests = round < since + ROUNDS_KEPT and wanted < placed",
-        "rests = False",
-        ("tests/core/coordinator/test_coordination.py",),
-    ),
-    Mutant(
-        "numbers of another life are taken for a storer's own",
-        "swarmd/dht/store/storage.py",
-        "return cursor.life == self.life and cursor.last <= self.last",
-        "return cursor.last <= self.last",
-        ("tests/dht/store/test_partial_finds.py",),
-    ),
-    Mutant(
-        "what does not count yet is not asked for again",
-        "swarmd/dht/store/parts.py",
-        "if continues and len(genuine) == len(part.records):",
-        "if continues:",
-        ("tests/dht/store/test_partial_finds.py",),
-    ),
-    Mutant(
-        "what was forgotten while a look-up went on is not asked for again",
-        "swarmd/dht/store/parts.py",
-        "        if continues and len",
-        "        if len",
-        ("tests/dht/store/test_partial_finds.py",),
-    ),
-    Mutant(
-        "a record that takes another's place keeps its number",
-        "swarmd/dht/store/storage.py",
-        "        numbers.pop(owner, None)\n        numbers[owner] = self.last\n",
-        "        numbers.setdefault(owner, self.last)\n",
-        ("tests/dht/store/test_partial_finds.py",),
-    ),
-    Mutant(
-        "parts of keys are given without a bound",
-        "swarmd/dht/store/validator.py",
-        "    protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)\n",
-        "",
-        ("tests/dht/store/test_partial_finds.py",),
-    ),
-    Mutant(
-        "whom an owner names is not asked",
-        "swarmd/dht/rounds/fetch.py",
-        "        if body is None:\n            body = await _try_other(life, other, digest, size_bytes, bounds)\n",
-        "        log.debug(other)\n",
-        ("tests/dht/p2p/test_holders.py",),
-    ),
-    Mutant(
-        "holders of bodies are noted without end",
-        "swarmd/dht/rounds/fetch.py",
-        "FIFOCache(BODIES_MAX)",
-        "FIFOCache(10**9)",
-        ("tests/dht/p2p/test_holders.py",),
-    ),
-    Mutant(
-        "memberships on a chain may lie in any epoch",
-        "swarmd/dht/wire/records.py",
-        "    if fixed and (content.shards, content.epoch) != (fixed, 0):",
-        "    if fixed and content.shards != fixed:",
-        ("tests/dht/wire/test_shards.py",),
-    ),
-    Mutant(
-        "a count of reports is not told again after blocks were replaced",
-        "swarmd/chain/watcher.py",
-        "        self._own.forget()\n",
-        "",
-        ("tests/chain/test_watcher.py",),
-    ),
-    Mutant(
-        "a count of another stage closes the open one",
-        "swarmd/core/contract/clock.py",
-        "    if (event.round, event.stage) == (chain.round, chain.stage):\n        turn.note_chain(counted",
-        "    if event.count:\n        turn.note_chain(counted",
-        ("tests/core/contract/test_clock.py",),
-    ),
-)
+SHARDS = read_mutants(r"""
+swarmd/dht/store/validator.py
+  a report that is awaited is lost where there is no room for it
+    - if (stored or awaited) and validator.accepted is not None:
+    + if stored and validator.accepted is not None:
+    tests/dht/store/test_validator.py
+  whoever sends an awaited report needs no room
+    - validator.awaits(key, sender) and sender == owner_of(subkey)
+    + validator.awaits(key, owner_of(subkey))
+    tests/dht/store/test_validator.py
+  an answer of forged records is read to its end
+    - if forged == FORGED_MAX:
+    + if forged < 0:
+    tests/dht/store/test_crowded_key.py
+  parts of keys are given without a bound
+    -     protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)
+    tests/dht/store/test_partial_finds.py
+swarmd/dht/rounds/report_collector.py
+  shards are not read for members whose reports are missing
+    -             watches[shard].look()
+    +             pass
+    tests/dht/rounds/test_report_collector.py
+  shards are read for members whose reports were brought
+    - if known.here and peer not in self._seen.peers]
+    + if known.here]
+    tests/dht/rounds/test_report_collector.py
+  a report is awaited again and again
+    - or owner in self._seen.peers or owner in self._brought:
+    + or owner in self._brought:
+    tests/dht/rounds/test_report_collector.py
+swarmd/dht/store/lookup.py
+  a peer may show whatever it likes
+    -     check_asked_for(part.records, only)
+    tests/dht/store/test_crowded_key.py
+  a record that one keeper lacks is asked of no other
+    -             shares.give_back(asked.pop(task).hand_on(), found.records)
+    +             asked.pop(task)
+    tests/dht/p2p/test_shared_lookup.py
+swarmd/dht/store/capacity.py
+  one member's memberships lie under all keys there may be
+    - {}), MEMBERSHIPS_MAX if kind is
+    + {}), 1024 if kind is
+    tests/dht/store/test_capacity.py
+swarmd/dht/invitations.py
+  a guest fills its creator's invitation
+    -         if invitation.own:  # of
+    +         if not invitation.signature:  # of
+    tests/dht/test_invitations.py
+swarmd/dht/wire/bodies.py
+  bodies in records are as large however many members read them
+    - room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)
+    + room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1))
+    tests/dht/test_limits.py
+swarmd/dht/rounds/gather.py
+  all bodies are read from all who keep them
+    - if sampled or len(self._ranks) <= WHOLE_MAX:
+    + if sampled or self._ranks is not None:
+    tests/dht/rounds/test_gathering.py
+  all shards of a stage are read where peers are missing
+    - min(shards, READ_MAX))
+    + shards)
+    tests/dht/rounds/test_sharded_gathering.py
+  whoever is away for a moment is given up, though nobody takes its place
+    - return self.lacks(useless) and not self._unread
+    + return False
+    tests/dht/rounds/test_sharded_gathering.py
+swarmd/dht/wire/names.py
+  a membership stays in one shard
+    - _shard([swarm, peer, "members", place.epoch], place.shards)
+    + _shard([swarm, peer, "members"], place.shards)
+    tests/dht/wire/test_shards.py
+  a peer stays in one shard
+    - return _shard([swarm, peer, round, stage], shards)
+    + return _shard([swarm, peer], shards)
+    tests/dht/wire/test_shards.py
+swarmd/dht/wire/records.py
+  a membership counts in any epoch
+    - abs(content.epoch - epoch_of(policy.round)) > 1
+    + content.epoch < 0
+    tests/dht/wire/test_shards.py
+  a record counts in any shard
+    -     if content.shard != own:
+    +     if False:
+    tests/dht/wire/test_shards.py
+  a record counts whatever number of shards the clock announces
+    - if announced is not None and content.shards != announced:
+    + if announced is None and content.shards < 0:
+    tests/dht/wire/test_shards.py
+  memberships on a chain may lie in any epoch
+    -     if fixed and (content.shards, content.epoch) != (fixed, 0):
+    +     if fixed and content.shards != fixed:
+    tests/dht/wire/test_shards.py
+swarmd/dht/membership.py
+  a follower reads all memberships
+    - range(shards) if session.coordinating else (self._own_shard(),)
+    + range(shards)
+    tests/dht/test_membership.py
+  the coordinator reads shards of memberships only as they have moved
+    - self._waits[shard] < self._polls()
+    + self._waits[shard] < 1
+    tests/dht/test_membership.py
+  who has left is still taken for a member
+    -  and not record.content.leaving
+    tests/dht/test_membership.py
+  a membership that has expired is not looked for again
+    - self._until.get(peer, 0.0) > session.policy.now()
+    + peer in self._until
+    tests/dht/test_membership.py
+swarmd/dht/swarm_view.py
+  an earlier clock changes the number of shards back
+    -         if clock.round < self._round:
+    -             return
+    tests/dht/wire/test_shards.py
+swarmd/core/coordinator/coordination.py
+  a coordinator that stops a swarm's shards at once
+    - rests = round < since + ROUNDS_KEPT and wanted < placed
+    + rests = False
+    tests/core/coordinator/test_coordination.py
+swarmd/dht/store/storage.py
+  numbers of another life are taken for a storer's own
+    - return cursor.life == self.life and cursor.last <= self.last
+    + return cursor.last <= self.last
+    tests/dht/store/test_partial_finds.py
+  a record that takes another's place keeps its number
+    -         numbers.pop(owner, None)
+    -         numbers[owner] = self.last
+    +         numbers.setdefault(owner, self.last)
+    tests/dht/store/test_partial_finds.py
+swarmd/dht/store/parts.py
+  what does not count yet is not asked for again
+    - if continues and len(genuine) == len(part.records):
+    + if continues:
+    tests/dht/store/test_partial_finds.py
+  what was forgotten while a look-up went on is not asked for again
+    -         if continues and len
+    +         if len
+    tests/dht/store/test_partial_finds.py
+swarmd/dht/rounds/fetch.py
+  whom an owner names is not asked
+    -         if body is None:
+    -             body = await _try_other(life, other, digest, size_bytes, bounds)
+    +         log.debug(other)
+    tests/dht/p2p/test_holders.py
+  holders of bodies are noted without end
+    - FIFOCache(BODIES_MAX)
+    + FIFOCache(10**9)
+    tests/dht/p2p/test_holders.py
+swarmd/chain/watcher.py
+  a count of reports is not told again after blocks were replaced
+    -         self._own.forget()
+    tests/chain/test_watcher.py
+swarmd/core/contract/clock.py
+  a count of another stage closes the open one
+    -     if (event.round, event.stage) == (chain.round, chain.stage):
+    -         turn.note_chain(counted
+    +     if event.count:
+    +         turn.note_chain(counted
+    tests/core/contract/test_clock.py
+""")

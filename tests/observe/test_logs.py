@@ -178,8 +178,7 @@ def test_what_is_wrong_is_told_with_its_level_and_fix(terminal: Terminal) -> Non
         "         fix: Try again",
         "trainer: a line of a library",
     ]
-    node = core.Story(core.settings())
-    node.join()
+    node = core.Story.joined(core.settings())
     for applied in core.advance(node.state, node.seq, 9.0, (RoundsSkipped(0, 3, "slow"),)):
         EventLines().apply(applied)
     assert terminal.lines[-1].startswith("warning: rounds 0 to 3 skipped, cause: slow")

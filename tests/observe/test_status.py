@@ -279,8 +279,7 @@ def test_a_task_that_has_fallen_is_told_until_it_is_back() -> None:
 
 
 def test_a_node_that_awaits_its_trainer_after_a_pause_says_that_there_is_room_again() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), SpaceLow(5, 40))
     assert status_of(node.state, 1.0, LOG, LIVE).round.reason.startswith("paused: 0 MiB free of 0 wanted")
     node.tell(SpaceFreed(80))

@@ -238,8 +238,7 @@ OWN = Equivocated("report", "me", 3, 0, b"1", b"2")
 
 
 def follower(*events: Equivocated) -> Story:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(3), *events)
     return node
 
@@ -324,8 +323,7 @@ def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
 
 
 def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:
-    node = core.Story(core.settings())
-    node.join()
+    node = core.Story.joined(core.settings())
     node.tell(core.announced(0))
     node.tell(replace(TRAINED, set_aside=(HOSTILE, replace(HONEST, over_share=3, of_little=1))))
     assert node.state.rewards[-1].set_aside == (("unvouched", 205), ("share", 3), ("little", 1), ("mark", 1))

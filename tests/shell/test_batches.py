@@ -56,8 +56,7 @@ def test_an_event_for_many_names_each_with_all_that_was_told_of_it() -> None:
 def test_what_comes_together_has_the_outcome_of_the_same_one_by_one(seed: int) -> None:
     """The quorum may be reached amidst them; some report twice, for another stage, or as nobody's member."""
     random = Random(seed)
-    node = Story(coordinator_settings(min_peers=2, quorum=random.choice([0.5, 1.0])))
-    node.join()
+    node = Story.joined(coordinator_settings(min_peers=2, quorum=random.choice([0.5, 1.0])))
     members = [MemberSeen(peer, "", random.random() < 0.8) for peer in random.choices(PEERS, k=ROW_MIN)]
     base, commands = assert_outcomes_agree(node.state, [*members])
     (opened,) = [command for command in commands if isinstance(command, Announce)]

@@ -7,11 +7,15 @@ set in the module.
 """
 
 import functools
+import importlib
 import inspect
+from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
+
+from tests.patches import Patch, read_patches
 
 PLAIN = (bool, int, float, str, bytes, tuple, frozenset)  # constants that are compared by value
 
@@ -24,6 +28,18 @@ class Mutant(NamedTuple):
     text: str
     instead: str
     given: tuple[tuple[str, Any], ...] = ()
+
+
+def read_mutants(listed: str) -> tuple[Mutant, ...]:
+    """Mutants of a list of patches; what is given stands behind `with`, as in `with nodes=3 chain=False`."""
+    return tuple(_mutant_of(patch) for patch in read_patches(listed))
+
+
+def _mutant_of(patch: Patch) -> Mutant:
+    module = importlib.import_module(patch.file.removesuffix(".py").replace("/", "."))
+    words = [word.partition("=") for line in patch.more for word in line.removeprefix("with ").split()]
+    given = tuple((name, literal_eval(value)) for name, _, value in words)
+    return Mutant(patch.name, module, patch.text, patch.instead, given)
 
 
 @contextmanager

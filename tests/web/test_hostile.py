@@ -55,8 +55,7 @@ def gathering(*refs: RolloutsRef) -> RolloutsGathered:
 
 
 def follower(directory: Path, *events: Any) -> Path:
-    story = Story(settings(peer=NODE))
-    story.join()
+    story = Story.joined(settings(peer=NODE))
     with open_log(directory / "events") as log:
         write_story(log, [*story.recorded, *events], State(), group=1)
     return directory
@@ -64,8 +63,7 @@ def follower(directory: Path, *events: Any) -> Path:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_names_and_completions_come_out_as_json_and_nothing_else(tmp_path: Path, text: str) -> None:
-    story = Story(coordinator_settings(min_peers=3))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=3))
     story.tell(MemberSeen("peer", text), MemberSeen(text[:200_000], "b"), ReportSeen("peer", 0, 0, 0.5))
     named = shared(Blobs(tmp_path / "blobs"), "peer", text)
     with open_log(tmp_path / "events") as log:

@@ -39,12 +39,6 @@ WORDS = "<think>two and two</think> 4 <script>alert(1)</script>"
 LONG_S = 40.0
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """hivemind needs asyncio."""
-    return "asyncio"
-
-
 async def node(root: Path, name: str, coordinator: Driver | None = None) -> Driver:
     """A real network worker that is registered; it gives the first address that it listens on."""
     if coordinator is None:

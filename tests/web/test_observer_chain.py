@@ -36,12 +36,6 @@ NOWHERE = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGVLkJVYVE3tyMKXPmDCR3Ci3Ukyi63gYfymr
 ANN, BEN, OLD = (generate_identity().peer_id for _ in range(3))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """hivemind and aiohttp need asyncio."""
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits longer than it must."""

@@ -80,8 +80,7 @@ def test_the_chain_may_be_read_before_the_dht_answers() -> None:
 
 
 def test_blocks_read_to_catch_up_start_no_stage() -> None:
-    story = Story(chain_settings())
-    story.join()
+    story = Story.joined(chain_settings())
     story.tell(WorkerStarted("chain", 13, 1))
     for round in range(1, 5):
         story.tell(said(round, StageLog(0, "0xt", round, 0)))
@@ -92,8 +91,7 @@ def test_blocks_read_to_catch_up_start_no_stage() -> None:
 
 
 def test_a_worker_that_has_much_to_read_is_given_time() -> None:
-    story = Story(chain_settings())
-    story.join()
+    story = Story.joined(chain_settings())
     story.tell(WorkerStarted("chain", 13, 1))
     for number in range(1, 4):
         story.at += 100.0
@@ -102,15 +100,13 @@ def test_a_worker_that_has_much_to_read_is_given_time() -> None:
 
 
 def test_the_contract_counts_above_the_coordinator() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(announced(7))
     assert story.state.clock is not None and story.state.clock.round == 0
 
 
 def test_a_node_without_a_chain_connection_goes_by_the_dht() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(ChainDegraded("no endpoint answers"))
     assert story.wait("clock")[0].id.startswith("clock/")
     story.tell(trained(0), announced(1), gathered(1))
@@ -124,15 +120,13 @@ def test_a_node_without_a_chain_connection_goes_by_the_dht() -> None:
 
 @pytest.mark.parametrize("loss", [ChainDegraded("gone"), WorkerExited("chain", "died")])
 def test_an_unread_chain_makes_no_round_of_its_own(loss: ChainDegraded | WorkerExited) -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(loss, NoRoundYet())
     assert story.state.chart == "round.training"
 
 
 def test_the_clock_does_not_go_back_with_a_reorganisation() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(trained(0), said(5, StageLog(0, "0xt", 1, 0)))
     story.tell(ChainReorged(block(4), 1), chain_up(0, head=5))
     assert story.state.clock is not None and story.state.clock.round == 1
@@ -141,8 +135,7 @@ def test_the_clock_does_not_go_back_with_a_reorganisation() -> None:
 
 
 def test_blocks_that_are_remembered_stay_within_their_bound_in_a_reorganisation() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(*[said(2 * number) for number in range(1, BLOCKS_KEPT + 10)])
     tip = 2 * (BLOCKS_KEPT + 9)
     story.tell(ChainReorged(block(tip + 1), 2))
@@ -151,8 +144,7 @@ def test_blocks_that_are_remembered_stay_within_their_bound_in_a_reorganisation(
 
 
 def test_a_node_that_starts_ahead_of_the_contract_takes_up_its_stage() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(trained(0), said(5, StageLog(0, "0xt", 1, 0)), gathered(1))
     story.start()
     story.workers_run()
@@ -169,21 +161,18 @@ def test_another_account_holds_this_peer() -> None:
 
 
 def test_another_account_takes_this_peer_while_the_node_runs() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(), chain_up(registered_to=""))
     story.tell(said(3, RegistrationLog(0, "0xt", "0xother", "me")))
     assert story.state.exit_code == ExitCode.CHAIN_CONFLICT
 
 
 def test_accounts_are_compared_without_their_checksum() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(account="0xAbC", registered_to="0xabc"))
+    story = Story.on_chain(chain_settings(), chain_up(account="0xAbC", registered_to="0xabc"))
     assert story.state.chart == "round.training"
 
 
 def test_another_contract_than_the_logs_is_refused() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(StopRequested("test"))
     story.start()
     story.workers_run()
@@ -202,15 +191,13 @@ def test_the_coordinator_mirrors_the_contract() -> None:
 
 
 def test_a_block_that_moves_nothing_is_not_mirrored() -> None:
-    story = Story(chain_settings("coordinator"))
-    story.join_chain()
+    story = Story.on_chain(chain_settings("coordinator"))
     commands = story.tell(said(5, RewardLog(0, "0xt", "0xother", "anna", 0, 0, "5")))
     assert [command for command in commands if isinstance(command, Announce)] == []
 
 
 def test_a_closed_membership_is_told_to_the_network_worker() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     (command,) = story.tell(MembershipRead(False, ("anna", "me")))
     assert isinstance(command, AdmitPeers) and not command.open and command.peers == ("anna", "me")
     story.tell(LinkDown("p2pd died"))
@@ -221,8 +208,7 @@ def test_a_closed_membership_is_told_to_the_network_worker() -> None:
 
 
 def test_members_beyond_the_bound_are_counted() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(MembershipRead(False, tuple(f"peer-{number:05d}" for number in range(ONCHAIN_PEERS_MAX + 3))))
     assert story.state.members is not None and len(story.state.members) == ONCHAIN_PEERS_MAX
     assert dict(story.state.rejections) == {"members-full": 3}
@@ -236,16 +222,14 @@ def _advances(story: Story) -> list[str]:
 
 
 def test_the_stage_is_moved_on_when_its_time_is_over() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(max_stage_s=60))
+    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
     story.wait("drive")
     assert 60.0 <= story.at <= 60.0 + TURNS * 3.0
     assert _advances(story) == ["advance/0/0"]
 
 
 def test_the_stage_is_moved_on_when_enough_have_reported() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(min_submissions=2))
+    story = Story.on_chain(chain_settings(), chain_up(min_submissions=2))
     assert "drive" not in story.waits
     story.tell(said(3, RewardLog(0, "0xt", "0xa", "anna", 0, 0, "5")))
     assert "drive" not in story.waits
@@ -255,8 +239,7 @@ def test_the_stage_is_moved_on_when_enough_have_reported() -> None:
 
 
 def test_the_contracts_own_count_moves_the_stage_on_where_not_all_rewards_are_read() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(min_submissions=2))
+    story = Story.on_chain(chain_settings(), chain_up(min_submissions=2))
     story.tell(SubmissionsCounted(0, 0, 1), SubmissionsCounted(7, 0, 9))
     assert "drive" not in story.waits, "too few, or of another stage"
     story.tell(SubmissionsCounted(0, 0, 2))
@@ -267,8 +250,7 @@ def test_the_contracts_own_count_moves_the_stage_on_where_not_all_rewards_are_re
 
 
 def test_news_of_the_stage_do_not_put_its_end_off() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(min_submissions=1))
+    story = Story.on_chain(chain_settings(), chain_up(min_submissions=1))
     story.tell(said(3, RewardLog(0, "0xt", "0xa", "anna", 0, 0, "5")))
     first = next(deadline.due_at for deadline in story.state.deadlines if deadline.name == "drive")
     story.at += 1.0
@@ -288,21 +270,18 @@ def test_news_of_the_stage_do_not_put_its_end_off() -> None:
     ],
 )
 def test_a_stage_that_nobody_may_move_on_is_left_alone(node: object, up: object) -> None:
-    story = Story(node)  # type: ignore[arg-type]
-    story.join_chain(up)  # type: ignore[arg-type]
+    story = Story.on_chain(node, up)  # type: ignore[arg-type]
     assert "drive" not in story.waits
 
 
 def test_a_stage_manager_needs_no_policy() -> None:
-    story = Story(chain_settings(drive="manager"))
-    story.join_chain(chain_up(extensions=0))
+    story = Story.on_chain(chain_settings(drive="manager"), chain_up(extensions=0))
     story.wait("drive")
     assert story.at == 300.0 and _advances(story) == ["advance/0/0"]
 
 
 def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(max_stage_s=60))
+    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
     story.wait("drive")
     story.tell(said(9, StageLog(0, "0xt", 1, 0)))
     moved = find(story.state, "advance/0/0")
@@ -311,8 +290,7 @@ def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice() -> None:
 
 def test_an_advance_that_came_too_late_is_looked_at_again() -> None:
     """The worker may know of a block that a reorganisation takes back before it is reported."""
-    story = Story(chain_settings())
-    story.join_chain(chain_up(max_stage_s=60))
+    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
     story.wait("drive")
     story.tell(SubmissionRefused("advance/0/0", "moved-on", "the contract is at a later stage"))
     story.wait("drive")
@@ -322,8 +300,7 @@ def test_an_advance_that_came_too_late_is_looked_at_again() -> None:
 
 def test_a_step_that_moved_another_stage_is_made_again() -> None:
     """`advance()` names no stage: after a reorganisation it may be mined at the one before."""
-    story = Story(chain_settings())
-    story.join_chain(chain_up(max_stage_s=60))
+    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
     story.wait("drive")
     first = Prepared("0xa", 4, b"signed", "9")
     (before,) = story.tell(SubmissionPrepared("advance/0/0", first))
@@ -338,8 +315,7 @@ def test_a_step_that_moved_another_stage_is_made_again() -> None:
 
 
 def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(max_stage_s=60))
+    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
     submit = story.wait("drive")[-1]
     story.tell(trained(0))
     commands = story.tell(CommandFailed(submit.id, "AdvanceNotAllowed"))
@@ -361,8 +337,7 @@ def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
     ],
 )
 def test_rounds_that_passed_meanwhile_are_one_skip(cut_off: tuple[Event, ...], cause: SkipCause) -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     story.tell(trained(0))
     story.tell(*cut_off)
     story.tell(chain_up(4, head=20) if cut_off else said(20, StageLog(0, "0xt", 4, 0)))
@@ -371,8 +346,7 @@ def test_rounds_that_passed_meanwhile_are_one_skip(cut_off: tuple[Event, ...], c
 
 def test_a_stage_rewarded_in_another_life_is_not_trained_again() -> None:
     """A data directory from a backup: the chain knows more of this node than its log."""
-    story = Story(chain_settings())
-    story.join()
+    story = Story.joined(chain_settings())
     story.tell(WorkerStarted("chain", 13, 1))
     story.tell(said(3, RewardLog(0, "0xt", "0xme", "me", 6, 0, "5")))
     story.tell(chain_up(6, head=9))
@@ -388,7 +362,6 @@ def test_reports_of_the_stage_are_collected_for_the_vote() -> None:
 
 
 def test_a_permanent_refusal_stops_the_node() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(), chain_up(registered_to=""))
     commands = story.tell(SubmissionRefused("register", "taken", "0xother holds this peer", permanent=True))
     assert "stop/run1" in ids(commands) and story.state.exit_code == ExitCode.CHAIN_CONFLICT

@@ -30,10 +30,10 @@ from tests.core.story import Story, announced, block, chain_settings, chain_up, 
 ATTEMPT = Prepared("0xa", 4, b"signed", "9")
 
 
-def joined(**fields: object) -> Story:
-    """A node at round 0, in training."""
-    story = Story(chain_settings(**fields))  # type: ignore[arg-type]
-    story.join_chain()
+def joined(*events: Event, **fields: object) -> Story:
+    """A node at round 0, in training, and what happens then."""
+    story = Story.on_chain(chain_settings(**fields))  # type: ignore[arg-type]
+    story.tell(*events)
     return story
 
 
@@ -72,8 +72,7 @@ def spent(story: Story) -> tuple[int, int]:
 
 
 def test_what_is_signed_for_in_a_day_is_part_of_the_state_and_told_to_the_next_worker() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     story.tell(SubmissionPrepared("reward/0/0", costing("0xa", 4, 100)))
     day = int(story.at // 86_400)
     assert spent(story) == (day, 100)
@@ -83,8 +82,7 @@ def test_what_is_signed_for_in_a_day_is_part_of_the_state_and_told_to_the_next_w
 
 
 def test_of_attempts_with_one_nonce_the_dearest_counts() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     for attempt in (costing("0xa", 4, 100), costing("0xb", 4, 130), costing("0xc", 4, 120), costing("0xb", 4, 130)):
         story.tell(SubmissionPrepared("reward/0/0", attempt))
     assert spent(story)[1] == 130
@@ -93,8 +91,7 @@ def test_of_attempts_with_one_nonce_the_dearest_counts() -> None:
 
 
 def test_a_new_day_begins_at_nothing_and_a_clock_that_is_set_back_opens_none() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     story.tell(SubmissionPrepared("reward/0/0", costing("0xa", 4, 100)))
     day = spent(story)[0]
     story.at += 86_400
@@ -161,8 +158,7 @@ def test_a_registration_goes_first() -> None:
 
 
 def test_a_registration_that_was_refused_is_wanted_again_in_the_end() -> None:
-    story = Story(chain_settings())
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(), chain_up(registered_to=""))
     story.tell(SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
     assert charts(story) == {"register": "refused"}
     assert submits(story.wait("register")) == ["register"]
@@ -170,8 +166,7 @@ def test_a_registration_that_was_refused_is_wanted_again_in_the_end() -> None:
 
 def test_what_is_wanted_again_keeps_what_was_tried() -> None:
     """Its earlier attempt may still be mined, and the next one needs an id of its own."""
-    story = Story(chain_settings())
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(), chain_up(registered_to=""))
     (first,) = story.tell(SubmissionPrepared("register", ATTEMPT))
     story.tell(SubmissionSent("register", "0xa"), SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
     submit = submit_of(story.wait("register"))
@@ -181,8 +176,7 @@ def test_what_is_wanted_again_keeps_what_was_tried() -> None:
 
 
 def test_a_follower_of_the_chain_submits_nothing() -> None:
-    story = Story(chain_settings(sends=False, winners=0))
-    story.join_chain(chain_up(registered_to=""))
+    story = Story.on_chain(chain_settings(sends=False, winners=0), chain_up(registered_to=""))
     story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
     assert story.state.submissions == () and story.state.chart == "round.settling"
 
@@ -196,8 +190,7 @@ def restarted(story: Story, up: object = None) -> tuple[Command, ...]:
 
 @pytest.mark.parametrize("known", [0, 1, 2])
 def test_after_a_crash_the_worker_is_told_what_was_tried(known: int) -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     tried: list[Event] = [SubmissionPrepared("reward/0/0", ATTEMPT), SubmissionSent("reward/0/0", "0xa")]
     story.tell(*tried[:known])
     submit = submit_of(restarted(story))
@@ -205,8 +198,7 @@ def test_after_a_crash_the_worker_is_told_what_was_tried(known: int) -> None:
 
 
 def test_after_a_crash_what_is_not_deep_enough_is_followed_again() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     put_on_chain(story, "reward/0/0", 3)
     assert submits(restarted(story)) == ["reward/0/0"]
     story.tell(SubmissionConfirmed("reward/0/0", block(3)))
@@ -220,8 +212,7 @@ def test_a_dead_worker_is_told_again() -> None:
 
 
 def test_news_that_come_twice_change_nothing() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     put_on_chain(story, "reward/0/0", 3)
     story.tell(SubmissionConfirmed("reward/0/0", block(3)))
     before = story.state.submissions
@@ -259,8 +250,7 @@ def test_what_others_do_on_the_chain_puts_nothing_off(news: list[CommandFailed])
 
 
 def test_news_of_one_submission_put_off_no_other() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     put_on_chain(story, "reward/0/0", 3)
     at_round(story, 1)
     story.tell(CommandFailed("submit/reward/0/0/7", "no endpoint answers"))
@@ -269,8 +259,7 @@ def test_news_of_one_submission_put_off_no_other() -> None:
 
 
 def test_failures_wait_longer_and_longer() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     waits = []
     for _ in range(8):
         began = story.at
@@ -284,8 +273,7 @@ def test_failures_wait_longer_and_longer() -> None:
 
 
 def test_silence_has_the_submission_looked_at_again() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     assert submits(story.wait("submission")) == ["reward/0/0"] and story.at == 60.0
     put_on_chain(story, "reward/0/0", 3)
     assert submits(story.wait("submission")) == ["reward/0/0"], "until it is confirmed"
@@ -302,8 +290,7 @@ def test_a_refusal_is_on_record_and_the_next_one_goes() -> None:
 
 
 def test_a_reorganisation_sends_what_it_dropped_again() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     put_on_chain(story, "reward/0/0", 3)
     story.tell(SubmissionConfirmed("reward/0/0", block(3)))
     at_round(story, 1)
@@ -315,16 +302,14 @@ def test_a_reorganisation_sends_what_it_dropped_again() -> None:
 
 
 def test_what_a_reorganisation_dropped_is_looked_at_again_whatever_follows() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     put_on_chain(story, "reward/0/0", 3)
     story.tell(SubmissionConfirmed("reward/0/0", block(3)), ChainReorged(block(2), 9))
     assert submits(story.wait("submission")) == ["reward/0/0"]
 
 
 def test_a_reorganisation_above_leaves_what_lies_deeper() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     put_on_chain(story, "reward/0/0", 3)
     story.tell(ChainReorged(block(3), 1))
     assert charts(story) == {"reward/0/0": "included"}
@@ -365,8 +350,7 @@ def test_what_lies_ahead_of_the_contract_holds_up_nothing() -> None:
 
 
 def test_a_replaced_attempt_is_remembered_with_the_first() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     for number in range(PREPARED_KEPT + 3):
         story.tell(SubmissionPrepared("reward/0/0", Prepared(f"0x{number}", 4, b"signed", str(number))))
         story.tell(SubmissionSent("reward/0/0", f"0x{number}"))
@@ -387,8 +371,7 @@ def dropped_and_signed_again(story: Story, times: int) -> Submission:
 
 
 def test_a_transaction_that_is_signed_again_is_remembered_once() -> None:
-    story = joined()
-    story.tell(trained(0))
+    story = joined(trained(0))
     story.tell(SubmissionPrepared("reward/0/0", Prepared("0xold", 3, b"other", "9")))
     found = dropped_and_signed_again(story, times=PREPARED_KEPT)
     assert [each.hash for each in found.prepared] == ["0xold", "0xa"], "it pushes out none of the others"
@@ -459,8 +442,7 @@ def test_the_vote_names_the_highest_rewards_ties_by_peer_id() -> None:
 
 
 def test_the_stages_of_a_round_add_up_and_count_once() -> None:
-    story = Story(chain_settings(winners=3))
-    story.join_chain(chain_up(stages=3))
+    story = Story.on_chain(chain_settings(winners=3), chain_up(stages=3))
     story.tell(seen("anna", 0.5), seen("anna", 9.0), seen("otto", 0.7), seen("eve", float("nan")), seen("eve", 1.0, 5))
     story.tell(trained(0, reward=0.1), said(5, StageLog(0, "0xt", 0, 1)))
     story.tell(seen("anna", 0.5, 0, 1), seen("otto", 0.1, 0, 1))

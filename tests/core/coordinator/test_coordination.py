@@ -388,8 +388,9 @@ def test_an_acknowledged_leaderboard_is_not_sent_again(node: Story) -> None:
 
 def cut_off(policy: str, min_peers: int = 2) -> Story:
     """A coordinator that was alone when its stage's time was over; round 0 had both members' reports."""
-    node = Story(coordinator_settings(min_peers=min_peers, start_s=30, stage_s=100, resume_s=15, when_alone=policy))
-    node.join()
+    node = Story.joined(
+        coordinator_settings(min_peers=min_peers, start_s=30, stage_s=100, resume_s=15, when_alone=policy)
+    )
     node.tell(MemberSeen("a", "Ann"))
     if coordination(node).chart == "mustering":
         node.wait("muster")
@@ -411,8 +412,7 @@ def test_a_coordinator_that_is_cut_off_holds_the_stage_past_its_deadline() -> No
 
 
 def test_its_own_report_alone_is_no_quorum_while_it_is_cut_off() -> None:
-    node = Story(coordinator_settings(min_peers=2, quorum=0.5, stage_s=100, when_alone="hold"))
-    node.join()
+    node = Story.joined(coordinator_settings(min_peers=2, quorum=0.5, stage_s=100, when_alone="hold"))
     publish(node, announcement(node.tell(MemberSeen("a"))))
     node.tell(LinkUp(0))
     assert node.tell(report("me", 0)) == ()
@@ -467,8 +467,7 @@ def test_a_swarm_that_may_go_on_with_one_member_goes_on(policy: str, min_peers: 
 
 
 def test_a_swarm_that_never_had_another_member_goes_on_alone() -> None:
-    node = Story(coordinator_settings(min_peers=2, when_alone="hold"))
-    node.join(peers=0)
+    node = Story.joined(coordinator_settings(min_peers=2, when_alone="hold"), peers=0)
     publish(node, announcement(node.wait("muster")))
     assert announcement(node.tell(report("me", 0))).round == 1
 
@@ -578,8 +577,7 @@ def test_the_number_grows_at_once_and_shrinks_later() -> None:
 
 
 def test_an_announcement_says_them_and_a_later_stage_of_the_round_keeps_them() -> None:
-    node = Story(coordinator_settings(min_peers=3, shard_members=1))
-    node.join()
+    node = Story.joined(coordinator_settings(min_peers=3, shard_members=1))
     commands = node.tell(MemberSeen("a"), MemberSeen("b"))
     (opened,) = [command for command in commands if isinstance(command, Announce)]
     assert (opened.shards, opened.sharded_since, opened.shards_before) == (4, 0, 0)

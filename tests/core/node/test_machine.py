@@ -42,9 +42,7 @@ FREED = SpaceFreed(100)
 
 @pytest.fixture
 def node() -> Story:
-    node = Story(settings())
-    node.join()
-    return node
+    return Story.joined(settings())
 
 
 def finish(node: Story, round: int) -> None:
@@ -90,8 +88,7 @@ def test_a_stage_at_the_trainer_is_finished_and_reported_but_no_other_begun(node
 
 
 def test_a_trainer_that_was_told_to_stop_is_not_told_again_when_the_pause_is_over() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0))
     assert ids(node.tell(LOW)) == ["cancel/0/0"]
     assert node.tell(FREED, announced(1)) == ()
@@ -100,8 +97,7 @@ def test_a_trainer_that_was_told_to_stop_is_not_told_again_when_the_pause_is_ove
 
 
 def test_a_stage_is_left_where_the_policy_says_so() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0))
     assert ids(node.tell(LOW)) == ["cancel/0/0"]
     assert node.state.chart == "paused" and "cancel" in node.waits
@@ -110,8 +106,7 @@ def test_a_stage_is_left_where_the_policy_says_so() -> None:
 
 
 def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), LOW)
     assert node.tell(FREED) == ()
     assert node.state.chart == "paused"
@@ -119,8 +114,7 @@ def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
 
 
 def test_a_stage_that_ends_after_a_pause_is_trained_and_not_skipped() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), LOW, announced(2), FREED)
     assert ids(node.tell(trained(0))) == ["report/0/0"]
     assert node.state.chart == "round.publishing"
@@ -129,16 +123,14 @@ def test_a_stage_that_ends_after_a_pause_is_trained_and_not_skipped() -> None:
 
 
 def test_a_trainer_that_is_stopping_is_not_told_again() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), LOW, FREED)
     assert node.tell(LOW) == ()
     assert node.state.chart == "paused" and "cancel" in node.waits
 
 
 def test_a_stage_trained_although_cancelled_is_reported() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), LOW)
     assert ids(node.tell(trained(0))) == ["report/0/0"]
     assert node.state.chart == "round.publishing"
@@ -195,8 +187,7 @@ def test_a_node_that_is_low_from_the_start_pauses_before_it_begins_anything() ->
 
 
 def test_on_a_chain_the_pause_lasts_while_the_contract_goes_on() -> None:
-    node = Story(chain_settings(behind="abandon"))
-    node.join_chain()
+    node = Story.on_chain(chain_settings(behind="abandon"))
     node.tell(LOW, TrainingCancelled("train/0/0", 0, 0))
     assert node.tell(chain_up(round=2, head=2)) == ()
     assert node.state.chart == "paused"
@@ -251,8 +242,7 @@ def test_what_failed_is_tried_again_in_time() -> None:
 
 
 def test_waits_that_are_near_stand() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(0))
     assert "train" in node.waits
     node.at += 5

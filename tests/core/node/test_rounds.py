@@ -37,7 +37,7 @@ from tests.core.story import (
 
 @pytest.fixture
 def node() -> Story:
-    return Story(settings())
+    return Story.joined(settings())
 
 
 def finish(node: Story, round: int) -> None:
@@ -45,7 +45,6 @@ def finish(node: Story, round: int) -> None:
 
 
 def test_first_round_needs_no_gathering(node: Story) -> None:
-    node.join()
     assert node.state.chart == "syncing"
     node.tell(NoRoundYet())
     assert node.chart() == "waiting"
@@ -54,7 +53,6 @@ def test_first_round_needs_no_gathering(node: Story) -> None:
 
 
 def test_a_stage_from_announcement_to_settling(node: Story) -> None:
-    node.join()
     peer = RolloutsRef("other", 3, 0, "a" * 64, 10, 2)
     assert ids(node.tell(announced(4))) == ["gather/4/0"]
     (train,) = node.tell(gathered(4, rollouts=(peer,)))
@@ -69,14 +67,12 @@ def test_a_stage_from_announcement_to_settling(node: Story) -> None:
 
 
 def test_gathering_ends_at_its_deadline(node: Story) -> None:
-    node.join()
     node.tell(announced(4))
     assert ids(node.wait("gather")) == ["train/4/0"]
     assert node.tell(gathered(4)) == ()
 
 
 def test_an_older_announcement_changes_nothing(node: Story) -> None:
-    node.join()
     node.tell(announced(4))
     before = node.state
     assert node.tell(announced(3)) == ()
@@ -84,7 +80,6 @@ def test_an_older_announcement_changes_nothing(node: Story) -> None:
 
 
 def test_a_later_deadline_for_the_same_stage_is_noted(node: Story) -> None:
-    node.join()
     node.tell(announced(4, deadline_at=100))
     node.tell(announced(4, deadline_at=150))
     assert node.state.clock is not None
@@ -94,7 +89,6 @@ def test_a_later_deadline_for_the_same_stage_is_noted(node: Story) -> None:
 
 def test_the_same_announcement_again_puts_the_next_look_behind_the_stage(node: Story) -> None:
     """After a start the clock is asked for, and the answer is the announcement that the log holds already."""
-    node.join()
     node.tell(announced(4, deadline_at=500.0))
     node.join()
     node.tell(announced(4, deadline_at=500.0))
@@ -103,7 +97,6 @@ def test_the_same_announcement_again_puts_the_next_look_behind_the_stage(node: S
 
 
 def test_a_late_joiner_records_what_it_missed(node: Story) -> None:
-    node.join()
     node.tell(announced(6))
     assert node.recorded[-2] == RoundsSkipped(0, 5, "late")
     assert node.state.rounds_skipped == 6
@@ -111,7 +104,6 @@ def test_a_late_joiner_records_what_it_missed(node: Story) -> None:
 
 
 def test_a_slow_node_finishes_its_stage_and_skips(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     assert node.tell(announced(1), announced(2), announced(3)) == ()
     assert ids(node.tell(trained(0))) == ["report/0/0"]
@@ -121,8 +113,7 @@ def test_a_slow_node_finishes_its_stage_and_skips(node: Story) -> None:
 
 
 def test_a_node_that_abandons_joins_the_newer_stage() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0))
     assert ids(node.tell(announced(2))) == ["cancel/0/0"]
     assert node.state.chart == "skipping"
@@ -131,16 +122,14 @@ def test_a_node_that_abandons_joins_the_newer_stage() -> None:
 
 
 def test_a_trainer_that_ignores_cancelling_is_killed() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), announced(1))
     assert ids(node.wait("cancel")) == ["kill/trainer/run1/1"]
     assert ids(node.tell(WorkerExited("trainer", "killed", signal=9))) == ["gather/1/0"]
 
 
 def test_a_stage_trained_although_cancelled_is_kept() -> None:
-    node = Story(settings(behind="abandon"))
-    node.join()
+    node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0), announced(1))
     assert ids(node.tell(trained(0))) == ["report/0/0", "gather/1/0"]
     assert node.state.done == (0, 0)
@@ -148,7 +137,6 @@ def test_a_stage_trained_although_cancelled_is_kept() -> None:
 
 
 def test_a_restarted_trainer_gets_the_same_command(node: Story) -> None:
-    node.join()
     (before,) = node.tell(announced(0))
     node.tell(WorkerExited("trainer", "killed", signal=9))
     node.wait("restart/trainer")
@@ -157,7 +145,6 @@ def test_a_restarted_trainer_gets_the_same_command(node: Story) -> None:
 
 
 def test_a_restarted_node_trains_the_same_stage(node: Story) -> None:
-    node.join()
     node.tell(announced(2))
     (before,) = node.tell(gathered(2))
     node.join()
@@ -166,7 +153,6 @@ def test_a_restarted_node_trains_the_same_stage(node: Story) -> None:
 
 
 def test_a_restarted_node_does_not_train_twice(node: Story) -> None:
-    node.join()
     node.tell(announced(0), trained(0))
     again = node.join()
     assert "report/0/0" in ids(again)
@@ -178,7 +164,6 @@ def test_a_restarted_node_does_not_train_twice(node: Story) -> None:
 
 
 def test_a_settled_stage_stays_settled_after_a_restart(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     finish(node, 0)
     node.join()
@@ -187,7 +172,6 @@ def test_a_settled_stage_stays_settled_after_a_restart(node: Story) -> None:
 
 
 def test_rounds_missed_while_down_are_a_fault(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     finish(node, 0)
     node.join()
@@ -196,7 +180,6 @@ def test_rounds_missed_while_down_are_a_fault(node: Story) -> None:
 
 
 def test_a_stage_half_trained_when_the_node_stopped_is_taken_up_again(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     assert ids(node.tell(StopRequested("signal 15"))) == ["stop/run1"]
     node.tell(TrainingCancelled("train/0/0", 0, 0), NodeStopped("signal 15"))
@@ -206,28 +189,24 @@ def test_a_stage_half_trained_when_the_node_stopped_is_taken_up_again(node: Stor
 
 
 def test_a_lost_link_sends_the_report_again(node: Story) -> None:
-    node.join()
     node.tell(announced(0), LinkDown("p2pd died"))
     assert node.tell(trained(0)) == ()
     assert "report/0/0" in ids(node.tell(LinkUp(1)))
 
 
 def test_an_unanswered_report_is_sent_again(node: Story) -> None:
-    node.join()
     node.tell(announced(0), trained(0))
     assert ids(node.wait("publish")) == ["report/0/0"]
     assert "publish" in node.waits
 
 
 def test_a_failed_command_is_sent_again(node: Story) -> None:
-    node.join()
     node.tell(announced(3))
     assert node.tell(CommandFailed("gather/3/0", "timed out")) == ()
     assert ids(node.wait("retry/gather/3/0")) == ["gather/3/0"]
 
 
 def test_a_stage_that_keeps_failing_is_given_up(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     for _ in range(2):
         node.tell(CommandFailed("train/0/0", "out of memory"))
@@ -239,14 +218,12 @@ def test_a_stage_that_keeps_failing_is_given_up(node: Story) -> None:
 
 
 def test_training_ends_at_its_deadline(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     assert ids(node.wait("train")) == ["cancel/0/0"]
     assert node.state.chart == "round.settling"
 
 
 def test_a_stage_given_up_that_comes_to_its_end_is_trained_and_not_skipped(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     node.wait("train")
     assert node.tell(announced(2)) == (), "the trainer is still at the stage, so nothing else is begun"
@@ -264,7 +241,6 @@ def test_a_stage_given_up_that_comes_to_its_end_is_trained_and_not_skipped(node:
     ],
 )
 def test_a_stage_given_up_is_skipped_once_the_trainer_is_through_with_it(node: Story, end: Event) -> None:
-    node.join()
     node.tell(announced(0))
     node.wait("train")
     node.tell(announced(1))
@@ -273,7 +249,6 @@ def test_a_stage_given_up_is_skipped_once_the_trainer_is_through_with_it(node: S
 
 
 def test_the_swarm_ends_for_a_stage_given_up_when_its_trainer_is_through(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     node.wait("train")
     node.tell(announced(1, final=True))
@@ -283,7 +258,6 @@ def test_the_swarm_ends_for_a_stage_given_up_when_its_trainer_is_through(node: S
 
 
 def test_a_silent_clock_is_read_again(node: Story) -> None:
-    node.join()
     node.tell(announced(0, deadline_at=50.0))
     commands = node.wait("clock")
     assert [command.id.split("/")[0] for command in commands] == ["clock"]
@@ -291,7 +265,6 @@ def test_a_silent_clock_is_read_again(node: Story) -> None:
 
 
 def test_the_end_of_the_swarm_is_waited_out_and_may_be_extended(node: Story) -> None:
-    node.join()
     node.tell(announced(0))
     finish(node, 0)
     node.tell(announced(1, final=True))
@@ -301,14 +274,14 @@ def test_the_end_of_the_swarm_is_waited_out_and_may_be_extended(node: Story) -> 
 
 
 def test_a_timer_that_no_longer_stands_is_ignored(node: Story) -> None:
-    node.join()
     node.tell(announced(4), gathered(4))
     before = node.state
     assert node.tell(TimerFired("gather", 5.0)) == ()
     assert node.state == before
 
 
-def test_nothing_happens_before_the_node_has_started(node: Story) -> None:
+def test_nothing_happens_before_the_node_has_started() -> None:
+    node = Story(settings())
     assert node.tell(announced(0), Registered("register")) == ()
     assert node.state.settings is None
 
@@ -319,8 +292,7 @@ def mine(round: int, stage: int) -> RolloutsRef:
 
 def test_later_stages_are_told_what_the_earlier_ones_gave() -> None:
     """With its own stage, and what the rollouts of the stage before were made of; down to the preceding round."""
-    node = Story(settings(stages=3))
-    node.join()
+    node = Story.joined(settings(stages=3))
     places = [(round, stage) for round in (4, 5) for stage in range(3)]
     place = {(round, stage): RolloutsRef("other", round, stage, "a" * 64, 10, 2) for round, stage in places}
     trains = []
@@ -339,7 +311,6 @@ def test_later_stages_are_told_what_the_earlier_ones_gave() -> None:
 
 
 def test_a_swarm_of_one_stage_needs_no_context(node: Story) -> None:
-    node.join()
     for round in (4, 5):
         node.tell(announced(round))
         (train,) = node.tell(gathered(round))
@@ -349,8 +320,7 @@ def test_a_swarm_of_one_stage_needs_no_context(node: Story) -> None:
 
 def old_log(round: int = 2) -> Story:
     """A node that was at training a round when the backup was made."""
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(round), gathered(round))
     return node
 
@@ -395,8 +365,7 @@ def test_a_swarm_that_went_on_is_joined_where_it_is() -> None:
 
 
 def test_the_contract_is_believed_at_once() -> None:
-    node = Story(chain_settings())
-    node.join_chain()
+    node = Story.on_chain(chain_settings())
     node.lives += 1
     node.tell(NodeStarted(node.node, f"run{node.lives}", restored=True))
     node.workers_run()
@@ -503,8 +472,7 @@ def test_a_swarm_that_has_ended_is_waited_for() -> None:
 
 def coordinator() -> Story:
     """One that had opened round 1 when the backup was made."""
-    node = Story(coordinator_settings(start_s=60.0))
-    node.join()
+    node = Story.joined(coordinator_settings(start_s=60.0))
     opened = [each for each in node.state.pending if isinstance(each, Announce)]
     assert [each.round for each in opened] == [0]
     return node
@@ -548,8 +516,7 @@ def test_a_restored_coordinator_that_finds_no_clock_opens_none_of_its_old_rounds
 
 
 def test_rounds_missed_while_stopped_are_no_fault() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(0))
     finish(node, 0)
     node.tell(StopRequested("signal 15"), WorkerExited("network", "stopped", code=0), NodeStopped("signal 15"))
@@ -560,8 +527,7 @@ def test_rounds_missed_while_stopped_are_no_fault() -> None:
 
 
 def test_a_node_that_stopped_in_mid_stage_was_stopped_too() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(0), StopRequested("signal 15"), NodeStopped("signal 15"))
     node.join()
     node.tell(announced(2))
@@ -569,8 +535,7 @@ def test_a_node_that_stopped_in_mid_stage_was_stopped_too() -> None:
 
 
 def test_a_node_that_stopped_for_a_failure_was_not() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(0), StopRequested("no space", 73), NodeStopped("no space", 73))
     node.join()
     node.tell(announced(2))
@@ -578,8 +543,7 @@ def test_a_node_that_stopped_for_a_failure_was_not() -> None:
 
 
 def test_a_fault_before_the_stop_stays_the_cause() -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(announced(0), WorkerExited("trainer", "killed", signal=9))
     node.tell(StopRequested("signal 15"), NodeStopped("signal 15"))
     node.join()

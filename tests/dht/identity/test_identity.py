@@ -29,6 +29,7 @@ from swarmd.dht.identity.rsa import LENGTHS, parse_rsa
 from swarmd.errors import ExitCode, IdentityError, IdentityInUse, NotFoundError
 from tests.dht.driver import Driver
 from tests.dht.making import ALICE, OTHER_RSA, RSA, rsa_file, rsa_file_of
+from tests.eventlog.making import flip
 
 
 def test_a_new_identity_is_private_and_comes_back(tmp_path: Path) -> None:
@@ -99,9 +100,8 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path, content: bytes, sa
 
 def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
     path = tmp_path / "identity.key"
-    raw = bytearray(create_identity(path).encode())
-    raw[20] ^= 1
-    path.write_bytes(raw)
+    create_identity(path)
+    flip(path, 20)
     with pytest.raises(IdentityError, match="does not belong to its secret"):
         load_identity(path)
 

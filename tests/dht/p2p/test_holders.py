@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from swarmd.bounds import Backoff
-from swarmd.dht import weights
 from swarmd.dht.adapters import HiveChunks
 from swarmd.dht.limits import ConcurrencyBudget, PeerBounds
 from swarmd.dht.rounds import fetch
@@ -36,7 +34,7 @@ from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
 from tests.weights.test_tensors import moved
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("impatient")]
 
 BODY = b"rollouts" * 4096
 
@@ -128,12 +126,6 @@ def test_names_that_are_none_are_refused(encoded: bytes) -> None:
 
 
 VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
-    monkeypatch.setattr(weights, "PATIENCE_S", 0.0)
 
 
 class Node(NamedTuple):

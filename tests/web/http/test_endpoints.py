@@ -155,8 +155,7 @@ def rows_of(directory: Path) -> dict[str, shapes.PeerRow]:
 
 
 def test_stages_of_a_round_add_up(tmp_path: Path) -> None:
-    story = Story(settings(peer=NODE, stages=2))
-    story.join()
+    story = Story.joined(settings(peer=NODE, stages=2))
     for place in ((0, 0), (0, 1), (1, 0)):
         story.at += 1
         story.tell(announced(*place))
@@ -170,8 +169,7 @@ def test_stages_of_a_round_add_up(tmp_path: Path) -> None:
 
 
 def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=3))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=3))
     story.tell(MemberSeen("a", "Anna"), MemberSeen("b", "Bert"))
     story.tell(ReportSeen("a", 0, 0, 0.5), ReportSeen("a", 0, 0, 0.5), MemberLeft("b"))
     rows = rows_of(told(tmp_path, story.recorded))
@@ -182,8 +180,7 @@ def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_pa
 
 
 def test_pages_of_peers_are_the_whole_leaderboard(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=100))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=100))
     story.tell(*[MemberSeen(f"peer{number:03d}", "") for number in range(30)])
     with served(told(tmp_path, story.recorded)) as server:
         whole = server.json("/api/v1/swarm")["peers"]
@@ -193,8 +190,7 @@ def test_pages_of_peers_are_the_whole_leaderboard(tmp_path: Path) -> None:
 
 
 def test_peers_are_found_by_part_of_a_name_or_id_those_called_so_first(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=100))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=100))
     members = {"b-otter-1": "Calm", "c": "Otterly Calm", "d": "Otter", "e": "Newt"}
     story.tell(*[MemberSeen(peer, name) for peer, name in members.items()])
     with served(told(tmp_path, story.recorded)) as server:

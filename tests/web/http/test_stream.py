@@ -101,8 +101,7 @@ def test_a_crowd_that_asks_too_much_ends_no_stream(tmp_path: Path, monkeypatch: 
 
 
 def test_views_come_when_they_change_and_not_for_every_event(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=400))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=400))
     with open_log(tmp_path / "events") as log:
         state = write_story(log, story.recorded, State(), group=1)
         with served(tmp_path) as server:
@@ -171,8 +170,7 @@ def test_a_client_that_reads_nothing_is_noticed_though_little_is_told(
 ) -> None:
     """The kernel would take megabytes before anybody had to wait."""
     monkeypatch.setattr(stream, "SEND_S", 0.3)
-    story = Story(coordinator_settings(min_peers=2000))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=2000))
     with open_log(tmp_path / "events") as log:
         state = write_story(log, story.recorded, State(), group=1)
         with served(tmp_path) as server:

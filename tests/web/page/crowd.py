@@ -181,8 +181,7 @@ def charts() -> shapes.ChartsView:
 
 
 def status() -> Any:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     return status_of(node.state, node.at + 5, LogStatus("events", EVENTS, 1))
 
 

@@ -51,8 +51,7 @@ def layer(page: Page, title: str) -> Locator:
 
 def crowded_out() -> Story:
     """A node whose network worker made room for a fresh process twice, and whose trainer ended once by itself."""
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     for attempt in (2, 3):
         node.tell(WorkerExited("network", ROOM, exit_code=69, outside=True), WorkerStarted("network", 20, attempt))
     node.tell(WorkerExited("trainer", "ended with 1"), WorkerStarted("trainer", 21, 2))
@@ -88,8 +87,7 @@ def test_ends_that_others_caused_are_told_apart_from_restarts(crowded: str, tab:
 def test_the_days_gas_is_told_with_its_bound(
     crowded: str, tab: Tab, spent_coins: float, figures: dict[str, float], words: str, warning: str
 ) -> None:
-    node = Story(chain_settings())
-    node.join_chain()
+    node = Story.on_chain(chain_settings())
     assert node.state.chain is not None
     chain = replace(node.state.chain, spent_day=day_of(5.0), spent_wei=str(round(spent_coins * COIN_WEI)))
     with saying(tab(crowded).page, "/node", shown(replace(node.state, chain=chain), 5.0, **figures)) as page:
@@ -100,8 +98,7 @@ def test_the_days_gas_is_told_with_its_bound(
 
 
 def test_a_node_that_is_cut_off_says_so_and_since_when(crowded: str, tab: Tab) -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.at = 3000.0
     node.tell(LinkUp(4, (), UNHEARD))
     node.at = 3100.0
@@ -115,8 +112,7 @@ def test_a_node_that_is_cut_off_says_so_and_since_when(crowded: str, tab: Tab) -
 
 
 def test_the_swarms_page_says_that_its_node_is_cut_off(crowded: str, tab: Tab) -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     node.tell(LinkUp(4, (), UNHEARD))
     view = swarm_view(node.state, PeerLedger(), ViewContext("digits", 5.0, 0, ()), 10)
     with saying(tab(crowded).page, "/", view) as page:
@@ -131,8 +127,7 @@ def _around() -> tuple[PeerLedger, ViewContext]:
 
 def all_at_once() -> Status:
     """A node with all of these troubles."""
-    node = Story(chain_settings())
-    node.join_chain()
+    node = Story.on_chain(chain_settings())
     for attempt in (2, 3):
         node.tell(WorkerExited("network", ROOM, exit_code=69, outside=True), WorkerStarted("network", 20, attempt))
     node.tell(LinkUp(4, (), UNHEARD))
@@ -155,8 +150,7 @@ def test_long_words_of_health_fit(crowded: str, tab: Tab, width: int, scheme: st
 
 
 def test_what_became_of_a_peers_weights_is_told_beside_training(crowded: str, tab: Tab) -> None:
-    node = Story(settings())
-    node.join()
+    node = Story.joined(settings())
     late = replace(node.state, weights=WeightsOutcome(5.0, "refused", "anna", 7, "no-better", "<b>as good</b>"))
     with saying(tab(crowded).page, "/node", shown(late, 65.0)) as page:
         expect(layer(page, "Training").locator(".layer-details")).to_contain_text(

@@ -4,12 +4,12 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.web.page.played import HOSTILE, NAMES, NODE, PlayedNode
-from tests.web.serving import Listener, Served, served, until
+from tests.web.serving import Listener, served, until
+from tests.web.test_hostile import messages_of
 
 
 @pytest.fixture
@@ -20,14 +20,9 @@ def node(tmp_path: Path) -> Iterator[PlayedNode]:
     made.close()
 
 
-def messages(server: Served) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.json("/api/v1/swarm/gossip")["messages"]
-    return found
-
-
 def test_question_truth_and_reward_are_those_of_this_nodes_trainer(node: PlayedNode) -> None:
     with served(node.paths.root) as server:
-        found = messages(server)
+        found = messages_of(server)
         by_place = {(each["peer"], each["round"]): each for each in found}
         assert len(by_place) == len(found) == 2 + len(NAMES) - 1
         for (peer, round), each in by_place.items():
@@ -62,7 +57,7 @@ def test_without_the_scores_the_rollouts_are_shown_as_they_came(node: PlayedNode
     for digest in scored:
         (node.paths.blobs / digest[:2] / digest).unlink()
     with served(node.paths.root) as server:
-        assert {(each["truth"], each["reward"], each["right"]) for each in messages(server)} == {(None, None, None)}
+        assert {(each["truth"], each["reward"], each["right"]) for each in messages_of(server)} == {(None, None, None)}
     shutil.rmtree(node.paths.blobs)
     with served(node.paths.root) as server:
-        assert messages(server) == []
+        assert messages_of(server) == []

@@ -38,8 +38,7 @@ def filled(events: Path) -> LogHistory:
 
 def long_story(members: int = 900) -> Story:
     """A coordinator that meets many."""
-    story = Story(coordinator_settings(min_peers=members + 1))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=members + 1))
     story.tell(*[MemberSeen(f"peer{number:04d}", f"name {number}") for number in range(members)])
     return story
 

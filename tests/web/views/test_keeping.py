@@ -25,6 +25,7 @@ from swarmd.observe.metrics import Metrics
 from swarmd.web.views import history as history_module
 from swarmd.web.views.reading import LogReading
 from swarmd.web.views.swarm import ViewContext, swarm_view
+from tests.eventlog.making import flip
 from tests.eventlog.recut import recut
 from tests.web.page.played import PlayedNode
 from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, GOLDEN, served, until
@@ -182,12 +183,6 @@ def test_what_comes_later_is_followed(tmp_path: Path) -> None:
     node.close()
 
 
-def damaged(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    path.write_bytes(bytes(raw))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
@@ -210,7 +205,7 @@ def of_another_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (damaged, "it is damaged"),
+        (flip, "it is damaged"),
         (cut, "it is damaged"),
         (of_another_log, "it is of another log"),
         (of_another_version, "it is of swarmd 0.1, rules 1"),

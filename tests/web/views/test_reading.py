@@ -35,8 +35,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data directory whose log counts as long, with a snapshot in it."""
     monkeypatch.setattr(reading_module, "LONG_EVENTS", 40)
     monkeypatch.setattr(reading_module, "RECENT_EVENTS", LAST)
-    story = Story(coordinator_settings(min_peers=500))
-    story.join()
+    story = Story.joined(coordinator_settings(min_peers=500))
     story.tell(*[MemberSeen(f"peer{number:04d}", f"name {number}") for number in range(60)])
     with open_log(tmp_path / "events") as log:
         write_story(log, story.recorded, State(), group=1)
@@ -140,9 +139,7 @@ def crowd(count: int) -> list[Event]:
 
 
 def node() -> Story:
-    made = Story(settings())
-    made.join()
-    return made
+    return Story.joined(settings())
 
 
 def test_a_round_of_more_events_than_are_read_says_so_and_claims_no_outcome(tmp_path: Path) -> None:

@@ -111,8 +111,7 @@ def test_books_that_were_kept_forget_the_same_peers() -> None:
 
 
 def test_the_contracts_count_is_shown_and_what_it_stands_for() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     around = ViewContext("digits", story.at, 0, ())
     before = swarm_view(story.state, PeerLedger(), around, 10)
     story.tell(SubmissionsCounted(0, 0, 512))
@@ -131,8 +130,7 @@ def blocks(story: Story, *logs: RewardLog | VoteLog) -> PeerLedger:
 
 
 def test_votes_for_many_long_names_make_no_long_view() -> None:
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     invented = tuple(f"{number:04d}" + "\U0001f600" * 252 for number in range(1000))
     ledger = blocks(story, *[VoteLog(0, "0x", "0xA", "v" * 256, round_, invented) for round_ in range(VOTES_KEPT)])
     view = swarm_view(story.state, ledger, ViewContext("digits", story.at, 0, ()), 10)
@@ -144,8 +142,7 @@ def test_votes_for_many_long_names_make_no_long_view() -> None:
 def test_votes_for_invented_names_leave_room_for_peers_that_earn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "PEERS_MAX", 8)
     monkeypatch.setattr(ledger_module, "VOTED_MAX", 4)
-    story = Story(chain_settings())
-    story.join_chain()
+    story = Story.on_chain(chain_settings())
     invented = tuple(f"invented {number}" for number in range(100))
     earned = RewardLog(0, "0x", "0xB", "anna", 0, 0, "500")
     ledger = blocks(
