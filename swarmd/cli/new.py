@@ -87,6 +87,16 @@ Large = Annotated[
 ]
 
 
+StageSeconds = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=UINT32_MAX,
+        help=f"Longest stage, {STAGE_S} or what --config needs. On a chain, anyone may advance then; 0: off.",
+    ),
+]
+
+
 class NewSwarmOptions(NamedTuple):
     """What the command line asks for."""
 
@@ -134,14 +144,7 @@ def new(
     account: Account = None,
     passphrase_file: PassphraseFile = None,
     min_submissions: MinSubmissions = 0,
-    stage_seconds: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=UINT32_MAX,
-            help=f"Longest stage, {STAGE_S} or what --config needs. On a chain, anyone may advance then; 0: off.",
-        ),
-    ] = None,
+    stage_seconds: StageSeconds = None,
     stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round; the kind's without it.")] = None,
     depth: Annotated[
         int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")

@@ -40,7 +40,7 @@ swarmd/http_server.py
     + if False:
     tests/test_http.py
   a token may be short
-    - if len(token) < TOKEN_CHARS_MIN or not re.fullmatch
+    - if len(token) < chars_min or not re.fullmatch
     + if not re.fullmatch
     tests/cli/test_signer.py
 swarmd/web/http/stream.py
