@@ -11,6 +11,13 @@ OUTSIDE = (
         ("tests/training/models/test_model.py::test_code_of_a_models_author_is_neither_run_nor_asked_about",),
     ),
     Mutant(
+        "weights that a model's files lack are made up",
+        "swarmd/training/models/loading.py",
+        "    lost = sorted(missing)",
+        "    lost = list[str]()",
+        ("tests/training/models/test_loading.py::test_weights_that_are_not_the_models_are_refused_with_the_cause",),
+    ),
+    Mutant(
         "a pipe in the place of a file is read",
         "swarmd/files.py",
         "    if not stat.S_ISREG(mode):",

@@ -104,7 +104,9 @@ def convert_gguf(path: Path, directory: Path) -> int:
         LogWriteFailed, OSError: the directory cannot be written.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoTokenizer, GgufConfig
+
+    from swarmd.training.models.loading import read_model
 
     values = check_gguf(path)
     size_bytes, free = values * FLOAT_BYTES, measure_host().free
@@ -118,10 +120,10 @@ def convert_gguf(path: Path, directory: Path) -> int:
         raise NoSpaceLeft(f"no space left for {size_bytes:,} bytes in {directory.parent}", "Free space there")
     with tempfile.TemporaryDirectory() as alone:  # a tokenizer's files beside it would count
         Path(alone, ALONE).symlink_to(path.absolute())
-        place: dict[str, Any] = {"gguf_file": ALONE} | WITHOUT_CODE
-        tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(alone, **place))
+        place: dict[str, Any] = {"gguf_file": ALONE}
+        tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(alone, **place, **WITHOUT_CODE))
         place |= {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
-        model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(alone, **place))
+        model = _read(path, lambda: read_model(str(path), alone, **place))
     if model.num_parameters() != values:
         raise GgufRefused(
             f"{path} holds {values:,} values, the model that transformers reads from it {model.num_parameters():,}",
@@ -143,5 +145,6 @@ def _read(path: Path, load: Callable[[], Any]) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # whatever transformers meets
+        reason = error.message if isinstance(error, ModelUnfit) else error
         fix = "Take another file of the model, or its safetensors"
-        raise GgufRefused(f"{path} cannot be read: {error}", fix) from error
+        raise GgufRefused(f"{path} cannot be read: {reason}", fix) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.errors import ConfigError, ModelError, ModelUnfit, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
@@ -28,6 +28,7 @@ from swarmd.training.models.device import (
     order_attention,
 )
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
+from swarmd.training.models.loading import explain_failure, guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
@@ -212,12 +213,12 @@ def _load(
         model = _read_model(source, training, shape, device, numbers, attention)
     except (ImportError, ValueError) as error:
         if "attention" not in str(error).lower() and "attn" not in str(error).lower():
-            raise _explain(training.model, error) from error
+            raise explain_failure(training.model, error) from error
         return first_line(error)
-    except (MemoryError, torch.OutOfMemoryError, ConfigError):
+    except (MemoryError, torch.OutOfMemoryError, SwarmdError):
         raise
     except Exception as error:
-        raise _explain(training.model, error) from error
+        raise explain_failure(training.model, error) from error
     choose_threads(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -243,24 +244,15 @@ def _read_model(
     if numbers.quantization != "none":
         settings = quantize_by(numbers)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        source,
-        revision=training.revision or MAIN,
-        dtype=numbers.dtype,
-        attn_implementation=attention,
-        **place,
-        **WITHOUT_CODE,
-    )
+    settings = {"dtype": numbers.dtype, "attn_implementation": attention}
+    model = read_model(training.model, source, training.revision, **settings, **place)
     return model if place else model.to(device)
 
 
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
-    source = unpack_model(locate_model(policy.name))
-    read: Any = AutoModelForCausalLM.from_pretrained
-    model: Any = _guard(
-        policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype, **WITHOUT_CODE)
-    )
+    source, dtype = unpack_model(locate_model(policy.name)), policy.numbers.dtype
+    model = guarded(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
     return dict(model.state_dict())
 
 
@@ -270,10 +262,10 @@ def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     if is_gguf(source):
         config = read_gguf_config(Path(source))
     else:
-        config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+        config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
     with torch.device("meta"):
-        empty: Any = _guard(name, lambda: make.from_config(config, **WITHOUT_CODE))
-    return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+        empty: Any = guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
+    return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
 
 
 def _check_quantization(training: TrainingConfig, shape: ModelShape) -> None:
@@ -290,7 +282,7 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     """The model's tokenizer, padding on the left. Raises ModelError when it lacks something training needs."""
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
-    tokenizer = _guard(
+    tokenizer = guarded(
         name, lambda: load(source, revision=pinned, padding_side="left", **WITHOUT_CODE), "the tokenizer of "
     )
     if not tokenizer.chat_template:
@@ -307,24 +299,6 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def _guard(name: str, load: Callable[[], Any], what: str = "") -> Any:
-    """Run a loader of transformers; whatever it raises becomes a ModelError with the first line of its message."""
-    try:
-        return load()
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise _explain(what + name, error) from error
-
-
-def _explain(name: str, error: Exception) -> ModelError:
-    return ModelError(
-        f"{name} cannot be loaded: {first_line(error)}",
-        "Check training.model and training.revision; a Hugging Face id needs the network, with HF_TOKEN where it is "
-        "gated, or a filled cache",
-    )
 
 
 def find_markers(tokenizer: Any) -> tuple[str, ...]:

@@ -1,0 +1,149 @@
+"""Loading by transformers, so that a model has exactly the weights of its files, or is refused with the reason.
+
+- transformers makes up what a file lacks, and drops what it does not know, with a warning alone. Here both are errors
+  that name the weights, the likely cause and the fix. `read_model` is the one way by which weights are read.
+- What is harmless stays accepted: a tied head, be it in the file or not, what the architecture itself says to ignore,
+  and the masks and frequencies that older versions saved as buffers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from transformers import AutoModelForCausalLM
+
+from swarmd.errors import ModelError, ModelUnfit
+from swarmd.training.models.smoke_test import first_line
+from swarmd.training.models.source import MAIN, WITHOUT_CODE
+
+NAMED_MAX = 3  # weights that an error names
+# buffers that older versions of transformers saved, and this one computes
+_COMPUTED = re.compile(
+    r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
+)
+_WRAPPERS = {  # part of a name: what puts it there, and what is the model within
+    "_orig_mod": ("torch.compile", "model._orig_mod"),
+    "_fsdp_wrapped_module": ("FSDP", "the unwrapped model"),
+    "_checkpoint_wrapped_module": ("activation checkpointing", "the unwrapped model"),
+    "module": ("DataParallel, DDP or DeepSpeed", "model.module"),
+}
+_ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
+_OTHER_HEADS = re.compile(r"^(score|classifier|classification_head|v_head|value_head|reward_head|qa_outputs)\.")
+_HEADS = re.compile(r"^(lm_head|embed_out)\.")
+
+
+def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
+    """The model of a directory or of the Hub, as transformers loads it.
+
+    Args:
+        name: what errors call it.
+        source: directory or Hugging Face id.
+        settings: further ones of `from_pretrained`.
+
+    Raises:
+        ModelUnfit: its files have other weights than its configuration describes.
+        Exception: whatever transformers raises; `explain_failure` puts it into words.
+    """
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model, found = load(
+        source,
+        revision=revision or MAIN,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are told with the others
+        **settings,
+        **WITHOUT_CODE,
+    )
+    check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
+    return model
+
+
+def check_loaded(
+    name: str,
+    missing: Iterable[str],
+    unexpected: Iterable[str],
+    misshapen: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    """Raise ModelUnfit unless all weights were loaded, and no more.
+
+    Args:
+        name: of the model.
+        missing: names that the model has and the files do not.
+        unexpected: the reverse.
+        misshapen: name, shape in the files and shape in the model.
+    """
+    lost = sorted(missing)
+    foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
+    wrong = sorted(misshapen)
+    if not (lost or foreign or wrong):
+        return
+    shapes = [f"{key} is {list(found)} instead of {list(wanted)}" for key, found, wanted in wrong]
+    told = (
+        _count(lost, "is missing", "are missing"),
+        _count(foreign, "is not the model's", "are not the model's"),
+        _count(shapes, "has another shape", "have other shapes"),
+    )
+    raise ModelUnfit(
+        f"the files of {name} do not hold the weights that its config.json describes: {'; '.join(filter(None, told))}",
+        _find_fix(lost, foreign, wrong),
+    )
+
+
+def _count(names: list[str], one: str, many: str) -> str:
+    if not names:
+        return ""
+    return f"{len(names)} {one if len(names) == 1 else many} ({_some(names)})"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
+
+
+def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
+    """The likely cause and what to do, from the names alone."""
+    if any(_ADAPTERS.search(key) for key in foreign):
+        return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
+    for part, (wrapper, inner) in _WRAPPERS.items():
+        if any(part in key.split(".") for key in foreign):
+            return f"The model was saved inside the wrapper of {wrapper}: save {inner} with save_pretrained instead"
+    if any(_OTHER_HEADS.match(key) for key in foreign):
+        return "It was saved as a classifier or reward model: take the language model that it was made of"
+    if prefix := _find_prefix(lost, foreign):
+        return f"The names of its weights begin with {prefix!r} too many: save the inner model with save_pretrained"
+    if lost and all(_HEADS.match(key) for key in lost) and not (foreign or wrong):
+        return (
+            "Where its output head is its embedding, set tie_word_embeddings to true in its config.json; else save it "
+            "as AutoModelForCausalLM, with its head"
+        )
+    if wrong:
+        return "Its config.json is another model's, or was changed: put the one beside the weights that belongs to them"
+    return "Copy all of its files again, or put the config.json beside the weights that belongs to them"
+
+
+def _find_prefix(lost: list[str], foreign: list[str]) -> str:
+    """What stands before the model's own names in those of the files; empty where nothing does."""
+    for key in foreign:
+        for own in lost:
+            if key.endswith(f".{own}"):
+                return key.removesuffix(own)
+    return ""
+
+
+def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
+    """Run a loader of transformers; whatever it raises becomes a ModelError that says why."""
+    try:
+        return load()
+    except (MemoryError, ModelError):
+        raise
+    except Exception as error:
+        raise explain_failure(what + name, error) from error
+
+
+def explain_failure(name: str, error: Exception) -> ModelError:
+    """What an exception of transformers means."""
+    return ModelError(
+        f"{name} cannot be loaded: {first_line(error)}",
+        "Check training.model and training.revision; a Hugging Face id needs the network, with HF_TOKEN where it is "
+        "gated, or a filled cache",
+    )
