@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import transformers
 from transformers import AutoModelForCausalLM
 
 from swarmd.errors import ModelError, ModelUnfit
-from swarmd.training.models.smoke_test import first_line
-from swarmd.training.models.source import MAIN, WITHOUT_CODE
+from swarmd.training.models.hub import explain_hub, find_hub_error
+from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
 
 NAMED_MAX = 3  # weights that an error names
 # buffers that older versions of transformers saved, and this one computes
@@ -137,13 +138,21 @@ def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
     except (MemoryError, ModelError):
         raise
     except Exception as error:
-        raise explain_failure(what + name, error) from error
+        raise explain_failure(name, error, what) from error
 
 
-def explain_failure(name: str, error: Exception) -> ModelError:
-    """What an exception of transformers means."""
-    return ModelError(
-        f"{name} cannot be loaded: {first_line(error)}",
-        "Check training.model and training.revision; a Hugging Face id needs the network, with HF_TOKEN where it is "
-        "gated, or a filled cache",
-    )
+def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
+    """What an exception of transformers means; `what` stands before the name where a part of the model is read."""
+    if (found := find_hub_error(error)) is not None:
+        return explain_hub(found, name, shipped=list_embedded())
+    said = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    reason = " ".join(said[: 2 if said and said[0].endswith(":") else 1]) or type(error).__name__
+    if "trust_remote_code" in str(error):
+        return ModelUnfit(
+            f"{what}{name} cannot be loaded: it brings Python code of its own (auto_map), which is never run",
+            "Take a model of an architecture that transformers knows itself",
+        )
+    fix = "Check training.model and training.revision, and that all of its files are there and whole"
+    if "does not recognize this architecture" in str(error):
+        fix = f"transformers {transformers.__version__} does not know it: take another model, or a newer transformers"
+    return ModelError(f"{what}{name} cannot be loaded: {reason}", fix)

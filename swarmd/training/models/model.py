@@ -27,12 +27,21 @@ from swarmd.training.models.device import (
     choose_threads,
     order_attention,
 )
+from swarmd.training.models.files import no_template
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
 from swarmd.training.models.loading import explain_failure, guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
-from swarmd.training.models.source import MAIN, WITHOUT_CODE, is_gguf, locate_configured, locate_model
+from swarmd.training.models.source import (
+    MAIN,
+    WITHOUT_CODE,
+    commit_of,
+    compare_weights,
+    is_gguf,
+    locate_configured,
+    locate_model,
+)
 from swarmd.training.sharding import Holding
 
 log = get_logger(__name__)
@@ -53,6 +62,7 @@ class Policy(msgspec.Struct, eq=False):
     frozen_digest: str = ""  # of the weights under adapters; empty without adapters
     size: int = 0  # parameters before quantisation and adapters; 0: counted
     revision: str = ""  # of the model on the Hub
+    other_weights: str = ""  # how they differ from those that the recipe names by their digest, in words
     holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
 
     @property
@@ -176,8 +186,8 @@ def load_policy(training: TrainingConfig) -> Policy:
     """
     source = unpack_model(locate_configured(training))
     device = choose_device(training.device)
-    tokenizer = load_tokenizer(source, training.model, training.revision)
-    shape = inspect_model(source, training.model, training.revision)
+    tokenizer = load_tokenizer(source, training.model, commit_of(training))
+    shape = inspect_model(source, training.model, commit_of(training))
     _check_quantization(training, shape)
     wanted = choose_precision(training, device)
     plain = Precision("float32", False, wanted.quantization, wanted.adapters)
@@ -190,6 +200,9 @@ def load_policy(training: TrainingConfig) -> Policy:
                 if numbers != wanted:
                     log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
                 loaded.size = shape.parameters
+                loaded.other_weights = compare_weights(training, source)
+                if loaded.other_weights:
+                    log.warning("this node begins from other weights than its swarm", reason=loaded.other_weights)
                 return loaded
             reason = loaded
             log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
@@ -229,7 +242,7 @@ def _load(
     policy = Policy(
         training.model, model, tokenizer, device, numbers.mixed, "", find_markers(tokenizer), numbers, attention, frozen
     )
-    policy.revision = training.revision
+    policy.revision = commit_of(training)
     reason = try_out(policy.model, policy.autocast)
     if reason:
         return reason
@@ -245,7 +258,7 @@ def _read_model(
         settings = quantize_by(numbers)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
     settings = {"dtype": numbers.dtype, "attn_implementation": attention}
-    model = read_model(training.model, source, training.revision, **settings, **place)
+    model = read_model(training.model, source, commit_of(training), **settings, **place)
     return model if place else model.to(device)
 
 
@@ -286,9 +299,7 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
         name, lambda: load(source, revision=pinned, padding_side="left", **WITHOUT_CODE), "the tokenizer of "
     )
     if not tokenizer.chat_template:
-        raise ModelUnfit(
-            f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"
-        )
+        raise no_template(name)
     if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
         raise ModelUnfit(
             f"the tokenizer of {name} has several chat templates, and none is the default",

@@ -16,7 +16,7 @@ from swarmd.training.models.gguf_file import unpack_model
 from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
-from swarmd.training.models.source import locate_configured
+from swarmd.training.models.source import commit_of, locate_configured
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
@@ -52,7 +52,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     source = unpack_model(locate_configured(training))
     device = choose_device(training.device)
     numbers = choose_precision(training, device)
-    needed = inspect_model(source, training.model, training.revision).parameters * numbers.dtype.itemsize
+    needed = inspect_model(source, training.model, commit_of(training)).parameters * numbers.dtype.itemsize
     free = measure_room(device).free
     if needed > free:
         raise ModelUnfit(
@@ -61,7 +61,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
             "Choose a smaller model, shorter numbers or another device, or free memory",
         )
     name, settings = training.model, {"dtype": numbers.dtype}
-    model = guarded(name, lambda: read_model(name, source, training.revision, **settings).to(device))
+    model = guarded(name, lambda: read_model(name, source, commit_of(training), **settings).to(device))
     choose_threads(training.threads, model)
     return Frozen(freeze(model), device, numbers.mixed)
 

@@ -21,25 +21,15 @@ from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
 from swarmd.training.models.model import Policy, load_policy, read_base
 from swarmd.training.reference.scoring import load_frozen
+from tests.training.models.architectures import GPT, SMALL
 
 Weights = dict[str, torch.Tensor]
 
-_SMALL = {
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": 64,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-}
-_GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 64}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("llama", "qwen2", "mistral", "phi", "gpt_neox"), _SMALL),
-    **dict.fromkeys(("qwen3", "gemma"), _SMALL | {"head_dim": 8}),
-    "gpt2": _GPT,
-    "gptj": _GPT | {"rotary_dim": 4},
+    **dict.fromkeys(("llama", "qwen2", "mistral", "phi", "gpt_neox"), SMALL),
+    **dict.fromkeys(("qwen3", "gemma"), SMALL | {"head_dim": 8}),
+    "gpt2": GPT,
+    "gptj": GPT | {"rotary_dim": 4},
 }
 
 
