@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which tr
 DIGEST = "sha256:"  # before a digest of weights, where it stands for a revision
 HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as the library has it
 BLOCK_BYTES = 2**22
+_WRAPPERS = {  # part of a weight's name: what puts it there, and what is the model within
+    "_orig_mod": ("torch.compile", "model._orig_mod"),
+    "_fsdp_wrapped_module": ("FSDP", "the unwrapped model"),
+    "_checkpoint_wrapped_module": ("activation checkpointing", "the unwrapped model"),
+    "module": ("DataParallel, DDP or DeepSpeed", "model.module"),
+}
+_ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
 _POINTER = b"version https://git-lfs"
 _PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
 _START_BYTES = 64
@@ -44,7 +52,27 @@ def check_directory(directory: Path) -> None:
             _check_content(path)
     for path in list_weights(directory):
         if path.suffix == ".safetensors" and path.is_file():
-            read_header(path)
+            _check_names(path, read_header(path))
+
+
+def _check_names(path: Path, names: Iterable[str]) -> None:
+    """Raise ModelUnfit where all weights are called after what was around the model when it was saved."""
+    first = {name.partition(".")[0] for name in names}
+    if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
+        raise ModelUnfit(
+            f"the weights in {path} are not called as a model's are: all of their names begin with {first.pop()!r}",
+            explain_wrapper(names),
+        )
+
+
+def explain_wrapper(names: Iterable[str]) -> str:
+    """What was around a model when it was saved, and what to do, from its weights' names; empty if nothing was."""
+    if any(_ADAPTERS.search(name) for name in names):
+        return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
+    for part, (wrapper, inner) in _WRAPPERS.items():
+        if any(part in name.split(".") for name in names):
+            return f"The model was saved inside the wrapper of {wrapper}: save {inner} with save_pretrained instead"
+    return ""
 
 
 def _only_adapters(directory: Path) -> ModelError:

@@ -84,9 +84,10 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
         )
     if status and status >= 500:
         return HubUnreachable(f"the Hub is in trouble itself ({status}), so {name} is not to be had now", "Try again")
-    if constants.HF_HUB_OFFLINE:
+    offline = constants.HF_HUB_OFFLINE and isinstance(error, hub.LocalEntryNotFoundError)
+    if offline or isinstance(error, hub.OfflineModeIsEnabled):
         return HubUnreachable(
-            f"the model {name}, or this revision of it, is not on this machine, and HF_HUB_OFFLINE forbids to ask the Hub",
+            f"{name}, or this revision of it, is not on this machine, and HF_HUB_OFFLINE forbids to ask the Hub",
             f"Take HF_HUB_OFFLINE out of the environment{own}",
         )
     if isinstance(error, json.JSONDecodeError | hub.FileMetadataError):

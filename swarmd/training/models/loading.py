@@ -16,6 +16,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from swarmd.errors import ModelError, ModelUnfit
+from swarmd.training.models.files import explain_wrapper
 from swarmd.training.models.hub import explain_hub, find_hub_error
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
 
@@ -24,13 +25,6 @@ NAMED_MAX = 3  # weights that an error names
 _COMPUTED = re.compile(
     r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
 )
-_WRAPPERS = {  # part of a name: what puts it there, and what is the model within
-    "_orig_mod": ("torch.compile", "model._orig_mod"),
-    "_fsdp_wrapped_module": ("FSDP", "the unwrapped model"),
-    "_checkpoint_wrapped_module": ("activation checkpointing", "the unwrapped model"),
-    "module": ("DataParallel, DDP or DeepSpeed", "model.module"),
-}
-_ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
 _OTHER_HEADS = re.compile(r"^(score|classifier|classification_head|v_head|value_head|reward_head|qa_outputs)\.")
 _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
@@ -103,11 +97,8 @@ def _some(names: list[str]) -> str:
 
 def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
     """The likely cause and what to do, from the names alone."""
-    if any(_ADAPTERS.search(key) for key in foreign):
-        return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
-    for part, (wrapper, inner) in _WRAPPERS.items():
-        if any(part in key.split(".") for key in foreign):
-            return f"The model was saved inside the wrapper of {wrapper}: save {inner} with save_pretrained instead"
+    if wrapped := explain_wrapper(foreign):
+        return wrapped
     if any(_OTHER_HEADS.match(key) for key in foreign):
         return "It was saved as a classifier or reward model: take the language model that it was made of"
     if prefix := _find_prefix(lost, foreign):

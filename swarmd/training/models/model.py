@@ -208,7 +208,8 @@ def load_policy(training: TrainingConfig) -> Policy:
             log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
     raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
-        "Set training.device, training.dtype, training.attention or training.quantization to others",
+        "Set training.device, training.dtype, training.attention or training.quantization to others, or take "
+        "other files of it: their values may be damaged",
     )
 
 

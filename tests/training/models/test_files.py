@@ -36,6 +36,11 @@ def no_safetensors(model: Path) -> None:
     (model / "model.safetensors").write_bytes(b"PK\3\4" + bytes(100))
 
 
+def wrapped(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    save_file({f"_orig_mod.{name}": value for name, value in weights.items()}, model / "model.safetensors")
+
+
 def adapters_beside(model: Path) -> None:
     (model / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
 
@@ -81,6 +86,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an empty file": (lambda model: (model / "model.safetensors").write_bytes(b""), "is empty", "again"),
     "weights that are cut off": (cut, "model.safetensors is cut off: it has ", "again"),
     "another format": (no_safetensors, "model.safetensors is no safetensors file", "again"),
+    "a wrapper around the model": (wrapped, "all of their names begin with '_orig_mod'", "model._orig_mod"),
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "adapters beside a model": (adapters_beside, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "a GGUF file in it": (gguf_alone, "has no config.json", "tiny-Q4.gguf"),
