@@ -21,12 +21,14 @@ from safetensors import SafetensorError
 from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.logger import get_logger
+from swarmd.training.models.files import no_template
 from swarmd.training.models.memory import measure_host
 from swarmd.training.models.source import WITHOUT_CODE, is_gguf, model_cache
 
 log = get_logger(__name__)
 
-ARCHITECTURE, PARTS = "general.architecture", "split.count"
+ARCHITECTURE, PARTS, TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"
+_READ = (ARCHITECTURE, PARTS, TEMPLATE)
 ALONE = "model.gguf"  # what the file is called where it lies alone
 FLOAT_BYTES = 4
 SPARE_BYTES = 64 * 2**20  # of tokenizer and configuration
@@ -51,11 +53,18 @@ def unpack_model(source: str) -> str:
     return str(place)
 
 
-def check_gguf(path: Path) -> int:
-    """See that a model can be read from a GGUF file, by its header and size; imports no torch. Raises GgufRefused.
+def check_gguf(path: Path, is_trained: bool = False) -> int:
+    """See that a model can be read from a GGUF file, by its header and size; imports no torch.
+
+    Args:
+        is_trained: whether it is to be asked questions, for which it needs a chat template.
 
     Returns:
         The number of values in its tensors.
+
+    Raises:
+        GgufRefused: none can be read from it.
+        ModelUnfit: it has no chat template.
     """
     from gguf import GGUFReader
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
@@ -63,7 +72,7 @@ def check_gguf(path: Path) -> int:
 
     try:
         reader = GGUFReader(path)
-        contents = {name: field.contents() for name, field in reader.fields.items() if name in (ARCHITECTURE, PARTS)}
+        contents = {name: field.contents() for name, field in reader.fields.items() if name in _READ}
         count = sum(int(tensor.n_elements) for tensor in reader.tensors)
     except Exception as error:  # whatever it meets where bytes are missing or wrong
         raise GgufRefused(f"{path} is damaged, cut off or no GGUF file: {error}", "Download it again") from error
@@ -76,6 +85,8 @@ def check_gguf(path: Path) -> int:
         )
     if int(contents.get(PARTS, 1)) > 1:
         raise GgufRefused(f"{path} is one of several parts of a model", "Put them together: `llama-gguf-split --merge`")
+    if is_trained and not contents.get(TEMPLATE):
+        raise no_template(str(path))
     return count
 
 

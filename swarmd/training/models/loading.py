@@ -50,6 +50,11 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
         **settings,
         **WITHOUT_CODE,
     )
+    if getattr(model, "_hf_peft_config_loaded", False):  # it was read without a word
+        raise ModelUnfit(
+            f"{name} has adapters beside its weights (adapter_config.json), which change what the model computes",
+            "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
+        )
     check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
     return model
 

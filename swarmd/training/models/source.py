@@ -206,6 +206,7 @@ def require_model(training: TrainingConfig) -> None:
     elif is_gguf(str(snapshot)):
         from swarmd.training.models.gguf_file import check_gguf
 
-        check_gguf(snapshot)
+        check_gguf(snapshot, is_trained=True)
     else:
+        check_directory(snapshot)
         check_template(snapshot, training.model)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
@@ -179,6 +180,16 @@ HARMLESS: dict[str, tuple[str, Callable[[Weights], Weights], dict[str, Any]]] = 
 def test_what_is_computed_or_tied_is_no_matter(case: str, copy: Callable[..., Path]) -> None:
     architecture, change, config = HARMLESS[case]
     assert read_model("mine", str(copy(architecture, change, **config))).num_parameters()
+
+
+def test_adapters_beside_a_model_are_not_read_without_a_word(copy: Callable[..., Path]) -> None:
+    """transformers adds them where PEFT is installed, and where it is not the model computes something else."""
+    place = copy("qwen2", same)
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(place), LoraConfig(target_modules=["q_proj"]))
+    adapted.peft_config["default"].base_model_name_or_path = str(place)
+    adapted.save_pretrained(place)
+    with pytest.raises(ModelUnfit, match="mine has adapters beside its weights"):
+        read_model("mine", str(place))
 
 
 def test_all_that_reads_a_model_refuses_such_weights(llama: Path, tmp_path: Path) -> None:
