@@ -18,6 +18,13 @@ OUTSIDE = (
         ("tests/training/models/test_loading.py::test_weights_that_are_not_the_models_are_refused_with_the_cause",),
     ),
     Mutant(
+        "a node that begins from other weights than its swarm says nothing",
+        "swarmd/training/models/source.py",
+        "    if found == named:",
+        "    if found:",
+        ("tests/training/models/test_files.py::test_a_node_says_that_it_begins_from_other_weights_than_its_swarm",),
+    ),
+    Mutant(
         "a pipe in the place of a file is read",
         "swarmd/files.py",
         "    if not stat.S_ISREG(mode):",
