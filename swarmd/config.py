@@ -43,7 +43,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z")]
-Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127})?\Z")]
+Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127}|sha256:[0-9a-f]{64})?\Z")]
 InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z")]
 ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
@@ -166,7 +166,7 @@ class LoraConfig(Section, frozen=True):
 
     rank: Count = 0  # 0: no adapters
     alpha: AtLeastOne = 16
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    targets: tuple[str, ...] = ()  # layers by their names; empty: chosen by the architecture
 
 
 class VllmConfig(Section, frozen=True):
@@ -187,7 +187,7 @@ class TrainingConfig(Section, frozen=True):
     """`[training]`: the model and how GRPO trains it. Lengths are in tokens, rewards and weights plain numbers."""
 
     model: str = "embedded"  # shipped, "smollm2", "auto", a Hugging Face model id, a model directory or GGUF file
-    revision: Revision = ""  # branch, tag or commit of a model on the Hub; empty: main
+    revision: Revision = ""  # branch, tag or commit on the Hub; of a directory sha256:DIGEST of its weights; empty: any
     pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
     device: Device = "auto"
     dtype: Dtype = "auto"
@@ -528,7 +528,8 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
             f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
             "Set training.lora.rank, for example to 16",
         )
-    if training.revision and training.model in ("embedded", "auto"):
+    names_commit = bool(training.revision) and not training.revision.startswith("sha256:")
+    if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
             f"{origin}: training.revision means nothing to training.model = {training.model!r}",
             "Name a model of the Hub, or leave the revision out",

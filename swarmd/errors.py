@@ -291,6 +291,10 @@ class ModelUnfit(ModelError):
     exit_code = ExitCode.BAD_CONFIG
 
 
+class HubUnreachable(ModelError):
+    """The Hub does not answer, or not now, or something else answers in its place: later it may."""
+
+
 class GgufRefused(ModelError):
     """No model can be read from a GGUF file: damaged, of an unknown architecture, or nothing reads such files."""
 

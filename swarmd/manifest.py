@@ -49,7 +49,8 @@ from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.files import read_start, remedy, write_durably
 from swarmd.toml_text import parse_toml
-from swarmd.training.models.source import AUTO
+from swarmd.training.models.files import DIGEST
+from swarmd.training.models.source import AUTO, is_directory
 
 FORMAT = 1
 TASKS_MAX = 64
@@ -78,9 +79,11 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}\Z")]  # 64 bytes, or with RSA some more
 PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
-# a model that swarmd ships or gets, or a Hugging Face model id: a path would be another model on every machine
+# a model that swarmd ships or gets, a Hugging Face model id, or a directory that is handed out beside the manifest: any
+# other path would be another model on every machine
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-Model = Annotated[str, msgspec.Meta(pattern=rf"^(?!.*\.(?i:gguf)\Z){_PART}(/{_PART})?\Z")]
+Model = Annotated[str, msgspec.Meta(pattern=rf"^(?!.*\.(?i:gguf)\Z)(\./{_PART}|{_PART}(/{_PART})?)\Z")]
+HANDED_OUT = "./"  # before the name of such a directory
 Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
@@ -178,7 +181,7 @@ class Manifest(Section, frozen=True):
 def recipe_of(config: Config) -> ManifestRecipe:
     """The recipe in a node's configuration, without `OWN_OPTIONS`; its digest is still empty.
 
-    Raises ManifestError for what has no place in a manifest: a model's path, or settings that are no plain values.
+    Raises ManifestError for what has no place in a manifest: a GGUF file, or settings that are no plain values.
     """
     training = msgspec.structs.asdict(config.training)
     shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
@@ -186,6 +189,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
     tasks = [msgspec.structs.asdict(task) for task in swarm.tasks]
     content = {
         **shared,
+        "model": _shared_name(config.training.model),
         "kind": swarm.kind,
         "stages": swarm.stages,
         "tasks": tasks,
@@ -195,11 +199,19 @@ def recipe_of(config: Config) -> ManifestRecipe:
     try:
         recipe = msgspec.convert(content, ManifestRecipe)
     except msgspec.ValidationError as error:
-        named = "A manifest names a model by its Hugging Face id, or by swarmd's name for it, not by its path"
-        fix = named if "model" in str(error) else ""
-        raise ManifestError(f"the recipe cannot be shared: {error}", fix) from error
+        if "$.model" in str(error):
+            raise ManifestError(
+                f"no manifest can name the model {config.training.model}",
+                "Name a model directory that is there, a Hugging Face id, or swarmd's name for a model",
+            ) from error
+        raise ManifestError(f"the recipe cannot be shared: {error}") from error
     check_recipe(recipe)
     return recipe
+
+
+def _shared_name(model: str) -> str:
+    """What a manifest calls a model: a directory by its last name, as which it is handed out."""
+    return f"{HANDED_OUT}{Path(model).expanduser().resolve().name}" if is_directory(model) else model
 
 
 def check_form(manifest: Manifest) -> None:
@@ -294,6 +306,11 @@ def check_recipe(recipe: ManifestRecipe) -> None:
                 "Do not join: it would decide what programs may do on this machine, which ones run, or whom it calls",
             )
     _check_printable("recipe.kind", recipe.kind)
+    if recipe.model.startswith(HANDED_OUT) and not recipe.revision.startswith(DIGEST):
+        raise ManifestError(
+            f"recipe.revision does not name the weights of {recipe.model}, a directory that is handed out",
+            "Have `swarmd swarm new` make the manifest: it takes their digest",
+        )
 
 
 def _check_plain(where: str, value: Any, depth: int) -> None:

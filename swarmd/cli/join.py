@@ -12,6 +12,7 @@ import typer
 
 from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
+from swarmd.cli.models import find_model
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.config import ChainConfig, Config, SwarmConfig, check_name
@@ -60,6 +61,7 @@ class JoinOptions(NamedTuple):
     signer_account: str
     token: str
     questions: Path | None  # file that the recipe trains on, wherever it lies
+    model: str  # that the recipe names, or where its directory lies
     invitation: str
 
 
@@ -115,6 +117,7 @@ def join(
         signer_account=signer_account,
         token=token,
         questions=find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
+        model=existing.training.model if existing else find_model(read.recipe, manifest, node.data.root),
         invitation=invitation,
     )
     _check(read, wishes)
@@ -164,6 +167,7 @@ def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Conf
         listen=wishes.listen or (LISTEN,),
         announce=wishes.announce,
         invitation=wishes.invitation,
+        training={"model": wishes.model},
     )
     if manifest.chain is not None:
         choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)

@@ -42,7 +42,7 @@ from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.swarms.registry import check_kind, find_kind, questions_of
 from swarmd.toml_text import parse_toml, read_toml
-from swarmd.training.models.source import require_model
+from swarmd.training.models.source import is_directory, require_model
 
 LOOPBACK = "127.0.0.1"
 DATA = Config(SwarmConfig("any")).data
@@ -201,6 +201,10 @@ def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSour
     template = source.coordinator if place.coordinates else source.follower
     place.config.write_text(fill_template(template, values), encoding="utf-8")
     config = load_config(place.config)
+    if is_directory(config.training.model):  # also for whoever starts the node from elsewhere
+        named = {**values, "training.model": str(Path(config.training.model).expanduser().resolve())}
+        place.config.write_text(fill_template(template, named), encoding="utf-8")
+        config = load_config(place.config)
     check_kind(config.swarm)
     questions = questions_of(config.swarm.options)
     if questions and not Path(questions).is_absolute():

@@ -41,6 +41,7 @@ def fetch(
     """
     import anyio
 
+    from swarmd.cli.models import find_model
     from swarmd.config import TrainingConfig
     from swarmd.dht.addresses import split_address
     from swarmd.manifest import read_manifest
@@ -61,9 +62,8 @@ def fetch(
             "Take part in it: `swarmd join`",
         )
     with written_whole(out) as model, tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
-        policy = load_policy(
-            TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32")
-        )
+        named = find_model(recipe, swarm, swarm.parent)
+        policy = load_policy(TrainingConfig(model=named, revision=recipe.revision, device="cpu", dtype="float32"))
         place = Path(scratch)
         with progress_shown() as told:
             event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s, told)

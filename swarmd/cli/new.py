@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from swarmd.cli.directory import NewNode, OwnAccount
+from swarmd.cli.models import settle_model
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.questions import copy_questions, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
@@ -21,6 +22,7 @@ from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
     FORMAT,
+    HANDED_OUT,
     OWN_OPTIONS,
     TRAIN_STAGES,
     UINT32_MAX,
@@ -209,7 +211,8 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     shared = sealed(swarm.options, home)
     check_questions(swarm, base.training, home)
     swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
-    return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
+    training = settle_model(base.training)
+    return msgspec.structs.replace(base, swarm=swarm, training=training), home / name if name else None
 
 
 def _check(wishes: NewSwarmOptions) -> None:
@@ -359,6 +362,9 @@ def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:
 
 def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:
     own = msgspec.to_builtins(wishes.base.training)  # what is not the default
+    training = {key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__}
+    if recipe_of(wishes.base).model.startswith(HANDED_OUT):
+        training["model"] = wishes.base.training.model
     return NodeChoice(
         peer=peer,
         name=(wishes.base.name if wishes.base.role == "coordinator" else "") or CREATOR,
@@ -366,7 +372,7 @@ def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:
         listen=wishes.listen,
         announce=wishes.announce,
         options={key: value for key, value in wishes.base.swarm.options.items() if key in OWN_OPTIONS},
-        training={key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__},
+        training=training,
     )
 
 
@@ -387,4 +393,6 @@ def _say_next(node: NewNode, manifest: Manifest) -> None:
     typer.echo(f"run its first node:  swarmd run --config {quoted(node.home.config)}")
     questions = questions_of(manifest.recipe.options)
     handed = f"{node.home.manifest}" + (f" and {node.data.root / questions}" if questions else "")
+    if manifest.recipe.model.startswith(HANDED_OUT):
+        handed += f" and the directory {load_config(node.home.config).training.model}"
     typer.echo(f"others join with:    swarmd join {node.home.manifest.name}      (hand them {handed})")

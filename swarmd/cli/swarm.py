@@ -233,10 +233,11 @@ def check(manifest: ManifestFile) -> None:
 
 def _show_manifest(manifest: Manifest) -> None:
     recipe = manifest.recipe
+    pinned = f" ({recipe.revision})" if recipe.revision else ""
     tasks = ", ".join(task.name for task in recipe.tasks) or "the embedded digit tasks"
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}')
     typer.echo(f"creator: {manifest.creator}, {utc(manifest.created_at)}")
-    typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}, {tasks}")
+    typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}{pinned}, {tasks}")
     typer.echo(f"membership: {manifest.membership}")
     if manifest.average_weights_every:
         often = f"every {manifest.average_weights_every} rounds" if manifest.average_weights_every > 1 else "each round"

@@ -313,6 +313,7 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     architecture: str = ""  # digest of what makes weights fit the model; empty where it takes none of peers
     tokenizer: str = ""  # digest of the tokenizer, where it does
     reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
+    other_weights: str = ""  # how the model's weights differ from those that the swarm's recipe names, in words
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):

@@ -91,6 +91,7 @@ class Trainer(Value, frozen=True):
     architecture: str = ""  # see `TrainerReady`
     tokenizer: str = ""
     reward_max: float | None = None  # the most that anybody's stage can be worth; kept through restarts
+    other_weights: str = ""  # see `TrainerReady`
 
 
 class Clock(Value, frozen=True):

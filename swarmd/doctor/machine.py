@@ -33,7 +33,7 @@ from swarmd.sandbox.sandbox import RISKY
 from swarmd.swarms.options import decode_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
-from swarmd.training.models.source import AUTO, is_on_machine, require_model
+from swarmd.training.models.source import AUTO, compare_weights, find_snapshot, require_model
 from swarmd.training.ranks import find_spread
 
 DISTRIBUTION = "swarmd"
@@ -222,21 +222,28 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     training = subject.whole[0].training
     for name in training.pool if training.model == AUTO else (training.model,):
         wanted = msgspec.structs.replace(training, model=name)
+        if name in KINDS:
+            continue
         try:
-            if name in KINDS or is_on_machine(wanted):
-                continue
+            snapshot = find_snapshot(wanted)
         except SwarmdError:
             continue  # the check of the configuration says so
-        if subject.offline:
+        if snapshot is None and subject.offline:
             fix = "Download it before the start: `hf download` and its name"
             yield note("model.absent", "The model has to be downloaded", f"{name} is not on this machine", fix)
             continue
         try:
             require_model(wanted)
-            yield well(f"the Hub has {name}{training.revision and f', revision {training.revision}'}")
+            if snapshot is None:
+                yield well(f"the Hub has {name}{training.revision and f', revision {training.revision}'}")
+            elif snapshot.is_dir() and (differ := compare_weights(wanted, str(snapshot))):
+                fix = "Get the model from where the manifest's creator has it, unless other weights are meant here"
+                yield warning("model.other", "This node begins from other weights than its swarm", differ, fix)
         except SwarmdError as failure:
-            fix = f"{failure.fix}; for a private model `hf auth login`, or set HF_TOKEN where the node runs"
-            yield error("model.nowhere", "The model cannot be had", failure.message, fix)
+            if snapshot is None:
+                yield error("model.nowhere", "The model cannot be had", failure.message, failure.fix)
+            else:
+                yield error("model.unusable", "The model cannot be used", failure.message, failure.fix)
 
 
 # --- the sandbox ---

@@ -318,6 +318,8 @@ def _pushed(event: ModelPushed, applied: Applied) -> Description:
 
 def _ready(event: TrainerReady, applied: Applied) -> Description:
     text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
+    if event.other_weights:
+        return Description("warning", f"{text}; other weights than the swarm's: {event.other_weights}", told=True)
     return Description("info", text, told=True)
 
 

@@ -291,6 +291,7 @@ def _training_words(training: TrainingStatus) -> list[str]:
     if training.model:
         numbers = f" in {training.numbers}" if training.numbers else ""
         words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}{numbers}")
+    words += [f"begun from other weights than the swarm: {training.other_weights}"] * bool(training.other_weights)
     return words + _worker_words(training.worker)
 
 

@@ -58,7 +58,16 @@ _SAYS_WHAT = re.compile(
 _IS_A_KEY = re.compile(r"(?i)private|secret|\bkey|passphrase|mnemonic")
 
 _WORDS_OF_WORKERS = ("reason", "error", "what", "note")  # fields that hold what a process or a library said
-_TEXTS_OF_WORKERS = ("addresses", "name", "device", "model", "numbers", "repo", "url")  # and what they made themselves
+_TEXTS_OF_WORKERS = (  # and what they made themselves
+    "addresses",
+    "name",
+    "device",
+    "model",
+    "numbers",
+    "other_weights",
+    "repo",
+    "url",
+)
 
 S = TypeVar("S", bound=msgspec.Struct)
 Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]

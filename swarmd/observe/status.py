@@ -221,6 +221,7 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     model: str = ""
     parameters: int = 0
     numbers: str = ""  # that the model is held and trained in
+    other_weights: str = ""  # how it began from other weights than the swarm's recipe names; empty: it did not
     doing: str = ""
     done: int = 0
     total: int = 0
@@ -455,6 +456,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         model=trainer.model,
         parameters=trainer.parameters,
         numbers=trainer.numbers,
+        other_weights=trainer.other_weights,
         doing=progress.what if progress else "",
         done=progress.done if progress else 0,
         total=progress.total if progress else 0,

@@ -139,6 +139,8 @@ class StoryTeller:
         sentences = (*(self._troubles if outcome in ("skipped", "missed") else ()), *self._sentences)
         gone = outcome in ("skipped", "missed")
         advice = advice_on(cause, self._before, self._took_s, self._loading_s, self._state) if gone else ()
+        if differ := self._state.trainer.other_weights:
+            advice = (*advice, f"This node began from other weights than its swarm: {differ}.")
         return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
 
     # --- while listening ---

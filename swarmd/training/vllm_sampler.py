@@ -28,7 +28,7 @@ from swarmd.training.models.adapters import merged_weights, require
 from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
-from swarmd.training.models.source import locate_model
+from swarmd.training.models.source import commit_of, locate_model
 from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest, draw_seed
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet
@@ -186,7 +186,7 @@ def check_vllm(training: TrainingConfig, device: str) -> None:
             f"{key} needs a CUDA device for the trainer: weights reach vLLM over NCCL",
             'Set training.vllm.mode = "off"',
         )
-    if training.revision and training.vllm.mode == "colocate":
+    if commit_of(training) and training.vllm.mode == "colocate":
         raise ConfigError(
             f"{key} does not go with training.revision: TRL tells vLLM the model's name alone",
             f"Name a copy: `hf download {training.model} --revision {training.revision} --local-dir DIR`",

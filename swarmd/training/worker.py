@@ -321,7 +321,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     policy = engine.policy
     pusher.base = policy.name
     kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
-    outbox.observe(TrainerReady(*kind, *describe_fit(config, policy), engine.reward_max))
+    outbox.observe(TrainerReady(*kind, *describe_fit(config, policy), engine.reward_max, policy.other_weights))
     try:
         await TrainerService(engine, config, outbox, pusher, _make_offering(config, paths)).run(inbox, early)
     except BaseExceptionGroup as errors:

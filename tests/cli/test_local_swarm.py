@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -37,6 +38,7 @@ from swarmd.eventlog.store import EventLog
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow
 from swarmd.paths import configs_directory
+from swarmd.training.models.source import EMBEDDED_DIR
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 from tests.core.story import trained
@@ -75,6 +77,16 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
         other.listen()
         lay_out(places, rounds=1)
         assert load_config(places[0].config).dht.listen[0] != kept
+
+
+def test_a_relative_model_directory_is_the_same_from_wherever_a_node_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(EMBEDDED_DIR, tmp_path / "models" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    places = node_places(tmp_path / "swarm", 2)
+    lay_out(places, rounds=1, settings={"training.model": "models/tiny"})
+    assert [load_config(place.config).training.model for place in places] == [str(tmp_path / "models" / "tiny")] * 2
 
 
 def test_a_model_that_is_not_there_is_found_before_any_node_starts(tmp_path: Path) -> None:

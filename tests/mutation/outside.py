@@ -8,6 +8,15 @@ swarmd/training/models/source.py
     - WITHOUT_CODE = {"trust_remote_code": False}
     + WITHOUT_CODE = dict[str, bool]()
     tests/training/models/test_model.py::test_code_of_a_models_author_is_neither_run_nor_asked_about
+  a node that begins from other weights than its swarm says nothing
+    -     if found == named:
+    +     if found:
+    tests/training/models/test_files.py::test_a_node_says_that_it_begins_from_other_weights_than_its_swarm
+swarmd/training/models/loading.py
+  weights that a model's files lack are made up
+    -     lost = sorted(missing)
+    +     lost = list[str]()
+    tests/training/models/test_loading.py::test_weights_that_are_not_the_models_are_refused_with_the_cause
 swarmd/files.py
   a pipe in the place of a file is read
     -     if not stat.S_ISREG(mode):

@@ -1,10 +1,12 @@
 """The story of a round: outcome, cause, sentences, advice."""
 
+import io
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from swarmd.core.applied import Applied
 from swarmd.core.events import (
@@ -19,6 +21,9 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
+from swarmd.observe.describe import describe
+from swarmd.observe.panel import panel_of
+from swarmd.observe.status import LogStatus, status_of
 from swarmd.observe.story import SENTENCES_MAX, Story, StoryTeller
 from tests.core import story as core
 
@@ -118,6 +123,23 @@ def test_the_time_in_which_a_trainer_loads_is_told_as_that(node: Told) -> None:
     node.tell(type(late)(late.command, 1, 0, 0.5, late.rollouts, seconds=2.0), ReportPublished("report/1/0", 1, 0))
     advice = "\n".join(node.story(2).advice)
     assert "took 2 s of work, after 30 s in which its trainer was loaded" in advice and "held up" not in advice
+
+
+def test_other_weights_than_the_swarms_are_told_in_the_log_status_and_story(node: Told) -> None:
+    differ = "the weights of tiny have the digest aaaa, training.revision names bbbb"
+    ready = TrainerReady("cpu", "tiny", 1, other_weights=differ)
+    node.start()
+    node.workers_run()
+    node.tell(LinkUp(3), Registered("register"), ready)
+    told = describe(next(one for one in node.heard if one.envelope.event is ready))
+    assert told.level == "warning" and differ in told.text
+    node.train(0)
+    assert node.story(0).advice == (f"This node began from other weights than its swarm: {differ}.",)
+    status = status_of(node.state, node.at, LogStatus("", 0, 0))
+    assert status.training.other_weights == differ
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(panel_of(status))
+    assert f"begun from other weights than the swarm: {differ}" in console.export_text()
 
 
 def test_a_fault_is_named_even_when_it_came_before_the_round(node: Told) -> None:

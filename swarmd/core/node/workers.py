@@ -231,6 +231,7 @@ def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
             architecture=event.architecture,
             tokenizer=event.tokenizer,
             reward_max=event.reward_max,
+            other_weights=event.other_weights,
         )
     resend_training(turn)
 

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
 from swarmd.training.models.device import HALF, Precision
+from swarmd.training.models.memory import PROJECTIONS
 
 
 def require(package: str, extra: str, key: str) -> Any:
@@ -55,25 +57,40 @@ def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
 
     The same seed gives the same adapters. Raises ConfigError without PEFT, or where the model has no such layers.
     """
+    from transformers.pytorch_utils import Conv1D
+
     peft = require("peft", "lora", "training.lora")
+    linear = {
+        name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
+    }
+    foreign = sorted(set(lora.targets) - linear)
+    if foreign:
+        raise ConfigError(
+            f"training.lora.targets: the model has no linear layer {', '.join(foreign)}",
+            f"Its linear layers are {', '.join(sorted(linear))}; without targets they are chosen by its architecture",
+        )
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=sorted(lora.targets),
+        target_modules=sorted(lora.targets) or _choose_targets(model.config.model_type, linear),
         bias="none",
         task_type="CAUSAL_LM",
     )
-    layers = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
-    foreign = sorted(set(lora.targets) - layers)
-    if foreign or not lora.targets:
-        linear = sorted(name for name in layers if name.endswith(("proj", "_attn", "fc1", "fc2", "dense")))
-        raise ConfigError(
-            f"training.lora.targets: the model has no layer {', '.join(foreign) or 'of no name'}",
-            f"Its linear layers are {', '.join(linear)}",
-        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return peft.get_peft_model(model, settings)
+
+
+def _choose_targets(architecture: str, linear: set[str]) -> list[str] | str:
+    """The layers that get adapters where nobody names any: all projections as Llama has them, else what PEFT's table
+    has for the architecture, else all linear layers but the output head.
+    """
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
+    if linear.issuperset(PROJECTIONS):
+        return sorted(PROJECTIONS)
+    known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(architecture, ())
+    return sorted(known) if known and linear.issuperset(known) else "all-linear"
 
 
 def trained_parameters(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:

@@ -21,13 +21,15 @@ from safetensors import SafetensorError
 from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.logger import get_logger
+from swarmd.training.models.files import no_template
 from swarmd.training.models.memory import measure_host
 from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.source import WITHOUT_CODE, is_gguf, model_cache
 
 log = get_logger(__name__)
 
-ARCHITECTURE, PARTS = "general.architecture", "split.count"
+ARCHITECTURE, PARTS, TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"
+_READ = (ARCHITECTURE, PARTS, TEMPLATE)
 ALONE = "model.gguf"  # what the file is called where it lies alone
 FLOAT_BYTES = 4
 SPARE_BYTES = 64 * 2**20  # of tokenizer and configuration
@@ -56,11 +58,18 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_gguf(path: Path) -> int:
-    """See that a model can be read from a GGUF file, by its header and size; imports no torch. Raises GgufRefused.
+def check_gguf(path: Path, is_trained: bool = False) -> int:
+    """See that a model can be read from a GGUF file, by its header and size; imports no torch.
+
+    Args:
+        is_trained: whether it is to be asked questions, for which it needs a chat template.
 
     Returns:
         The number of values in its tensors.
+
+    Raises:
+        GgufRefused: none can be read from it.
+        ModelUnfit: it has no chat template.
     """
     from gguf import GGUFReader
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
@@ -68,7 +77,7 @@ def check_gguf(path: Path) -> int:
 
     try:
         reader = GGUFReader(path)
-        contents = {name: field.contents() for name, field in reader.fields.items() if name in (ARCHITECTURE, PARTS)}
+        contents = {name: field.contents() for name, field in reader.fields.items() if name in _READ}
         count = sum(int(tensor.n_elements) for tensor in reader.tensors)
     except Exception as error:  # whatever it meets where bytes are missing or wrong
         raise GgufRefused(f"{path} is damaged, cut off or no GGUF file: {error}", "Download it again") from error
@@ -81,6 +90,8 @@ def check_gguf(path: Path) -> int:
         )
     if int(contents.get(PARTS, 1)) > 1:
         raise GgufRefused(f"{path} is one of several parts of a model", "Put them together: `llama-gguf-split --merge`")
+    if is_trained and not contents.get(TEMPLATE):
+        raise no_template(str(path))
     return count
 
 
@@ -109,7 +120,9 @@ def convert_gguf(path: Path, directory: Path) -> int:
         LogWriteFailed, OSError: the directory cannot be written.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoTokenizer, GgufConfig
+
+    from swarmd.training.models.loading import read_model
 
     values = check_gguf(path)
     size_bytes, free = values * FLOAT_BYTES, measure_host().free
@@ -123,10 +136,10 @@ def convert_gguf(path: Path, directory: Path) -> int:
         raise NoSpaceLeft(f"no space left for {size_bytes:,} bytes in {directory.parent}", "Free space there")
     with tempfile.TemporaryDirectory() as alone:  # a tokenizer's files beside it would count
         Path(alone, ALONE).symlink_to(path.absolute())
-        place: dict[str, Any] = {"gguf_file": ALONE} | WITHOUT_CODE
-        tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(alone, **place))
+        place: dict[str, Any] = {"gguf_file": ALONE}
+        tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(alone, **place, **WITHOUT_CODE))
         place |= {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
-        model = _read(path, lambda: AutoModelForCausalLM.from_pretrained(alone, **place))
+        model = _read(path, lambda: read_model(str(path), alone, **place))
     if model.num_parameters() != values:
         raise GgufRefused(
             f"{path} holds {values:,} values, the model that transformers reads from it {model.num_parameters():,}",
@@ -148,5 +161,6 @@ def _read(path: Path, load: Callable[[], Any]) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # whatever transformers meets
+        reason = error.message if isinstance(error, ModelUnfit) else error
         fix = "Take another file of the model, or its safetensors"
-        raise GgufRefused(f"{path} cannot be read: {error}", fix) from error
+        raise GgufRefused(f"{path} cannot be read: {reason}", fix) from error

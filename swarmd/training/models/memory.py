@@ -17,6 +17,7 @@ from swarmd.config import Optimizer, TrainingConfig
 from swarmd.training.ranks import find_spread
 
 GIB = 2**30
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a layer like Llama's
 SLACK = 1.1  # what allocators lose to rounding and fragmentation
 CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
 NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -113,7 +114,7 @@ def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weig
     shorter = draws_shorter(training, device, numbers, shape.parameters)
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
-    trained = shape.adapter_parameters(rank, training.lora.targets) if rank else shape.parameters
+    trained = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS) if rank else shape.parameters
     trained_size = 4.0 if rank else size
     copied = training.beta > 0 and not rank and not training.reference.url
     colocated = training.vllm.mode == "colocate"

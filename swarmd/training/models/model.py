@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.errors import ConfigError, ModelError, ModelUnfit, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
@@ -28,7 +28,9 @@ from swarmd.training.models.device import (
     name_device,
     order_attention,
 )
+from swarmd.training.models.files import no_template
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
+from swarmd.training.models.loading import explain_failure, guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
@@ -36,6 +38,8 @@ from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import (
     MAIN,
     WITHOUT_CODE,
+    commit_of,
+    compare_weights,
     find_directory,
     is_gguf,
     locate_configured,
@@ -61,6 +65,7 @@ class Policy(msgspec.Struct, eq=False):
     frozen_digest: str = ""  # of the weights under adapters; empty without adapters
     size: int = 0  # parameters before quantisation and adapters; 0: counted
     revision: str = ""  # of the model on the Hub
+    other_weights: str = ""  # how they differ from those that the recipe names by their digest, in words
     holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
 
     @property
@@ -186,8 +191,8 @@ def load_policy(training: TrainingConfig) -> Policy:
     device = choose_device(training.device)
     # cuDNN plans attention anew for each shape (some 27 ms), and decoding has another one with each token.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    tokenizer = load_tokenizer(source, training.model, training.revision)
-    shape = inspect_model(source, training.model, training.revision)
+    tokenizer = load_tokenizer(source, training.model, commit_of(training))
+    shape = inspect_model(source, training.model, commit_of(training))
     _check_quantization(training, shape)
     wanted = choose_precision(training, device)
     plain = Precision("float32", False, wanted.quantization, wanted.adapters)
@@ -200,12 +205,16 @@ def load_policy(training: TrainingConfig) -> Policy:
                 if numbers != wanted:
                     log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
                 loaded.size = shape.parameters
+                loaded.other_weights = compare_weights(training, source)
+                if loaded.other_weights:
+                    log.warning("this node begins from other weights than its swarm", reason=loaded.other_weights)
                 return loaded
             reason = loaded
             log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
     raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
-        "Set training.device, training.dtype, training.attention or training.quantization to others",
+        "Set training.device, training.dtype, training.attention or training.quantization to others, or take "
+        "other files of it: their values may be damaged",
     )
 
 
@@ -224,12 +233,12 @@ def _load(
         model = _read_model(source, training, shape, device, numbers, attention)
     except (ImportError, ValueError) as error:
         if "attention" not in str(error).lower() and "attn" not in str(error).lower():
-            raise _explain(training.model, error) from error
+            raise explain_failure(training.model, error) from error
         return first_line(error)
-    except (MemoryError, torch.OutOfMemoryError, ConfigError, ModelUnfit):
+    except (MemoryError, torch.OutOfMemoryError, SwarmdError):
         raise
     except Exception as error:
-        raise _explain(training.model, error) from error
+        raise explain_failure(training.model, error) from error
     choose_threads(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -239,7 +248,7 @@ def _load(
     policy = Policy(
         training.model, model, tokenizer, device, numbers.mixed, digest, find_markers(tokenizer), numbers, attention
     )
-    policy.revision = training.revision
+    policy.revision = commit_of(training)
     if numbers.adapters:
         policy.frozen_digest = digest
         policy.digest = policy.digest_now()
@@ -260,31 +269,15 @@ def _read_model(
     if numbers.quantization != "none":
         settings = quantize_by(numbers)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
-    read: Any = AutoModelForCausalLM.from_pretrained
-    model, keys = read(
-        source,
-        revision=training.revision or MAIN,
-        dtype=numbers.dtype,
-        attn_implementation=attention,
-        output_loading_info=True,
-        **place,
-        **WITHOUT_CODE,
-    )
-    if missing := sorted(keys["missing_keys"]):
-        raise ModelUnfit(
-            f"the files of {training.model} lack {len(missing)} of its weights, {missing[0]} for one",
-            "Download it again: what is missing would be other random numbers at each start",
-        )
+    settings = {"dtype": numbers.dtype, "attn_implementation": attention}
+    model = read_model(training.model, source, commit_of(training), **settings, **place)
     return model if place else model.to(device)
 
 
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
-    source = unpack_model(locate_model(policy.name))
-    read: Any = AutoModelForCausalLM.from_pretrained
-    model: Any = _guard(
-        policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype, **WITHOUT_CODE)
-    )
+    source, dtype = unpack_model(locate_model(policy.name)), policy.numbers.dtype
+    model = guarded(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
     return dict(model.state_dict())
 
 
@@ -294,10 +287,10 @@ def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     if is_gguf(source):
         config = read_gguf_config(Path(source))
     else:
-        config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+        config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
     with torch.device("meta"):
-        empty: Any = _guard(name, lambda: make.from_config(config, **WITHOUT_CODE))
-    return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+        empty: Any = guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
+    return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
 
 
 def _check_quantization(training: TrainingConfig, shape: ModelShape) -> None:
@@ -314,13 +307,11 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     """The model's tokenizer, padding on the left. Raises ModelError when it lacks something training needs."""
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
-    tokenizer = _guard(
+    tokenizer = guarded(
         name, lambda: load(source, revision=pinned, padding_side="left", **WITHOUT_CODE), "the tokenizer of "
     )
     if not tokenizer.chat_template:
-        raise ModelUnfit(
-            f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"
-        )
+        raise no_template(name)
     if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
         raise ModelUnfit(
             f"the tokenizer of {name} has several chat templates, and none is the default",
@@ -331,24 +322,6 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def _guard(name: str, load: Callable[[], Any], what: str = "") -> Any:
-    """Run a loader of transformers; whatever it raises becomes a ModelError with the first line of its message."""
-    try:
-        return load()
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise _explain(what + name, error) from error
-
-
-def _explain(name: str, error: Exception) -> ModelError:
-    return ModelError(
-        f"{name} cannot be loaded: {first_line(error)}",
-        "Check training.model and training.revision; a Hugging Face id needs the network, with HF_TOKEN where it is "
-        "gated, or a filled cache",
-    )
 
 
 def find_markers(tokenizer: Any) -> tuple[str, ...]:

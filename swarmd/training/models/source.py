@@ -6,24 +6,23 @@ import difflib
 import importlib.util
 import os
 import re
-import stat
 from pathlib import Path
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GgufRefused, ModelError
-from swarmd.files import irregular, read_start
+from swarmd.files import read_start
 from swarmd.installed import extra_command
-from swarmd.training.models.known import PACKAGED, known_models
+from swarmd.training.models.files import DIGEST, check_directory, check_template, digest_weights
+from swarmd.training.models.hub import SIMILAR, ask_hub
+from swarmd.training.models.known import PACKAGED
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
 # huggingface_hub.utils.validate_repo_id has these rules, and takes a second to import
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-SIMILAR = 0.8  # of two words, by difflib
 MAIN = "main"  # the revision that the Hub gives where none is named
 GGUF_MAGIC = b"GGUF"
 WITHOUT_CODE = {"trust_remote_code": False}  # else transformers asks whether to run a model's own, and may be told yes
-HUB_S = 10.0  # longest wait for the Hub
 MODELS_DIR = Path(__file__).parent.parent.parent / "models"
 EMBEDDED_DIR = MODELS_DIR / EMBEDDED
 
@@ -48,6 +47,14 @@ def is_gguf(source: str) -> bool:
     return source.lower().endswith(".gguf") and not Path(source).is_dir()
 
 
+def is_directory(name: str) -> bool:
+    """Whether a model directory of one's own is meant, and there."""
+    try:
+        return bool(name) and not is_embedded(name) and Path(name).expanduser().is_dir()
+    except (RuntimeError, OSError):  # `locate_model` says why
+        return False
+
+
 def is_local(name: str) -> bool:
     """Whether no model of the Hub is meant, be it there or not."""
     path = name.startswith((".", "~", "/")) or is_gguf(name) or Path(name).is_dir()
@@ -65,7 +72,7 @@ def locate_model(name: str) -> str:
     try:
         path = Path(name).expanduser()
         if path.is_dir():
-            _check_directory(path)
+            check_directory(path)
             return str(path)
         if is_gguf(name) and path.exists():
             _check_gguf(path)
@@ -82,10 +89,19 @@ def locate_model(name: str) -> str:
             "Correct training.model, or let this node's user read it",
         ) from error
     if meant:
-        what = "GGUF file" if is_gguf(name) else "model directory"
-        raise ModelError(f"there is no {what} {path}", "Correct training.model")
+        raise _nothing_there(path, name)
     _check_form(name)
     return name
+
+
+def _nothing_there(path: Path, name: str) -> ModelError:
+    if path.is_file():
+        gguf = read_start(path, len(GGUF_MAGIC)) == GGUF_MAGIC
+        fix = f"Rename it to {path.name}.gguf" if gguf else f'Name its directory: training.model = "{path.parent}"'
+        return ModelError(f"{path} is a file, no model directory" + (", and holds GGUF" if gguf else ""), fix)
+    what = "GGUF file" if is_gguf(name) else "model directory"
+    seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
+    return ModelError(f"there is no {what} {path}", f"Correct training.model{seen_from}")
 
 
 def _find_packaged(name: str) -> Path:
@@ -111,24 +127,6 @@ def require_gguf(name: str) -> None:
         )
 
 
-def _check_directory(path: Path) -> None:
-    """Raise ModelError for a directory that no model can be read from. Raises OSError."""
-    if not (path / "config.json").is_file():
-        raise ModelError(f"the model directory {path} has no config.json", "Point training.model at a saved model")
-    _refuse_irregular(path)
-
-
-def _refuse_irregular(directory: Path) -> None:
-    """Raise ModelError where something of a model would keep whoever reads it waiting, for ever perhaps."""
-    for path in sorted(directory.iterdir()):
-        try:
-            mode = path.stat().st_mode
-        except OSError:  # a link to nothing: whoever needs it says so
-            continue
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise ModelError(f"{path}, of a model: {irregular(mode)}", "Point training.model at a saved model")
-
-
 def _check_form(name: str) -> None:
     """Raise ModelError for what is no id of the Hub, or a misspelt word of swarmd's own."""
     if not ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
@@ -149,17 +147,21 @@ def locate_configured(training: TrainingConfig) -> str:
         ConfigError: it is one of these, and `training.revision` names a revision.
     """
     source = locate_model(training.model)
-    if training.revision and Path(source).exists():
+    digest = training.revision.startswith(DIGEST)
+    if training.revision and Path(source).exists() != digest:
+        is_on_hub = "a model of the Hub, whose revision is a branch, tag or commit"
+        is_here = "a directory or file, which has none but the digest of its weights"
         raise ConfigError(
-            f"training.revision is {training.revision!r}, but training.model is a directory or file, which has none",
-            "Leave the revision out, or name a model of the Hub",
+            f"training.revision is {training.revision!r}, but {training.model} is {is_on_hub if digest else is_here}",
+            "Leave the revision out, or name one that goes with the model",
         )
     return source
 
 
 def find_directory(source: str, revision: str = "") -> Path | None:
-    """The directory of a model that was located; of one of the Hub that in its cache, None where it is not there."""
-    if Path(source).is_dir():
+    """The directory or file of a model that was located; of one of the Hub its directory in the cache, None where it is
+    not there."""
+    if Path(source).exists():
         return Path(source)
     from huggingface_hub import try_to_load_from_cache
 
@@ -167,11 +169,27 @@ def find_directory(source: str, revision: str = "") -> Path | None:
     return Path(cached).parent if isinstance(cached, str) else None
 
 
-def is_on_machine(training: TrainingConfig) -> bool:
-    """Whether the model is a directory or a file, or in the Hub's cache. Raises as `locate_configured`."""
-    if training.model == AUTO or Path(locate_configured(training)).exists():
-        return True
-    return find_directory(training.model, training.revision) is not None
+def find_snapshot(training: TrainingConfig) -> Path | None:
+    """As `find_directory`, of the configured model. Raises as `locate_configured`."""
+    return find_directory(locate_configured(training), training.revision)
+
+
+def commit_of(training: TrainingConfig) -> str:
+    """The revision as the Hub knows it; empty where none is named, or one by the digest of its weights."""
+    return "" if training.revision.startswith(DIGEST) else training.revision
+
+
+def compare_weights(training: TrainingConfig, directory: str) -> str:
+    """How the weights in a directory differ from those that `training.revision` names by their digest, in words.
+
+    Empty where it names none, or these. Raises ModelError, OSError.
+    """
+    if not training.revision.startswith(DIGEST):
+        return ""
+    found, named = digest_weights(Path(directory)), training.revision.removeprefix(DIGEST)
+    if found == named:
+        return ""
+    return f"the weights of {training.model} have the digest {found[:16]}, training.revision names {named[:16]}"
 
 
 def require_model(training: TrainingConfig) -> None:
@@ -182,32 +200,15 @@ def require_model(training: TrainingConfig) -> None:
         GgufRefused: no model can be read from the file.
         ConfigError: see `locate_configured`.
     """
-    if not is_on_machine(training):
-        _ask_hub(training.model, training.revision)
-    elif is_gguf(training.model):
+    if training.model == AUTO:
+        return
+    snapshot = find_snapshot(training)
+    if snapshot is None:
+        ask_hub(training.model, training.revision, list_embedded())
+    elif is_gguf(str(snapshot)):
         from swarmd.training.models.gguf_file import check_gguf
 
-        check_gguf(Path(locate_configured(training)))
-
-
-def _ask_hub(name: str, revision: str) -> None:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-
-    shipped = ", ".join(list_embedded())
-    try:
-        HfApi().model_info(name, revision=revision or None, timeout=HUB_S)
-    except GatedRepoError as error:
-        raise ModelError(f"the Hub gives {name} only to those whom it was granted", "Ask for it there") from error
-    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
-        near = difflib.get_close_matches(name, known_models(), n=1, cutoff=SIMILAR)
-        meant = f"Did you mean {near[0]}? " if near and near[0] != name else ""
-        raise ModelError(
-            f"the model {name} is not on this machine, and the Hub shows none of this name and revision",
-            f"{meant}Correct training.model, or set it to one of swarmd's own: {shipped}",
-        ) from error
-    except Exception as error:  # whatever its back-ends raise where there is no network
-        raise ModelError(
-            f"the model {name} is not on this machine, and the Hub cannot be asked: {type(error).__name__}",
-            f"Download it while there is a network, or set training.model to one of swarmd's own: {shipped}",
-        ) from error
+        check_gguf(snapshot, is_trained=True)
+    else:
+        check_directory(snapshot)
+        check_template(snapshot, training.model)

@@ -9,16 +9,15 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ModelError, ModelUnfit
+from swarmd.errors import ModelUnfit
 from swarmd.training.models.device import choose_device, choose_precision, choose_threads
 from swarmd.training.models.gguf_file import unpack_model
+from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
-from swarmd.training.models.smoke_test import first_line
-from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured
+from swarmd.training.models.source import commit_of, locate_configured
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
@@ -54,7 +53,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     source = unpack_model(locate_configured(training))
     device = choose_device(training.device)
     numbers = choose_precision(training, device)
-    needed = inspect_model(source, training.model, training.revision).parameters * numbers.dtype.itemsize
+    needed = inspect_model(source, training.model, commit_of(training)).parameters * numbers.dtype.itemsize
     free = measure_room(device).free
     if needed > free:
         raise ModelUnfit(
@@ -62,18 +61,8 @@ def load_frozen(training: TrainingConfig) -> Frozen:
             f"{free / 2**30:.1f} GiB are free",
             "Choose a smaller model, shorter numbers or another device, or free memory",
         )
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, revision=training.revision or MAIN, dtype=numbers.dtype, **WITHOUT_CODE
-        )
-        model.to(device)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{training.model} cannot be loaded: {first_line(error)}",
-            "Check the model; a Hugging Face id needs the network or a filled cache",
-        ) from error
+    name, settings = training.model, {"dtype": numbers.dtype}
+    model = guarded(name, lambda: read_model(name, source, commit_of(training), **settings).to(device))
     choose_threads(training.threads, model)
     return Frozen(freeze(model), device, numbers.mixed)
 

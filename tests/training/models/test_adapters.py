@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
@@ -18,8 +19,10 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device, model
 from swarmd.training.models.adapters import merged_weights
+from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
+from tests.training.models.architectures import GPT, SMALL
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
@@ -113,6 +116,26 @@ def test_unknown_layers_are_named() -> None:
     with pytest.raises(ConfigError, match="c_attn") as caught:
         load_policy(TrainingConfig(device="cpu", lora=LoraConfig(rank=2, targets=("q_proj", "c_attn"))))
     assert "q_proj" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("architecture", "targets"),
+    [
+        ("qwen2", set(PROJECTIONS)),
+        ("gpt_neox", {"query_key_value"}),
+        ("gpt2", {"c_attn"}),
+        ("phi", {"q_proj", "v_proj", "fc1", "fc2"}),
+        ("olmo2", set(PROJECTIONS)),
+        ("phi3", {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}),
+    ],
+)
+def test_layers_are_chosen_by_the_architecture_where_none_are_named(architecture: str, targets: set[str]) -> None:
+    """By PEFT's own table; an architecture that is not in it, such as Phi 3, has adapters on all linear layers."""
+    settings = GPT if architecture == "gpt2" else SMALL
+    plain = AutoModelForCausalLM.from_config(CONFIG_MAPPING[architecture](**settings))
+    adapted = adapters.add_adapters(plain, LORA, 0)
+    layers = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name, _ in adapters.trained_parameters(adapted)}
+    assert layers == targets
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,9 @@ def test_without_the_package_the_extra_is_named(file: Path, monkeypatch: pytest.
 
 def test_without_a_chat_template_it_cannot_train(file: Path) -> None:
     write_gguf(file, chat="")
-    with pytest.raises(ModelUnfit, match="no chat template"):
-        load_policy(settings(file))
+    for use in (require_model, load_policy):
+        with pytest.raises(ModelUnfit, match="no chat template"):
+            use(settings(file))
 
 
 def test_a_file_that_is_not_there_and_a_revision_are_refused(tmp_path: Path, file: Path) -> None:

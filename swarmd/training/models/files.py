@@ -1,0 +1,216 @@
+"""What lies in a model directory, seen without torch: so that what cannot be a model is told before anything is loaded.
+
+- Only files that would be read count: `config.json`, the tokenizer's, and the weights that transformers would take.
+- The digest of the weights goes by their names, types, shapes and values: how they are spread over files is no matter,
+  nor what reads them. Nodes of a swarm compare it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.errors import ModelError, ModelUnfit
+from swarmd.files import irregular, read_start
+
+CONFIG, ADAPTERS = "config.json", "adapter_config.json"
+TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
+TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which transformers looks for them
+DIGEST = "sha256:"  # before a digest of weights, where it stands for a revision
+HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as the library has it
+BLOCK_BYTES = 2**22
+_WRAPPERS = {  # part of a weight's name: what puts it there, and what is the model within
+    "_orig_mod": ("torch.compile", "model._orig_mod"),
+    "_fsdp_wrapped_module": ("FSDP", "the unwrapped model"),
+    "_checkpoint_wrapped_module": ("activation checkpointing", "the unwrapped model"),
+    "module": ("DataParallel, DDP or DeepSpeed", "model.module"),
+}
+_ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
+_POINTER = b"version https://git-lfs"
+_PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
+_START_BYTES = 64
+
+
+def check_directory(directory: Path) -> None:
+    """See that a directory looks like a model's. Raises ModelError naming the file and the fix, OSError."""
+    if (directory / ADAPTERS).is_file():
+        raise _only_adapters(directory)
+    if not (directory / CONFIG).is_file():
+        raise ModelError(f"the model directory {directory} has no config.json", _without_config(directory))
+    _refuse_irregular(directory)
+    for path in (directory / CONFIG, *(directory / name for name in TOKENIZERS), *list_weights(directory)):
+        if path.is_file():
+            _check_content(path)
+    for path in list_weights(directory):
+        if path.suffix == ".safetensors" and path.is_file():
+            _check_names(path, read_header(path))
+
+
+def _check_names(path: Path, names: Iterable[str]) -> None:
+    """Raise ModelUnfit where all weights are called after what was around the model when it was saved."""
+    first = {name.partition(".")[0] for name in names}
+    if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
+        raise ModelUnfit(
+            f"the weights in {path} are not called as a model's are: all of their names begin with {first.pop()!r}",
+            explain_wrapper(names),
+        )
+
+
+def explain_wrapper(names: Iterable[str]) -> str:
+    """What was around a model when it was saved, and what to do, from its weights' names; empty if nothing was."""
+    if any(_ADAPTERS.search(name) for name in names):
+        return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
+    for part, (wrapper, inner) in _WRAPPERS.items():
+        if any(part in name.split(".") for name in names):
+            return f"The model was saved inside the wrapper of {wrapper}: save {inner} with save_pretrained instead"
+    return ""
+
+
+def _only_adapters(directory: Path) -> ModelError:
+    """A directory of PEFT's; transformers would load the model that it names, wherever that is."""
+    try:
+        base = str(json.loads((directory / ADAPTERS).read_bytes()).get("base_model_name_or_path") or "")
+    except (ValueError, AttributeError):
+        base = ""
+    of = f" of {base!r}" if base else ""
+    return ModelError(
+        f"{directory} holds adapters{of}, no model of its own: it has {ADAPTERS}",
+        f"Train adapters of your own: training.model = {json.dumps(base) if base else 'the base model'} with "
+        "training.lora.rank; or merge these (`merge_and_unload()`, `save_pretrained`) and name what comes of it",
+    )
+
+
+def _without_config(directory: Path) -> str:
+    """What was meant, from what lies there."""
+    names = sorted(path.name for path in directory.iterdir())
+    if found := [name for name in names if name.lower().endswith(".gguf")]:
+        return f'Name the file itself: training.model = "{directory / found[0]}"'
+    inner = [path.parent.name for path in sorted(directory.glob(f"*/{CONFIG}"))]
+    if inner:
+        return f'Did you mean training.model = "{directory / inner[0]}"?'
+    return "Point training.model at a directory that save_pretrained wrote, or `hf download` with --local-dir"
+
+
+def _refuse_irregular(directory: Path) -> None:
+    """Raise ModelError where something of a model would keep whoever reads it waiting, for ever perhaps."""
+    for path in sorted(directory.iterdir()):
+        try:
+            mode = path.stat().st_mode
+        except OSError:  # a link to nothing: whoever needs it says so
+            continue
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ModelError(f"{path}, of a model: {irregular(mode)}", "Point training.model at a saved model")
+
+
+def list_weights(directory: Path) -> list[Path]:
+    """The files of weights that transformers would read, be they there or not; none where there is no trace of any."""
+    for name in WEIGHTS:
+        if (directory / name).is_file():
+            return [directory / name]
+        index = directory / f"{name}.index.json"
+        if index.is_file():
+            _check_content(index)
+            try:
+                parts = set(json.loads(index.read_bytes())["weight_map"].values())
+                return [directory / Path(part).name for part in sorted(parts)]
+            except (ValueError, LookupError, AttributeError, TypeError) as error:
+                raise ModelError(f"{index} is not the index of a model's weights", "Copy the file again") from error
+    return []
+
+
+def _check_content(path: Path) -> None:
+    """Raise ModelError for what lies in the place of a file: Git's pointer, or the page of somebody's proxy."""
+    start = read_start(path, _START_BYTES)
+    if start.startswith(_POINTER):
+        raise ModelError(
+            f"{path} is a pointer of Git LFS, not the file itself",
+            f"Run `git lfs install` and `git -C {path.parent} lfs pull`, or `hf download` with --local-dir",
+        )
+    if _PAGE.match(start):
+        raise ModelError(f"{path} is a web page, not the file that it is called after", "Download it again")
+    if not start:
+        raise ModelError(f"{path} is empty", "Copy or download it again")
+
+
+def read_header(path: Path) -> dict[str, dict[str, Any]]:
+    """Of a safetensors file: dtype, shape and bounds (`data_offsets`, from the end of the header) by name.
+
+    Raises ModelError where it is none or is cut off, OSError.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        raw = file.read(length) if length <= HEADER_BYTES_MAX else b""
+        size_bytes = file.seek(0, 2)
+    try:
+        header: dict[str, dict[str, Any]] = msgspec.json.decode(raw, type=dict[str, dict[str, Any]])
+        header.pop("__metadata__", None)
+        whole_bytes = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (*DECODE_ERRORS, LookupError, TypeError) as error:
+        if raw.startswith(b"{") and len(raw) < length:
+            raise ModelError(f"{path} is cut off in its header, at {size_bytes:,} bytes", _AGAIN) from error
+        raise ModelError(f"{path} is no safetensors file: it has no such header", _AGAIN) from error
+    if size_bytes < whole_bytes:
+        raise ModelError(f"{path} is cut off: it has {size_bytes:,} of {whole_bytes:,} bytes", _AGAIN)
+    return header
+
+
+_AGAIN = "Copy or download it again"
+
+
+def digest_weights(directory: Path) -> str:
+    """SHA-256 over name, type, shape and values of each weight in a model directory, in hex.
+
+    Of weights that are not in safetensors files: over these files. Raises ModelError, OSError.
+    """
+    digest, places = hashlib.sha256(), dict[str, tuple[Path, dict[str, Any]]]()
+    for path in list_weights(directory):
+        if path.suffix == ".safetensors":
+            places |= {name: (path, entry) for name, entry in read_header(path).items()}
+        else:
+            digest.update(path.name.encode())
+            _add(digest, path, 0, path.stat().st_size)
+    for name, (path, entry) in sorted(places.items()):
+        digest.update(msgspec.json.encode([name, entry["dtype"], entry["shape"]]))
+        with path.open("rb") as file:
+            offset = 8 + int.from_bytes(file.read(8), "little")
+        start, end = entry["data_offsets"]
+        _add(digest, path, offset + start, offset + end)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, path: Path, start: int, end: int) -> None:
+    with path.open("rb") as file:
+        file.seek(start)
+        while start < end and (block := file.read(min(BLOCK_BYTES, end - start))):
+            digest.update(block)
+            start += len(block)
+
+
+def check_template(directory: Path, name: str) -> None:
+    """Raise ModelUnfit where a model's tokenizer has no chat template, as far as its files say."""
+    settings = directory / TOKENIZERS[0]
+    if not settings.is_file() or any((directory / each).exists() for each in TEMPLATES):
+        return
+    try:
+        written = json.loads(settings.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{settings} is not JSON: {error}", "Copy or download it again") from error
+    if not written.get("chat_template"):
+        raise no_template(name)
+
+
+def no_template(name: str) -> ModelUnfit:
+    """The error for a model that nobody can ask anything."""
+    return ModelUnfit(
+        f"the tokenizer of {name} has no chat template",
+        "Take the instruction-tuned model of that name (-Instruct, -it, -chat), or put chat_template.jinja beside it",
+    )

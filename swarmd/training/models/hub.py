@@ -1,0 +1,134 @@
+"""Asking the Hugging Face Hub for a model, and what its answers, or those of whatever stands in its place, mean."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+
+from swarmd.errors import HubUnreachable, ModelError
+from swarmd.training.models.files import ADAPTERS
+from swarmd.training.models.known import known_models
+
+HUB_S = 10.0  # longest wait for the Hub
+SIMILAR = 0.8  # of two words, by difflib
+_ACCESS = "`hf auth login`, or set HF_TOKEN where the node runs"
+
+
+def ask_hub(name: str, revision: str, shipped: tuple[str, ...]) -> str:
+    """The commit of a model's revision on the Hub.
+
+    Args:
+        shipped: models to fall back on, for the error.
+
+    Raises:
+        ModelError: the Hub has none of this name and revision, gives it to others alone, or it is no whole model.
+        HubUnreachable: the Hub does not answer, or something else does.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        info = HfApi().model_info(name, revision=revision or None, timeout=HUB_S)
+    except Exception as error:  # whatever its back-ends raise where there is no network
+        raise explain_hub(error, name, revision, shipped) from error
+    files = {each.rfilename for each in info.siblings or ()}
+    if ADAPTERS in files and "config.json" not in files:
+        raise ModelError(
+            f"{name} holds adapters on the Hub, no model of its own: it has {ADAPTERS}",
+            "Name the model that they were made for; its page on the Hub says which",
+        )
+    if files and "config.json" not in files:
+        gguf = any(each.lower().endswith(".gguf") for each in files)
+        raise ModelError(
+            f"{name} on the Hub has no config.json" + (", only GGUF files" if gguf else ""),
+            "Download one of its files with `hf download`, and name that file in training.model"
+            if gguf
+            else "Name a model that transformers can load",
+        )
+    return str(info.sha or "")
+
+
+def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tuple[str, ...] = ()) -> ModelError:
+    """What an exception of huggingface_hub means, as an error about a model."""
+    from huggingface_hub import constants
+    from huggingface_hub import errors as hub
+
+    own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
+    elsewhere = f"Download it while there is a network{own}"
+    status = status_of(error)
+    if isinstance(error, hub.GatedRepoError):
+        return ModelError(
+            f"the Hub gives {name} only to those whom it was granted ({status})",
+            f"Ask for it at {constants.ENDPOINT}/{name}, then {_ACCESS}",
+        )
+    if isinstance(error, hub.RevisionNotFoundError):
+        such = f"revision {revision!r}" if revision else "such revision"
+        return ModelError(f"{name} on the Hub has no {such}", "Correct training.revision")
+    if isinstance(error, hub.RepositoryNotFoundError | hub.HFValidationError):
+        near = difflib.get_close_matches(name, known_models(), n=1, cutoff=SIMILAR)
+        meant = f"Did you mean {near[0]}? " if near and near[0] != name else ""
+        return ModelError(
+            f"the model {name} is not on this machine, and the Hub shows none of this name",
+            f"{meant}Correct training.model{own}; where it is private, {_ACCESS}",
+        )
+    if status == 401:
+        return ModelError(f"the Hub does not take the token for {name} (401)", f"Make a new token, then {_ACCESS}")
+    if status == 403:
+        return ModelError(
+            f"the Hub forbids {name} to this token (403)", f"Give the token the right to read it, or another: {_ACCESS}"
+        )
+    if status == 429:
+        return HubUnreachable(
+            f"the Hub takes no more requests from here for a while (429), so {name} is not to be had now",
+            f"Wait some minutes; with an account it takes more: {_ACCESS}",
+        )
+    if status and status >= 500:
+        return HubUnreachable(f"the Hub is in trouble itself ({status}), so {name} is not to be had now", "Try again")
+    offline = constants.HF_HUB_OFFLINE and isinstance(error, hub.LocalEntryNotFoundError)
+    if offline or isinstance(error, hub.OfflineModeIsEnabled):
+        return HubUnreachable(
+            f"{name}, or this revision of it, is not on this machine, and HF_HUB_OFFLINE forbids to ask the Hub",
+            f"Take HF_HUB_OFFLINE out of the environment{own}",
+        )
+    if isinstance(error, json.JSONDecodeError | hub.FileMetadataError):
+        return HubUnreachable(
+            f"what answers at {constants.ENDPOINT} is not the Hub, so {name} is not to be had: a page to log in to the "
+            "network, or a proxy",
+            f"Open a page of the Hub in a browser on this network, or see what HF_ENDPOINT and the proxies name{own}",
+        )
+    reason = f"it answers {status}" if status else type(error).__name__
+    return HubUnreachable(f"the model {name} is not on this machine, and the Hub cannot be asked: {reason}", elsewhere)
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status behind an exception; 0 where there was none."""
+    return int(getattr(getattr(error, "response", None), "status_code", 0) or 0)
+
+
+def find_hub_error(error: BaseException) -> BaseException | None:
+    """What of an exception's causes comes from the Hub or the way to it; None where nothing does.
+
+    transformers puts its own words in front, the same for a missing model and a missing network.
+    """
+    from huggingface_hub import errors as hub
+
+    chain = [each for each in _causes(error) if not isinstance(each, hub.RemoteEntryNotFoundError)]
+    told = (hub.HfHubHTTPError, hub.HFValidationError, hub.FileMetadataError)
+    found: list[BaseException] = [each for each in chain if isinstance(each, told)]
+    if not found:
+        found = [each for each in chain if isinstance(each, hub.LocalEntryNotFoundError) or _is_of_http(each)]
+    return found[-1] if found else None  # the innermost
+
+
+def _is_of_http(error: BaseException) -> bool:
+    """Whether the Hub's HTTP library raised it, which it may exchange for another."""
+    return type(error).__module__.partition(".")[0].startswith("httpx")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = set[int]()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__

@@ -1,0 +1,154 @@
+"""Loading by transformers, so that a model has exactly the weights of its files, or is refused with the reason.
+
+- transformers makes up what a file lacks, and drops what it does not know, with a warning alone. Here both are errors
+  that name the weights, the likely cause and the fix. `read_model` is the one way by which weights are read.
+- What is harmless stays accepted: a tied head, be it in the file or not, what the architecture itself says to ignore,
+  and the masks and frequencies that older versions saved as buffers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import transformers
+from transformers import AutoModelForCausalLM
+
+from swarmd.errors import ModelError, ModelUnfit
+from swarmd.training.models.files import explain_wrapper
+from swarmd.training.models.hub import explain_hub, find_hub_error
+from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
+
+NAMED_MAX = 3  # weights that an error names
+# buffers that older versions of transformers saved, and this one computes
+_COMPUTED = re.compile(
+    r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
+)
+_OTHER_HEADS = re.compile(r"^(score|classifier|classification_head|v_head|value_head|reward_head|qa_outputs)\.")
+_HEADS = re.compile(r"^(lm_head|embed_out)\.")
+
+
+def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
+    """The model of a directory or of the Hub, as transformers loads it.
+
+    Args:
+        name: what errors call it.
+        source: directory or Hugging Face id.
+        settings: further ones of `from_pretrained`.
+
+    Raises:
+        ModelUnfit: its files have other weights than its configuration describes.
+        Exception: whatever transformers raises; `explain_failure` puts it into words.
+    """
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model, found = load(
+        source,
+        revision=revision or MAIN,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # they are told with the others
+        **settings,
+        **WITHOUT_CODE,
+    )
+    if getattr(model, "_hf_peft_config_loaded", False):  # it was read without a word
+        raise ModelUnfit(
+            f"{name} has adapters beside its weights (adapter_config.json), which change what the model computes",
+            "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
+        )
+    check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
+    return model
+
+
+def check_loaded(
+    name: str,
+    missing: Iterable[str],
+    unexpected: Iterable[str],
+    misshapen: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    """Raise ModelUnfit unless all weights were loaded, and no more.
+
+    Args:
+        name: of the model.
+        missing: names that the model has and the files do not.
+        unexpected: the reverse.
+        misshapen: name, shape in the files and shape in the model.
+    """
+    lost = sorted(missing)
+    foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
+    wrong = sorted(misshapen)
+    if not (lost or foreign or wrong):
+        return
+    shapes = [f"{key} is {list(found)} instead of {list(wanted)}" for key, found, wanted in wrong]
+    told = (
+        _count(lost, "is missing", "are missing"),
+        _count(foreign, "is not the model's", "are not the model's"),
+        _count(shapes, "has another shape", "have other shapes"),
+    )
+    raise ModelUnfit(
+        f"the files of {name} do not hold the weights that its config.json describes: {'; '.join(filter(None, told))}",
+        _find_fix(lost, foreign, wrong),
+    )
+
+
+def _count(names: list[str], one: str, many: str) -> str:
+    if not names:
+        return ""
+    return f"{len(names)} {one if len(names) == 1 else many} ({_some(names)})"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
+
+
+def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
+    """The likely cause and what to do, from the names alone."""
+    if wrapped := explain_wrapper(foreign):
+        return wrapped
+    if any(_OTHER_HEADS.match(key) for key in foreign):
+        return "It was saved as a classifier or reward model: take the language model that it was made of"
+    if prefix := _find_prefix(lost, foreign):
+        return f"The names of its weights begin with {prefix!r} too many: save the inner model with save_pretrained"
+    if lost and all(_HEADS.match(key) for key in lost) and not (foreign or wrong):
+        return (
+            "Where its output head is its embedding, set tie_word_embeddings to true in its config.json; else save it "
+            "as AutoModelForCausalLM, with its head"
+        )
+    if wrong:
+        return "Its config.json is another model's, or was changed: put the one beside the weights that belongs to them"
+    return "Copy all of its files again, or put the config.json beside the weights that belongs to them"
+
+
+def _find_prefix(lost: list[str], foreign: list[str]) -> str:
+    """What stands before the model's own names in those of the files; empty where nothing does."""
+    for key in foreign:
+        for own in lost:
+            if key.endswith(f".{own}"):
+                return key.removesuffix(own)
+    return ""
+
+
+def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
+    """Run a loader of transformers; whatever it raises becomes a ModelError that says why."""
+    try:
+        return load()
+    except (MemoryError, ModelError):
+        raise
+    except Exception as error:
+        raise explain_failure(name, error, what) from error
+
+
+def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
+    """What an exception of transformers means; `what` stands before the name where a part of the model is read."""
+    if (found := find_hub_error(error)) is not None:
+        return explain_hub(found, name, shipped=list_embedded())
+    said = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    reason = " ".join(said[: 2 if said and said[0].endswith(":") else 1]) or type(error).__name__
+    if "trust_remote_code" in str(error):
+        return ModelUnfit(
+            f"{what}{name} cannot be loaded: it brings Python code of its own (auto_map), which is never run",
+            "Take a model of an architecture that transformers knows itself",
+        )
+    fix = "Check training.model and training.revision, and that all of its files are there and whole"
+    if "does not recognize this architecture" in str(error):
+        fix = f"transformers {transformers.__version__} does not know it: take another model, or a newer transformers"
+    return ModelError(f"{what}{name} cannot be loaded: {reason}", fix)

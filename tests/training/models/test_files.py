@@ -1,0 +1,174 @@
+"""What lies in a model directory is judged by its files, before anything is loaded; and weights have one digest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.training.models.files import DIGEST, digest_weights
+from swarmd.training.models.model import load_policy
+from swarmd.training.models.source import locate_configured, locate_model, require_model
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134515008\n"
+PAGE = "\n<!DOCTYPE html><html><title>Sign in</title></html>"
+
+
+@pytest.fixture
+def model(llama: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(llama, tmp_path / "tiny"))
+
+
+def cut(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def no_safetensors(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"PK\3\4" + bytes(100))
+
+
+def wrapped(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    save_file({f"_orig_mod.{name}": value for name, value in weights.items()}, model / "model.safetensors")
+
+
+def adapters_beside(model: Path) -> None:
+    (model / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+
+
+def adapters_alone(model: Path) -> None:
+    adapters_beside(model)
+    (model / "config.json").unlink()
+
+
+def gguf_alone(model: Path) -> None:
+    for file in model.iterdir():
+        file.unlink()
+    (model / "tiny-Q4.gguf").write_bytes(b"GGUF")
+
+
+def a_level_too_high(model: Path) -> None:
+    (model / "final").mkdir()
+    for file in [each for each in model.iterdir() if each.is_file()]:
+        file.rename(model / "final" / file.name)
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a pointer in place of weights": (
+        lambda model: (model / "model.safetensors").write_text(POINTER),
+        "model.safetensors is a pointer of Git LFS",
+        "lfs pull",
+    ),
+    "a pointer in place of a tokenizer": (
+        lambda model: (model / "tokenizer.json").write_text(POINTER),
+        "tokenizer.json is a pointer of Git LFS",
+        "lfs pull",
+    ),
+    "a page in place of weights": (
+        lambda model: (model / "model.safetensors").write_text(PAGE),
+        "model.safetensors is a web page",
+        "Download",
+    ),
+    "a page in place of settings": (
+        lambda model: (model / "config.json").write_text(PAGE),
+        "config.json is a web page",
+        "Download",
+    ),
+    "an empty file": (lambda model: (model / "model.safetensors").write_bytes(b""), "is empty", "again"),
+    "weights that are cut off": (cut, "model.safetensors is cut off: it has ", "again"),
+    "another format": (no_safetensors, "model.safetensors is no safetensors file", "again"),
+    "a wrapper around the model": (wrapped, "all of their names begin with '_orig_mod'", "model._orig_mod"),
+    "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
+    "adapters beside a model": (adapters_beside, "holds adapters of 'org/base'", 'training.model = "org/base"'),
+    "a GGUF file in it": (gguf_alone, "has no config.json", "tiny-Q4.gguf"),
+    "a level too high": (a_level_too_high, "has no config.json", 'tiny/final"'),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_directory_that_is_no_model_is_refused_before_it_is_loaded(fault: str, model: Path) -> None:
+    spoil, told, fix = WRONG[fault]
+    spoil(model)
+    with pytest.raises(ModelError) as caught:
+        locate_model(str(model))
+    assert told in caught.value.message and str(model) in caught.value.message, str(caught.value)
+    assert fix in caught.value.fix, str(caught.value)
+
+
+def test_a_file_in_place_of_a_directory(model: Path) -> None:
+    with pytest.raises(ModelError, match="is a file, no model directory") as caught:
+        locate_model(str(model / "model.safetensors"))
+    assert f'training.model = "{model}"' in caught.value.fix
+    (model / "blocks.bin").write_bytes(b"GGUF\3\0\0\0")
+    with pytest.raises(ModelError, match="holds GGUF") as caught:
+        locate_model(str(model / "blocks.bin"))
+    assert "blocks.bin.gguf" in caught.value.fix
+
+
+def test_a_relative_path_counts_from_where_swarmd_is_started(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    assert locate_model("./tiny") == "tiny"
+    monkeypatch.chdir("/")
+    with pytest.raises(ModelError, match="there is no model directory tiny") as caught:
+        locate_model("./tiny")
+    assert "counts from here, /" in caught.value.fix
+
+
+def test_without_a_chat_template_it_is_refused_before_it_is_loaded(model: Path) -> None:
+    require_model(TrainingConfig(model=str(model)))
+    (model / "chat_template.jinja").unlink()
+    with pytest.raises(ModelUnfit, match="no chat template"):
+        require_model(TrainingConfig(model=str(model)))
+
+
+def test_the_digest_goes_by_the_weights_alone(model: Path, tmp_path: Path) -> None:
+    """How they are spread over files says nothing; a single value does."""
+    read = AutoModelForCausalLM.from_pretrained(model)
+    read.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
+    assert digest_weights(tmp_path / "parts") == digest_weights(model)
+    before, weights = digest_weights(model), load_file(model / "model.safetensors")
+    weights["lm_head.weight"][0, 0] += 1
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    assert digest_weights(model) != before
+    torch.save(weights, model / "pytorch_model.bin")
+    (model / "model.safetensors").unlink()
+    assert len(digest_weights(model)) == 64
+
+
+def test_a_node_says_that_it_begins_from_other_weights_than_its_swarm(model: Path) -> None:
+    """It trains all the same: they may be meant."""
+    named = TrainingConfig(model=str(model), device="cpu", revision=DIGEST + digest_weights(model))
+    assert load_policy(named).other_weights == ""
+    weights = load_file(model / "model.safetensors")
+    save_file({name: value * 1.5 for name, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    differ = load_policy(named).other_weights
+    assert named.revision[7:23] in differ and digest_weights(model)[:16] in differ
+
+
+def test_a_digest_is_no_revision_of_the_hub_nor_a_commit_one_of_a_directory(model: Path) -> None:
+    with pytest.raises(ConfigError, match="is a model of the Hub"):
+        locate_configured(TrainingConfig(model="org/name", revision=DIGEST + "a" * 64))
+    with pytest.raises(ConfigError, match="is a directory or file"):
+        locate_configured(TrainingConfig(model=str(model), revision="main"))
+
+
+def test_an_index_names_the_files_that_count(model: Path) -> None:
+    (model / "stray.safetensors").write_text(POINTER)
+    (model / "model.safetensors").rename(model / "part.safetensors")
+    names = load_file(model / "part.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "part.safetensors")}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert locate_model(str(model)) == str(model), "what lies beside them is never read"
+    (model / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ModelError, match="is not the index"):
+        locate_model(str(model))
