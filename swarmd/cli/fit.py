@@ -62,6 +62,7 @@ def _weigh_all(training: TrainingConfig, named_by: str, memory: int) -> tuple[De
     from swarmd.training.models.model import inspect_model
     from swarmd.training.models.pool import list_pool, weigh
 
+    device: str
     if memory:
         device = "cuda" if training.device == "auto" else training.device
         room = DeviceMemory(device, memory, memory)

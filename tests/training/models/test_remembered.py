@@ -158,14 +158,6 @@ def test_no_more_than_the_newest_facts_are_kept(place: Path, monkeypatch: pytest
     assert recalled == ["", "", *(f"{number:064x}" for number in (2, 3, 4))]
 
 
-def test_weights_that_the_files_lack_are_not_made_up(place: Path) -> None:
-    weights = load_file(place / WEIGHTS)
-    del weights[NORM]
-    save_file(weights, place / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ModelUnfit, match=f"lack 1 of its weights, {NORM}"):
-        load(place)
-
-
 @pytest.mark.parametrize("settings", [{}, {"lora": LoraConfig(rank=4)}], ids=["all", "adapters"])
 def test_what_a_trainer_says_that_it_loaded_is_what_it_holds(
     make_engine: Callable[..., TrainingEngine], settings: dict[str, Any]
