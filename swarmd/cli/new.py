@@ -13,7 +13,7 @@ import typer
 
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, sealed
+from swarmd.cli.questions import copy_questions, sealed, tell_untried
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
@@ -193,7 +193,7 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     home = path.parent / base.data if path else Path()
     name = questions_of(swarm.options)
     shared = sealed(swarm.options, home)
-    check_questions(swarm, base.training, home)
+    tell_untried(check_questions(swarm, base.training, home))
     swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
     return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
 

@@ -17,6 +17,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -48,6 +49,7 @@ from swarmd.plugin import (
     split_of,
 )
 from swarmd.swarms import jsonl
+from swarmd.swarms.answers import BOXED, bare_answer, read_number
 from swarmd.swarms.options import COLUMNS_MAX, PROMPT_CHARACTERS_MAX, DatasetSource, FileOptions
 from swarmd.swarms.plan import SplitPlan
 from swarmd.swarms.rewards import (
@@ -59,7 +61,7 @@ from swarmd.swarms.rewards import (
     make_reward,
 )
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
-from swarmd.swarms.text import canonical_of
+from swarmd.swarms.text import CLOSING, OPENING, canonical_of
 
 FILES_MAX = 4096  # of one data set
 ASKED_AT_ONCE = 500  # files, in one question to the Hub
@@ -353,6 +355,9 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
 }
 
 
+PHRASES: dict[AnswerPlace, tuple[str, str]] = {"tags": (OPENING, CLOSING), "boxed": (BOXED, "}")}  # around an answer
+
+
 class Row(NamedTuple):
     """One question of the file."""
 
@@ -383,6 +388,7 @@ class FilePlan(SplitPlan):
         home = home or Path()
         self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
         self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        self.unchecked = _why_unchecked(options, self._rewards)
         if not self._functions:  # what they give is theirs to say
             self.reward_max = sum(option.weight for option, _ in self._rewards)
         keep_dataset(home, options.data, options, options.digest)
@@ -489,6 +495,26 @@ class FilePlan(SplitPlan):
         compares = any(option.name in COMPARING for option, _ in self._rewards)
         return span_answer(text, answer) if answer and compares and self._place == "tags" else ()
 
+    def phrase_truth(self, question: Question) -> str:
+        before, after = PHRASES.get(self._place, ("", ""))
+        return f"{before}{question.entry['answer']}{after}"
+
+    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        """See `SplitPlan.explain_reading`."""
+        truth, found = str(question.entry["answer"]), find_answer(completion, self._place)
+        how = f"With answer = {self._place!r}, " + (f"{found!r} is found in it" if found else "nothing is found in it")
+        if any(option.name == "numeric" for option, _ in self._rewards):
+            how += f"; as numbers, {_told(read_number(found or ''))} is compared with {_told(read_number(truth))}"
+            if read_number(truth) is None:
+                return how, (
+                    "Let the column have one number and no formula, leave such rows out, or compare texts: "
+                    'swarm.options.rewards = [{name = "exact"}]'
+                )
+        return how, (
+            "Let the column have the answer alone, as the model is to write it, leave such rows out, or choose "
+            "swarm.options.answer by where answers stand: docs/swarms/file.md#options"
+        )
+
     def _prompt(self, question: Question) -> Any:
         """What TRL would give reward functions as this question's prompt."""
         if self._inputs == "text":
@@ -521,6 +547,19 @@ def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOptio
     return [(option, make_reward(option)) for option in named]
 
 
+def _why_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, Reward]]) -> str:
+    """See `SplitPlan.unchecked`."""
+    if options.reward_funcs:
+        return f"the reward functions {', '.join(options.reward_funcs)} decide"
+    if all(option.name not in COMPARING or option.name == "regex" for option, _ in rewards):
+        return "no reward compares the answer with the truth as it stands"
+    return ""
+
+
+def _told(number: Fraction | None) -> str:
+    return "no number" if number is None else str(number)
+
+
 def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
     """Columns of the file without which there is nothing to ask, or nothing to compare with."""
     compares = any(option.name in COMPARING for option, _ in rewards)
@@ -528,7 +567,7 @@ def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
 
 
 def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
-    prompt, answer, task = str(row["prompt"]), str(row.get("answer") or "").strip(), row.get("task", TASK)
+    prompt, answer, task = str(row["prompt"]), bare_answer(str(row.get("answer") or "")), row.get("task", TASK)
     if not isinstance(task, str) or not task.isprintable() or not 0 < len(task) <= NAME_CHARACTERS_MAX:
         raise SwarmError(f"{where}: 'task' is no name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
     if len(prompt) > PROMPT_CHARACTERS_MAX:

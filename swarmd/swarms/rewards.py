@@ -28,7 +28,8 @@ import msgspec
 from swarmd.config import Section
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, extract_answer, is_well_formed
+from swarmd.swarms.answers import find_number, fold, last_boxed, read_number
+from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, compose, extract_answer, is_well_formed
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
 AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
@@ -44,8 +45,6 @@ COUNT_DIGITS_MAX = 9  # of a count that are read
 REPEATS_MAX = 10_000  # product of a pattern's counts, as in a{99}: what is there so often is written out in memory
 GRAM = 3  # characters that similarity counts at a time
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+)?")
-_BOXED = "\\boxed{"
 _COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # with what may stand in it in a verbose pattern
 _NO_DIGITS = re.compile(r"#[^\n]*\n|\s")
 log = get_logger(__name__)
@@ -104,27 +103,10 @@ _PLAIN: dict[RewardName, Reward] = {
 }
 
 
-def fold(text: str) -> str:
-    """Without differences of case and blanks."""
-    return " ".join(text.casefold().split())
-
-
 def is_near(found: str | None, expected: str, tolerance: float) -> bool:
     """Whether both are numbers that differ by no more than `tolerance`."""
     one, other = read_number(found or ""), read_number(expected)
     return one is not None and other is not None and abs(one - other) <= Fraction(tolerance)
-
-
-def read_number(text: str) -> Fraction | None:
-    """The number that a text is, such as 1,234.5 or $3 or 40% or 2/3; None where it is anything else."""
-    plain = text.strip().strip("$€£%").replace("\u2212", "-").strip().rstrip(".")
-    if len(plain) > 64 or not _NUMBER.fullmatch(plain) or not any(map(str.isdecimal, plain)):
-        return None
-    over, _, under = plain.replace(",", "").partition("/")
-    try:
-        return Fraction(over) / Fraction(under or "1")
-    except (ValueError, ZeroDivisionError):
-        return None
 
 
 def resemble(one: str, other: str) -> float:
@@ -167,7 +149,8 @@ def _search_for(pattern: str) -> Reward:
             return 0.0
         timeout_s, begun = patience.timeout_s(), time.monotonic()
         try:
-            return float(bool(regex.search(fill_in(answered.expected), answered.answer, timeout=timeout_s)))
+            expected, answer = (compose(text) for text in (answered.expected, answered.answer))
+            return float(bool(regex.search(fill_in(expected), answer, timeout=timeout_s)))
         except faults:  # with this answer it is no pattern
             return 0.0
         except TimeoutError:
@@ -207,35 +190,16 @@ class SearchPatience:
 # --- where the answer stands ---
 
 
-def _last_number(text: str) -> str | None:
-    found = [match[0] for match in _NUMBER.finditer(text) if any(map(str.isdecimal, match[0]))]
-    return found[-1] if found else None
-
-
 def _last_line(text: str) -> str | None:
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else None
 
 
-def _last_boxed(text: str) -> str | None:
-    """What stands in the last \\boxed{...}, with the braces in it matched."""
-    start = text.rfind(_BOXED)
-    if start < 0:
-        return None
-    depth = 1
-    inside = text[start + len(_BOXED) :]
-    for place, character in enumerate(inside):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return inside[:place].strip()
-    return None
-
-
 _FINDERS: dict[AnswerPlace, Callable[[str], str | None]] = {
     "tags": extract_answer,
-    "last-number": _last_number,
+    "last-number": find_number,
     "last-line": _last_line,
-    "boxed": _last_boxed,
+    "boxed": last_boxed,
     "whole": str.strip,
 }
 

@@ -100,6 +100,42 @@ def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path
         find_questions(options, tmp_path / "swarm.toml", tmp_path)
 
 
+AREAS = [{"prompt": f"The area of circle {number}?", "answer": f"{number}\\pi"} for number in range(20)]
+
+
+def test_what_would_never_be_paid_is_neither_valid_nor_made_nor_joined(
+    shell: Shell, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "would pay nothing, or not all, for their own answer"
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl", AREAS)
+    base = shell.root / "base.toml"
+    assert told in shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
+    areas = ("swarm", "new", "Areas", "--config", base, "--dir")
+    assert told in shell.fails(ExitCode.BAD_CONFIG, *areas, shell.root / "n")
+    assert not (shell.root / "n").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("swarmd.cli.new.check_questions", lambda *_: "")
+        shell.well(*areas, shell.root / "other")
+    theirs = shell.root / "other" / "swarm.toml"
+    assert told in shell.fails(ExitCode.BAD_CONFIG, "join", theirs, "--dir", shell.root / "j")
+    assert not (shell.root / "j").exists()
+    base.write_text(CONFIG.replace('"numeric"', '"exact"'))
+    shell.well(*areas, shell.root / "n")
+    made = (shell.root / "n" / "config.toml").read_text()
+    assert told not in shell.well("config", "check", shell.root / "n" / "config.toml")
+    (shell.root / "n" / "config.toml").write_text(made.replace('"exact"', '"numeric"'))
+    assert told in shell.fails(ExitCode.BAD_CONFIG, "config", "check", shell.root / "n" / "config.toml")
+
+
+def test_a_check_says_why_right_answers_were_not_tried(shell: Shell) -> None:
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl")
+    base = shell.root / "base.toml"
+    base.write_text(CONFIG.partition("rewards")[0] + 'reward_funcs = ["mine:right"]\n')
+    assert "was not tried: the reward functions mine:right decide" in shell.well("config", "check", base)
+    base.write_text(CONFIG.replace("sums.jsonl", "none.jsonl") + 'dataset = "some/where"\n')
+    assert "was not tried: deep/none.jsonl is still to be made of some/where" in shell.well("config", "check", base)
+
+
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):

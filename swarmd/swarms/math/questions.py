@@ -20,13 +20,13 @@ import msgspec
 
 from swarmd.errors import DatasetRefused
 from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
+from swarmd.swarms.answers import MARK, bare_answer
 from swarmd.swarms.file import load_from_hub
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000
-MARK = "####"  # gsm8k's: what follows is the answer
 COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
 COMPAT_SEED = 42
 
@@ -88,7 +88,7 @@ def read_answer(shape: DatasetShape, cell: object) -> str:
     parts = cell.split(MARK)
     if shape.marked:
         return parts[1].strip() if len(parts) > 1 else ""
-    return cell.strip()
+    return bare_answer(cell)
 
 
 def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapping[str, Any]]:
