@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -61,6 +61,7 @@ from swarmd.swarms.rewards import (
     make_reward,
 )
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
+from swarmd.swarms.tables import SUFFIXES, read_table
 from swarmd.swarms.text import CLOSING, OPENING, canonical_of
 
 FILES_MAX = 4096  # of one data set
@@ -68,26 +69,36 @@ ASKED_AT_ONCE = 500  # files, in one question to the Hub
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents have any size
 
 
-def load_from_hub(name: str, subset: str, split: str, revision: str, bytes_max: int) -> Any:
+def load_from_hub(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Sequence[str] = ()) -> Any:
     """One split of a data set. One that is on this machine already is taken, whatever its size.
 
     Args:
         name: as the Hub has it.
         subset, revision: empty where none is named.
         bytes_max: of all files that have to be downloaded, and of what its author says that they become.
+        texts: columns whose cells are texts, in CSV too.
 
     Raises:
         DatasetRefused: it is larger, does not say how large it is, or has files from elsewhere. Nothing of it was
             downloaded but its card.
         Exception: whatever the back-ends of `datasets` raise.
     """
-    import datasets
-
-    builder = datasets.load_dataset_builder(name, subset or None, revision=revision or None)
+    builder = make_builder(name, subset, texts, revision=revision or None)
     if not is_here(builder):
         check_size(builder, name, bytes_max)
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
+
+
+def make_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
+    """What reads a data set; in CSV these columns letter by letter, as their types would be guessed otherwise."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(name, subset or None, **more)
+    if not hasattr(builder.config, "converters"):
+        return builder
+    as_texts = {"converters": dict.fromkeys(texts, str), "keep_default_na": False}
+    return datasets.load_dataset_builder(name, subset or None, **as_texts, **more)
 
 
 def is_here(builder: Any) -> bool:
@@ -150,9 +161,10 @@ def refusal(name: str, what: str) -> DatasetRefused:
 
 
 KEPT_SUFFIX = ".jsonl"
-BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # of single files; those of SUFFIXES are read here
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+CAUSES_MAX = 5  # of an error that are told
 _PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
 
 
@@ -244,12 +256,22 @@ def _load(home: Path, source: DatasetSource) -> Any:
     except SwarmError:
         raise
     except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), "")
         raise SwarmError(
-            f"the data set {source.dataset} cannot be loaded: {type(error).__name__}: {first}",
+            f"the data set {source.dataset} cannot be loaded: {tell_causes(error)}",
             "Load it once with a network (HF_TOKEN where it is private), name a copy in swarm.options.dataset, or "
             "put the file that swarm.options.data names there, from a node that has it",
         ) from error
+
+
+def tell_causes(error: BaseException) -> str:
+    """The first line of an error and of what caused it: many an error of `datasets` says only that there was one."""
+    told: list[str] = []
+    while error is not None and len(told) < CAUSES_MAX:
+        first = next(iter(str(error).strip().splitlines()), "")
+        if f"{type(error).__name__}: {first}" not in told:
+            told.append(f"{type(error).__name__}: {first}")
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return ", because of ".join(told)
 
 
 def _read_dataset(path: Path, source: DatasetSource) -> Any:
@@ -259,19 +281,30 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         found = datasets.load_from_disk(str(path))
         return found[source.split] if isinstance(found, datasets.DatasetDict) else found
     if path.is_dir():
-        return datasets.load_dataset(str(path), source.subset or None, split=source.split)
+        builder = make_builder(str(path), source.subset, _texts(source))
+        builder.download_and_prepare()
+        return builder.as_dataset(split=source.split)
+    if path.suffix in SUFFIXES and path.exists():
+        found = datasets.Dataset.from_dict(read_table(path, _texts(source)))
+        parts = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(found)})
+        return found.select([row for part in parts for row in range(len(found))[part.from_ : part.to]])
     if path.exists():
-        builder = BUILDERS.get(path.suffix)
-        if builder is None:
-            raise ValueError(f"{path.name} is none of {', '.join(BUILDERS)}")
-        return datasets.load_dataset(builder, data_files={"train": str(path)}, split=source.split)
-    return load_from_hub(source.dataset, source.subset, source.split, source.revision, source.download_bytes)
+        if path.suffix not in BUILDERS:
+            raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
+        return datasets.load_dataset(BUILDERS[path.suffix], data_files={"train": str(path)}, split=source.split)
+    named = (source.dataset, source.subset, source.split, source.revision)
+    return load_from_hub(*named, source.download_bytes, _texts(source))
+
+
+def _texts(source: DatasetSource) -> tuple[str, ...]:
+    """The columns whose cells are texts."""
+    columns = source.columns
+    return tuple(name for name in (columns.prompt, columns.answer, columns.task) if name)
 
 
 def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
     """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
-    columns = source.columns
-    named = [name for name in (columns.prompt, columns.answer, columns.task) if name]
+    columns, named = source.columns, _texts(source)
     _need(found, [*named, *(source.keep or ())], source)
     mapped = {columns.prompt, columns.answer, columns.task, "prompt", "answer", "task"}
     others = [name for name in found.column_names if name not in mapped and _is_plain(found.features[name])]
@@ -280,7 +313,9 @@ def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
     if len(others) > COLUMNS_MAX:
         raise SwarmError(f"the data set {source.dataset} has {len(others)} columns", "Name those in swarm.options.keep")
     selected = found.select_columns(list(dict.fromkeys([*named, *others])))
-    for number, row in enumerate(selected, 1):
+    write = dict.fromkeys(others, _unchanged) | {name: _writer(found.features[name]) for name in named}
+    for number, cells in enumerate(selected, 1):
+        row = {name: write[name](cell) for name, cell in cells.items()}
         where = f"the data set {source.dataset}, row {number}: the column"
         kept = {"prompt": _text(_question(row[columns.prompt], f"{where} {columns.prompt!r}"), where, columns.prompt)}
         if columns.answer:
@@ -288,6 +323,23 @@ def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
         if columns.task:
             kept["task"] = _text(row[columns.task], where, columns.task)
         yield kept | {name: _finite(row[name]) for name in others}
+
+
+def _unchanged(cell: Any) -> Any:
+    return cell
+
+
+def _writer(feature: Any) -> Callable[[Any], Any]:
+    """What makes of a cell that is to be a text what it stands for: the name of a class, and a float of 32 bits as
+    short as it can be told."""
+    if hasattr(feature, "int2str"):
+        return lambda cell: feature.int2str(cell) if cell is not None and cell >= 0 else None
+    if getattr(feature, "dtype", "") in ("float16", "float32"):
+        import numpy
+
+        shorten = getattr(numpy, feature.dtype)
+        return lambda cell: cell if cell is None else float(str(shorten(cell)))
+    return _unchanged
 
 
 def _need(found: Any, names: list[str], source: DatasetSource) -> None:
@@ -323,6 +375,12 @@ def _question(cell: Any, where: str) -> Any:
 
 def _text(cell: Any, where: str, column: str) -> str:
     missing = cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas writes NaN for what is not there
+    if isinstance(cell, float) and cell.is_integer():
+        raise SwarmError(
+            f"{where} {column!r} is {cell!r}, in a column of numbers with fractions: whether {int(cell)} or "
+            f"{cell!r} was written is lost",
+            "Write the column as texts, or into CSV or JSON lines, whose cells are taken letter by letter",
+        )
     if isinstance(cell, bool | int | float) and not missing:
         return str(cell)
     if not isinstance(cell, str) or not cell.strip():

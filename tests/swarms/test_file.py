@@ -324,7 +324,8 @@ def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monk
     source = DatasetSource("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
     keep_dataset(tmp_path, "q.jsonl", source)
     keep_dataset(tmp_path, "q.jsonl", source)
-    assert asked == [("org/sums", "main", "train[:20]", "v1", 7)], "it is loaded once"
+    texts = ("question", "solution", "topic")
+    assert asked == [("org/sums", "main", "train[:20]", "v1", 7, texts)], "it is loaded once"
 
 
 def plan_from(home: Path, **options: Any) -> FilePlan:

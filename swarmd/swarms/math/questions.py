@@ -21,7 +21,7 @@ import msgspec
 from swarmd.errors import DatasetRefused
 from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
 from swarmd.swarms.answers import MARK, bare_answer
-from swarmd.swarms.file import load_from_hub
+from swarmd.swarms.file import load_from_hub, tell_causes
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.text import canonical_of
@@ -104,7 +104,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
         raise
     except Exception as error:  # datasets raises what its many back-ends raise
         raise SwarmError(
-            f"the data set {name} ({shape.config}) cannot be loaded: {type(error).__name__}: {error}",
+            f"the data set {name} ({shape.config}) cannot be loaded: {tell_causes(error)}",
             'Load it once with a network, name a copy of it or a JSONL file in swarm.options.data, or take "generated"',
         ) from error
     missing = {shape.question, shape.answer} - set(found.column_names)
