@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,7 +208,7 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
     served = [{"ask": row["prompt"], "say": row["answer"]} for row in ROWS]
     asked: list[tuple[str, int]] = []
 
-    def load(name: str, subset: str, split: str, revision: str, bytes_max: int) -> datasets.Dataset:
+    def load(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Any) -> datasets.Dataset:
         asked.append((name, bytes_max))
         return datasets.Dataset.from_list(served)
 

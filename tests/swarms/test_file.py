@@ -232,6 +232,8 @@ def test_the_slowest_texts_are_scored_in_no_time() -> None:
         ({"digest": "abc"}, "swarm.options.digest"),
         ({"data": "none.jsonl"}, "none.jsonl cannot be read"),
         ({"date": "x"}, "swarm.options.date"),
+        ({"columns": {"prompt": "question"}}, "`columns` is for a data set, and `dataset` names none"),
+        ({"keep": ["hard"]}, "`keep` is for a data set"),
     ],
 )
 def test_wrong_options_are_told(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:

@@ -83,7 +83,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def plan_of(home: Path, *functions: str, **options: Any) -> FilePlan:
     named = [f"my_rewards:{name}" for name in functions]
-    given = {"data": "q.jsonl", "columns": {"answer": "solution"}, "reward_funcs": named, **options}
+    given = {"data": "q.jsonl", "dataset": "x", "columns": {"answer": "solution"}, "reward_funcs": named, **options}
     return FilePlan(SwarmConfig("s", kind="file", options=given), TrainingConfig(), home)
 
 

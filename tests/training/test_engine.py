@@ -7,7 +7,7 @@ import itertools
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
-from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, decode_scored
+from swarmd.swarms.plan import NO_MATERIAL, Material, Message, Question, Score, StageId, decode_scored
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training import trainer
@@ -279,6 +279,27 @@ def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
 def test_questions_that_do_not_fit(make_engine: Maker) -> None:
     with pytest.raises(SwarmError, match=r"training\.prompt_tokens = 5"):
         train(make_engine(prompt_tokens=5, held_out_questions=0), 0)
+
+
+def test_questions_that_are_passed_over_are_counted_and_told_once(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(held_out_questions=0, prompt_tokens=100)
+    draw = engine._plan.draw
+
+    def draw_long(place: StageId, material: Material) -> Iterator[Question]:
+        for question in draw(place, material):
+            long = Message("user", question.messages[-1].content * 20)
+            yield msgspec.structs.replace(question, messages=(long,))
+            yield question
+
+    monkeypatch.setattr(engine._plan, "draw", draw_long)
+    shown: list[dict[str, float]] = []
+    with capture_logs() as lines:
+        engine.train(order(0), Cancellation(), lambda done, total, figures: shown.append(figures))
+    told = [each for each in lines if "passed over" in each["event"]]
+    assert len(told) == 1 and told[0]["questions"] == shown[-1]["prompts_too_long"] > 0
+    assert told[0]["longest"] > told[0]["prompt_tokens"] == 100
 
 
 def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
