@@ -474,6 +474,9 @@ class FilePlan(SplitPlan):
     def tasks(self) -> tuple[str, ...]:
         return self._tasks
 
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        self._functions.begin(is_cancelled)
+
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
         seed = self._seed(place)
