@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -219,8 +220,8 @@ def questions_of(options: Mapping[str, Any]) -> str:
 def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
     """See that the kind can train on the file that its options name, and pays for right answers, as its trainers do.
 
-    What is still to be made of a data set is not asked for. Nor are plug-ins, and whoever brings reward functions of
-    their own: their code may need what is not here yet.
+    A file that is still to be made of a data set on this machine is made elsewhere for it. One of the Hub is not asked
+    for, nor are plug-ins, and whoever brings reward functions of their own: their code may need what is not here yet.
 
     Returns:
         Why right answers were not tried; empty if they were, or if no file is named.
@@ -234,8 +235,11 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:
         return f"the reward functions {', '.join(functions)} decide"
-    if source and not (home / name).exists():
-        return f"{name} is still to be made of {source}"
-    with suppress(SandboxUnavailable):  # is no fault of the file
+    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
+        if source and not (home / name).exists():
+            if not (home / source).exists():
+                return f"{name} is still to be made of {source}"
+            options = {**swarm.options, "dataset": str((home / source).resolve()), "data": Path(name).name}
+            swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
         return check_truths(make_plan(swarm, training, home))
     return ""

@@ -137,6 +137,17 @@ def test_a_check_says_why_right_answers_were_not_tried(shell: Shell) -> None:
     assert "was not tried: deep/none.jsonl is still to be made of some/where" in shell.well("config", "check", base)
 
 
+def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell: Shell) -> None:
+    write_rows(shell.root / "here" / "areas.jsonl", AREAS)
+    base = shell.root / "base.toml"
+    base.write_text(CONFIG + 'dataset = "areas.jsonl"\n')
+    told = shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
+    assert "for their own answer, such as row" in told and "\\pi" in told
+    base.write_text(CONFIG.replace('"numeric"', '"exact"') + 'dataset = "areas.jsonl"\n')
+    assert "not tried" not in shell.well("config", "check", base)
+    assert not (shell.root / "here" / "deep").exists()
+
+
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
