@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from difflib import Match, SequenceMatcher
 from itertools import accumulate
 
-from swarmd.plugin import StageId, hash_number
-from swarmd.swarms.answers import CHARACTERS_MAX, fold, read_number
+from swarmd.plugin import StageId, hash_number, read_number
+from swarmd.swarms.answers import CHARACTERS_MAX, fold
 from swarmd.swarms.options import PERSONAS, RANDOM
 
 QUESTION_IS = "The question we were given is: "
