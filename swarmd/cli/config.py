@@ -12,6 +12,7 @@ import typer
 from tomlkit.container import Container
 from tomlkit.items import Table
 
+from swarmd.cli.questions import tell_untried
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
 from swarmd.toml_text import parse_toml
 
@@ -33,16 +34,18 @@ def check(
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
     The model has to be on this machine or on the Hub, which is asked where it is not here, and of a file of questions
-    its kind must be able to train. With --elsewhere neither is looked for.
+    its kind must be able to train; right answers to a sample of them must be paid. With --elsewhere neither is looked
+    for.
     """
     from swarmd.doctor.node import require_usable
     from swarmd.training.models.source import require_model
 
     config = load_config(file)
-    require_usable(config, file.parent / config.data, elsewhere)
+    untried = require_usable(config, file.parent / config.data, elsewhere)
     if not elsewhere:
         require_model(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
+    tell_untried(untried)
 
 
 @app.command()

@@ -14,8 +14,8 @@ from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.models import find_model
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, find_questions
-from swarmd.config import ChainConfig, Config, SwarmConfig, check_name
+from swarmd.cli.questions import copy_questions, find_questions, tell_untried
+from swarmd.config import ChainConfig, Config, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import known_name
@@ -35,7 +35,7 @@ from swarmd.manifest import (
 )
 from swarmd.paths import quoted
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
-from swarmd.swarms.registry import check_kind, find_cuts_of
+from swarmd.swarms.registry import check_kind, check_questions, find_cuts_of
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -128,7 +128,10 @@ def join(
 
 
 def _check(manifest: Manifest, wishes: JoinOptions) -> None:
-    check_kind(_swarm_of(manifest))
+    swarm = _swarm_of(manifest)
+    check_kind(swarm)
+    if wishes.questions is not None:
+        tell_untried(check_questions(swarm, TrainingConfig(), wishes.questions.parent))
     check_name(wishes.name, "--name")
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):

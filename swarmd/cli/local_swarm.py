@@ -40,7 +40,7 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.observe.panel import NodeRow, TrainedRound
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, configs_directory
-from swarmd.swarms.registry import check_kind, find_kind, questions_of
+from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import is_directory, require_model
 
@@ -210,6 +210,8 @@ def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSour
     if questions and not Path(questions).is_absolute():
         home = template.parent / parse_toml(read_config_text(template)).get("data", DATA)
         bring_questions(home, config.swarm.options, place.root)
+        if place.coordinates:  # all have the same
+            check_questions(config.swarm, config.training, place.root)
     return config
 
 

@@ -14,7 +14,7 @@ import typer
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.models import settle_model
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, sealed
+from swarmd.cli.questions import copy_questions, sealed, tell_untried
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
@@ -209,7 +209,7 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     home = path.parent / base.data if path else Path()
     name = questions_of(swarm.options)
     shared = sealed(swarm.options, home)
-    check_questions(swarm, base.training, home)
+    tell_untried(check_questions(swarm, base.training, home))
     swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
     training = settle_model(base.training)
     return msgspec.structs.replace(base, swarm=swarm, training=training), home / name if name else None

@@ -40,6 +40,12 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     return {key: value for key, value in shared.items() if key not in source_keys}
 
 
+def tell_untried(reason: str) -> None:
+    """Say why right answers were not tried, where `check_questions` gives a reason."""
+    if reason:
+        typer.echo(f"note: whether right answers are paid was not tried: {reason}")
+
+
 def _refuse_other_files(named: object, home: Path) -> None:
     """Raise SwarmError for what nobody would be handed, nor asked for by its digest, and what `join` would refuse."""
     if not isinstance(named, str) or not named or named in WORDS:

@@ -92,10 +92,11 @@ def check_config(subject: Subject) -> Iterator[Finding]:
     yield well(f"{subject.path}: valid, {config.role} of {config.swarm.id}, kind {config.swarm.kind}")
 
 
-def require_usable(config: Config, root: Path, elsewhere: bool = False) -> None:
+def require_usable(config: Config, root: Path, elsewhere: bool = False) -> str:
     """Raise what a start refuses in a configuration, as far as this machine can tell by itself.
 
-    It may be for another machine, `elsewhere`, which has the questions.
+    It may be for another machine, `elsewhere`, which has the questions. Returns why right answers to them were not
+    tried, as `check_questions`.
     """
     check_addresses(config)
     check_kind(config.swarm)
@@ -106,8 +107,7 @@ def require_usable(config: Config, root: Path, elsewhere: bool = False) -> None:
         check_repo(config.results.hub.repo)
     if config.training.model != AUTO and not (elsewhere and config.training.model in PACKAGED):
         locate_configured(config.training)
-    if not elsewhere:
-        check_questions(config.swarm, config.training, root)
+    return "" if elsewhere else check_questions(config.swarm, config.training, root)
 
 
 def named_secrets(config: Config) -> list[tuple[str, str]]:

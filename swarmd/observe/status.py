@@ -37,6 +37,7 @@ from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, ch
 from swarmd.observe.words import Kind, coordinator_trouble, equivocation_notes, not_waited_for, waiting_notes
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import OFFER, OfferedWeights
+from swarmd.worker.messages import STAGE_FAILED
 
 FILES_MAX = 100_000  # looked at in one directory; further ones are not counted
 SEGMENT = ".seg"
@@ -444,6 +445,8 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     process = live.trainer if live else None
     progress = process.progress if process and trainer.chart != "idle" else None
     reason = _trainer_words(trainer.chart)
+    if trainer.chart == "idle" and process and process.progress and process.progress.what == STAGE_FAILED:
+        reason = f"{reason}; the last stage failed: {process.progress.note}"
     if trainer.chart == "down" and state.training.reason:
         reason = f"the trainer worker is down: {first_line(state.training.reason)}"
     mute = silence(process)

@@ -15,7 +15,6 @@ import math
 import re
 import threading
 import time
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,13 +50,12 @@ from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, narrow, tell_cuts
 from swarmd.swarms.plan import CORRECT, SplitPlan
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.text import CLOSING, OPENING, TAGS
+from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
 OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"
 MARKERS = (*TAGS, PROGRAM_OPENING, PROGRAM_CLOSING, OUTPUT_OPENING, OUTPUT_CLOSING)
 STOPS = tuple(PROGRAM_CLOSING + behind for behind in ("", "\n", "\n\n", " "))  # many tokenizers have tokens like ">\n"
-MARKS_MAX = 30  # combining marks in a row, as in UAX #15's stream-safe text: composing them takes their square
 CUT = " ... (cut)"
 ERROR = "Error: "
 ERROR_COMPAT = "Error! "
@@ -122,23 +120,10 @@ def frame_output(output: str, characters_max: int) -> str:
 def clean_output(output: str, characters_max: int) -> str:
     """What stands between the tags: cut, without tags or control characters, in Unicode's composed form."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
-    clean = _part_marks(clean)
-    clean = escape_markers(unicodedata.normalize("NFC", clean), MARKERS)
+    clean = escape_markers(compose(clean), MARKERS)
     if len(clean) > characters_max:
         clean = clean[: characters_max - len(CUT)] + CUT
     return clean
-
-
-def _part_marks(text: str) -> str:
-    """Text in which no more than `MARKS_MAX` combining marks follow each other."""
-    if text.isascii():
-        return text
-    parted, marks = [], 0
-    for letter in text:
-        joins = unicodedata.combining(letter) > 0
-        parted.append("\ufffd" if joins and marks == MARKS_MAX else letter)
-        marks = marks + 1 if joins and marks < MARKS_MAX else 0
-    return "".join(parted)
 
 
 def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
@@ -467,6 +452,16 @@ class CodePlan(SplitPlan):
         weighed = {name: weight * value for (name, value), weight in zip(parts.items(), weights, strict=True)}
         shape = float(parts["format"] > 0)
         return Score(sum(weighed.values()), answered.accuracy, shape, weighed, answered.failed)
+
+    def phrase_truth(self, question: Question) -> str | None:
+        if not isinstance(self._questions, FilePlan):
+            return None
+        truth = str(question.entry["answer"])
+        boxed = f"\\boxed{{{truth}}}" if self._options.rewards == "compat" else truth
+        return f"{OPENING}{boxed}{CLOSING}"
+
+    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        return self._questions.explain_reading(question, completion)
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:
         """See `Plan.learn`: for tasks with a curriculum."""

@@ -16,7 +16,8 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -48,6 +49,7 @@ from swarmd.plugin import (
     split_of,
 )
 from swarmd.swarms import jsonl
+from swarmd.swarms.answers import BOXED, bare_answer, read_number
 from swarmd.swarms.options import COLUMNS_MAX, PROMPT_CHARACTERS_MAX, DatasetSource, FileOptions
 from swarmd.swarms.plan import SplitPlan
 from swarmd.swarms.rewards import (
@@ -59,33 +61,44 @@ from swarmd.swarms.rewards import (
     make_reward,
 )
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
-from swarmd.swarms.text import canonical_of
+from swarmd.swarms.tables import SUFFIXES, read_table
+from swarmd.swarms.text import CLOSING, OPENING, canonical_of
 
 FILES_MAX = 4096  # of one data set
 ASKED_AT_ONCE = 500  # files, in one question to the Hub
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents have any size
 
 
-def load_from_hub(name: str, subset: str, split: str, revision: str, bytes_max: int) -> Any:
+def load_from_hub(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Sequence[str] = ()) -> Any:
     """One split of a data set. One that is on this machine already is taken, whatever its size.
 
     Args:
         name: as the Hub has it.
         subset, revision: empty where none is named.
         bytes_max: of all files that have to be downloaded, and of what its author says that they become.
+        texts: columns whose cells are texts, in CSV too.
 
     Raises:
         DatasetRefused: it is larger, does not say how large it is, or has files from elsewhere. Nothing of it was
             downloaded but its card.
         Exception: whatever the back-ends of `datasets` raise.
     """
-    import datasets
-
-    builder = datasets.load_dataset_builder(name, subset or None, revision=revision or None)
+    builder = make_builder(name, subset, texts, revision=revision or None)
     if not is_here(builder):
         check_size(builder, name, bytes_max)
     builder.download_and_prepare()
     return builder.as_dataset(split=split)
+
+
+def make_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
+    """What reads a data set; in CSV these columns letter by letter, as their types would be guessed otherwise."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(name, subset or None, **more)
+    if not hasattr(builder.config, "converters"):
+        return builder
+    as_texts = {"converters": dict.fromkeys(texts, str), "keep_default_na": False}
+    return datasets.load_dataset_builder(name, subset or None, **as_texts, **more)
 
 
 def is_here(builder: Any) -> bool:
@@ -148,9 +161,10 @@ def refusal(name: str, what: str) -> DatasetRefused:
 
 
 KEPT_SUFFIX = ".jsonl"
-BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # of single files; those of SUFFIXES are read here
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+CAUSES_MAX = 5  # of an error that are told
 _PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
 
 
@@ -242,12 +256,22 @@ def _load(home: Path, source: DatasetSource) -> Any:
     except SwarmError:
         raise
     except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), "")
         raise SwarmError(
-            f"the data set {source.dataset} cannot be loaded: {type(error).__name__}: {first}",
+            f"the data set {source.dataset} cannot be loaded: {tell_causes(error)}",
             "Load it once with a network (HF_TOKEN where it is private), name a copy in swarm.options.dataset, or "
             "put the file that swarm.options.data names there, from a node that has it",
         ) from error
+
+
+def tell_causes(error: BaseException) -> str:
+    """The first line of an error and of what caused it: many an error of `datasets` says only that there was one."""
+    told: list[str] = []
+    while error is not None and len(told) < CAUSES_MAX:
+        first = next(iter(str(error).strip().splitlines()), "")
+        if f"{type(error).__name__}: {first}" not in told:
+            told.append(f"{type(error).__name__}: {first}")
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return ", because of ".join(told)
 
 
 def _read_dataset(path: Path, source: DatasetSource) -> Any:
@@ -257,19 +281,30 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         found = datasets.load_from_disk(str(path))
         return found[source.split] if isinstance(found, datasets.DatasetDict) else found
     if path.is_dir():
-        return datasets.load_dataset(str(path), source.subset or None, split=source.split)
+        builder = make_builder(str(path), source.subset, _texts(source))
+        builder.download_and_prepare()
+        return builder.as_dataset(split=source.split)
+    if path.suffix in SUFFIXES and path.exists():
+        found = datasets.Dataset.from_dict(read_table(path, _texts(source)))
+        parts = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(found)})
+        return found.select([row for part in parts for row in range(len(found))[part.from_ : part.to]])
     if path.exists():
-        builder = BUILDERS.get(path.suffix)
-        if builder is None:
-            raise ValueError(f"{path.name} is none of {', '.join(BUILDERS)}")
-        return datasets.load_dataset(builder, data_files={"train": str(path)}, split=source.split)
-    return load_from_hub(source.dataset, source.subset, source.split, source.revision, source.download_bytes)
+        if path.suffix not in BUILDERS:
+            raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
+        return datasets.load_dataset(BUILDERS[path.suffix], data_files={"train": str(path)}, split=source.split)
+    named = (source.dataset, source.subset, source.split, source.revision)
+    return load_from_hub(*named, source.download_bytes, _texts(source))
+
+
+def _texts(source: DatasetSource) -> tuple[str, ...]:
+    """The columns whose cells are texts."""
+    columns = source.columns
+    return tuple(name for name in (columns.prompt, columns.answer, columns.task) if name)
 
 
 def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
     """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
-    columns = source.columns
-    named = [name for name in (columns.prompt, columns.answer, columns.task) if name]
+    columns, named = source.columns, _texts(source)
     _need(found, [*named, *(source.keep or ())], source)
     mapped = {columns.prompt, columns.answer, columns.task, "prompt", "answer", "task"}
     others = [name for name in found.column_names if name not in mapped and _is_plain(found.features[name])]
@@ -278,7 +313,9 @@ def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
     if len(others) > COLUMNS_MAX:
         raise SwarmError(f"the data set {source.dataset} has {len(others)} columns", "Name those in swarm.options.keep")
     selected = found.select_columns(list(dict.fromkeys([*named, *others])))
-    for number, row in enumerate(selected, 1):
+    write = dict.fromkeys(others, _unchanged) | {name: _writer(found.features[name]) for name in named}
+    for number, cells in enumerate(selected, 1):
+        row = {name: write[name](cell) for name, cell in cells.items()}
         where = f"the data set {source.dataset}, row {number}: the column"
         kept = {"prompt": _text(_question(row[columns.prompt], f"{where} {columns.prompt!r}"), where, columns.prompt)}
         if columns.answer:
@@ -286,6 +323,23 @@ def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
         if columns.task:
             kept["task"] = _text(row[columns.task], where, columns.task)
         yield kept | {name: _finite(row[name]) for name in others}
+
+
+def _unchanged(cell: Any) -> Any:
+    return cell
+
+
+def _writer(feature: Any) -> Callable[[Any], Any]:
+    """What makes of a cell that is to be a text what it stands for: the name of a class, and a float of 32 bits as
+    short as it can be told."""
+    if hasattr(feature, "int2str"):
+        return lambda cell: feature.int2str(cell) if cell is not None and cell >= 0 else None
+    if getattr(feature, "dtype", "") in ("float16", "float32"):
+        import numpy
+
+        shorten = getattr(numpy, feature.dtype)
+        return lambda cell: cell if cell is None else float(str(shorten(cell)))
+    return _unchanged
 
 
 def _need(found: Any, names: list[str], source: DatasetSource) -> None:
@@ -321,6 +375,12 @@ def _question(cell: Any, where: str) -> Any:
 
 def _text(cell: Any, where: str, column: str) -> str:
     missing = cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas writes NaN for what is not there
+    if isinstance(cell, float) and cell.is_integer():
+        raise SwarmError(
+            f"{where} {column!r} is {cell!r}, in a column of numbers with fractions: whether {int(cell)} or "
+            f"{cell!r} was written is lost",
+            "Write the column as texts, or into CSV or JSON lines, whose cells are taken letter by letter",
+        )
     if isinstance(cell, bool | int | float) and not missing:
         return str(cell)
     if not isinstance(cell, str) or not cell.strip():
@@ -353,6 +413,9 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
 }
 
 
+PHRASES: dict[AnswerPlace, tuple[str, str]] = {"tags": (OPENING, CLOSING), "boxed": (BOXED, "}")}  # around an answer
+
+
 class Row(NamedTuple):
     """One question of the file."""
 
@@ -383,6 +446,7 @@ class FilePlan(SplitPlan):
         home = home or Path()
         self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
         self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        self.unchecked = _why_unchecked(options, self._rewards)
         if not self._functions:  # what they give is theirs to say
             self.reward_max = sum(option.weight for option, _ in self._rewards)
         keep_dataset(home, options.data, options, options.digest)
@@ -409,6 +473,9 @@ class FilePlan(SplitPlan):
     @property
     def tasks(self) -> tuple[str, ...]:
         return self._tasks
+
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        self._functions.begin(is_cancelled)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
@@ -489,6 +556,26 @@ class FilePlan(SplitPlan):
         compares = any(option.name in COMPARING for option, _ in self._rewards)
         return span_answer(text, answer) if answer and compares and self._place == "tags" else ()
 
+    def phrase_truth(self, question: Question) -> str:
+        before, after = PHRASES.get(self._place, ("", ""))
+        return f"{before}{question.entry['answer']}{after}"
+
+    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        """See `SplitPlan.explain_reading`."""
+        truth, found = str(question.entry["answer"]), find_answer(completion, self._place)
+        how = f"With answer = {self._place!r}, " + (f"{found!r} is found in it" if found else "nothing is found in it")
+        if any(option.name == "numeric" for option, _ in self._rewards):
+            how += f"; as numbers, {_told(read_number(found or ''))} is compared with {_told(read_number(truth))}"
+            if read_number(truth) is None:
+                return how, (
+                    "Let the column have one number and no formula, leave such rows out, or compare texts: "
+                    'swarm.options.rewards = [{name = "exact"}]'
+                )
+        return how, (
+            "Let the column have the answer alone, as the model is to write it, leave such rows out, or choose "
+            "swarm.options.answer by where answers stand: docs/swarms/file.md#options"
+        )
+
     def _prompt(self, question: Question) -> Any:
         """What TRL would give reward functions as this question's prompt."""
         if self._inputs == "text":
@@ -521,6 +608,19 @@ def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOptio
     return [(option, make_reward(option)) for option in named]
 
 
+def _why_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, Reward]]) -> str:
+    """See `SplitPlan.unchecked`."""
+    if options.reward_funcs:
+        return f"the reward functions {', '.join(options.reward_funcs)} decide"
+    if all(option.name not in COMPARING or option.name == "regex" for option, _ in rewards):
+        return "no reward compares the answer with the truth as it stands"
+    return ""
+
+
+def _told(number: Fraction | None) -> str:
+    return "no number" if number is None else str(number)
+
+
 def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
     """Columns of the file without which there is nothing to ask, or nothing to compare with."""
     compares = any(option.name in COMPARING for option, _ in rewards)
@@ -528,7 +628,7 @@ def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
 
 
 def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
-    prompt, answer, task = str(row["prompt"]), str(row.get("answer") or "").strip(), row.get("task", TASK)
+    prompt, answer, task = str(row["prompt"]), bare_answer(str(row.get("answer") or "")), row.get("task", TASK)
     if not isinstance(task, str) or not task.isprintable() or not 0 < len(task) <= NAME_CHARACTERS_MAX:
         raise SwarmError(f"{where}: 'task' is no name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
     if len(prompt) > PROMPT_CHARACTERS_MAX:

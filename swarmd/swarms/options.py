@@ -286,3 +286,15 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
     reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
     reward_weights: tuple[float, ...] = ()  # of these, as TRL's
     reward_inputs: Inputs = "text"  # what these get
+
+    def __post_init__(self) -> None:
+        of_source = set(DatasetSource.__struct_fields__) - {"dataset", "download_bytes"}
+        given = [key for key in sorted(of_source) if getattr(self, key) != getattr(_NO_SOURCE, key)]
+        if given and not self.dataset:
+            raise ValueError(
+                f"`{given[0]}` is for a data set, and `dataset` names none: name it, or leave `{given[0]}` out; the "
+                "columns of the file in `data` are called prompt, answer and task"
+            )
+
+
+_NO_SOURCE = DatasetSource()

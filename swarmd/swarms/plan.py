@@ -233,12 +233,23 @@ def hash_number(*parts: object, bits: int = 31) -> int:
 class SplitPlan(Plan):
     """Base of swarmd's own kinds, which give questions of any side of the split."""
 
+    unchecked: str = ""  # why nobody can see beforehand whether right answers are paid; empty if it can be seen
+
     @abc.abstractmethod
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of one side of the split, the same on every node."""
 
     def hold_out(self, task: str, count: int) -> list[Question]:
         return self.select(task, "held-out", count)
+
+    def phrase_truth(self, question: Question) -> str | None:
+        """A completion that gives the question's own truth in the form that is asked for, see `swarmd.swarms.truths`;
+        None where questions are made, and their truths with them."""
+        return None
+
+    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        """How the answer in a completion of `phrase_truth` was read, and what to do where it was not paid."""
+        return "", ""
 
 
 def split_of(task: str, canonical: str) -> Split:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from swarmd.swarms.options import (
     describe_cuts,
 )
 from swarmd.swarms.plan import Plan
+from swarmd.swarms.truths import check_truths
 
 GROUP = "swarmd.swarms"
 OWN = "swarmd"
@@ -215,16 +217,29 @@ def questions_of(options: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) and name.endswith(SUFFIX) else ""
 
 
-def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:
-    """Raise SwarmError where the kind can make nothing of the file that its options name, as its trainers would.
+def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
+    """See that the kind can train on the file that its options name, and pays for right answers, as its trainers do.
 
-    What is still to be made of a data set is not asked for. Nor are plug-ins, and whoever brings reward functions of
-    their own: their code may need what is not here yet.
+    A file that is still to be made of a data set on this machine is made elsewhere for it. One of the Hub is not asked
+    for, nor are plug-ins, and whoever brings reward functions of their own: their code may need what is not here yet.
+
+    Returns:
+        Why right answers were not tried; empty if they were, or if no file is named.
+
+    Raises:
+        SwarmError: the file is not sound, or its right answers are not paid.
     """
     name = questions_of(swarm.options)
-    if not name or swarm.kind not in BUILT_IN or swarm.options.get("reward_funcs"):
-        return
-    if swarm.options.get("dataset") and not (home / name).exists():
-        return
-    with suppress(SandboxUnavailable):  # is no fault of the file
-        make_plan(swarm, training, home)
+    if not name or swarm.kind not in BUILT_IN:
+        return ""
+    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
+    if functions:
+        return f"the reward functions {', '.join(functions)} decide"
+    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
+        if source and not (home / name).exists():
+            if not (home / source).exists():
+                return f"{name} is still to be made of {source}"
+            options = {**swarm.options, "dataset": str((home / source).resolve()), "data": Path(name).name}
+            swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
+        return check_truths(make_plan(swarm, training, home))
+    return ""

@@ -8,27 +8,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
-import importlib
-import inspect
 import math
 import re
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from swarmd.config import Section
-from swarmd.errors import FOREIGN_ERRORS, SwarmError
+from swarmd.errors import PlanFailed, SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, extract_answer, is_well_formed
+from swarmd.swarms.answers import find_number, fold, last_boxed, read_number
+from swarmd.swarms.reward_process import RewardFailed, RewardProcess
+from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, compose, extract_answer, is_well_formed
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
 AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
@@ -44,8 +40,6 @@ COUNT_DIGITS_MAX = 9  # of a count that are read
 REPEATS_MAX = 10_000  # product of a pattern's counts, as in a{99}: what is there so often is written out in memory
 GRAM = 3  # characters that similarity counts at a time
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+)?")
-_BOXED = "\\boxed{"
 _COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # with what may stand in it in a verbose pattern
 _NO_DIGITS = re.compile(r"#[^\n]*\n|\s")
 log = get_logger(__name__)
@@ -104,27 +98,10 @@ _PLAIN: dict[RewardName, Reward] = {
 }
 
 
-def fold(text: str) -> str:
-    """Without differences of case and blanks."""
-    return " ".join(text.casefold().split())
-
-
 def is_near(found: str | None, expected: str, tolerance: float) -> bool:
     """Whether both are numbers that differ by no more than `tolerance`."""
     one, other = read_number(found or ""), read_number(expected)
     return one is not None and other is not None and abs(one - other) <= Fraction(tolerance)
-
-
-def read_number(text: str) -> Fraction | None:
-    """The number that a text is, such as 1,234.5 or $3 or 40% or 2/3; None where it is anything else."""
-    plain = text.strip().strip("$€£%").replace("\u2212", "-").strip().rstrip(".")
-    if len(plain) > 64 or not _NUMBER.fullmatch(plain) or not any(map(str.isdecimal, plain)):
-        return None
-    over, _, under = plain.replace(",", "").partition("/")
-    try:
-        return Fraction(over) / Fraction(under or "1")
-    except (ValueError, ZeroDivisionError):
-        return None
 
 
 def resemble(one: str, other: str) -> float:
@@ -167,7 +144,8 @@ def _search_for(pattern: str) -> Reward:
             return 0.0
         timeout_s, begun = patience.timeout_s(), time.monotonic()
         try:
-            return float(bool(regex.search(fill_in(answered.expected), answered.answer, timeout=timeout_s)))
+            expected, answer = (compose(text) for text in (answered.expected, answered.answer))
+            return float(bool(regex.search(fill_in(expected), answer, timeout=timeout_s)))
         except faults:  # with this answer it is no pattern
             return 0.0
         except TimeoutError:
@@ -207,86 +185,37 @@ class SearchPatience:
 # --- where the answer stands ---
 
 
-def _last_number(text: str) -> str | None:
-    found = [match[0] for match in _NUMBER.finditer(text) if any(map(str.isdecimal, match[0]))]
-    return found[-1] if found else None
-
-
 def _last_line(text: str) -> str | None:
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else None
 
 
-def _last_boxed(text: str) -> str | None:
-    """What stands in the last \\boxed{...}, with the braces in it matched."""
-    start = text.rfind(_BOXED)
-    if start < 0:
-        return None
-    depth = 1
-    inside = text[start + len(_BOXED) :]
-    for place, character in enumerate(inside):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return inside[:place].strip()
-    return None
-
-
 _FINDERS: dict[AnswerPlace, Callable[[str], str | None]] = {
     "tags": extract_answer,
-    "last-number": _last_number,
+    "last-number": find_number,
     "last-line": _last_line,
-    "boxed": _last_boxed,
+    "boxed": last_boxed,
     "whole": str.strip,
 }
 
 
 FUNCTIONS_MAX = 16
-REASON_CHARACTERS_MAX = 200  # of an error
-NO_REWARDS = (str, bytes, Mapping, Set)  # what could be gone through, and gives other numbers than were meant
+CALLS_IN_VAIN = 3  # a function that has failed at so many in a stage, and at all of them, ends it
 
-RewardFunction = Callable[..., Any]
 Inputs = Literal["text", "messages"]
 
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _BESIDES = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass by these names
 
 
-def load_function(path: str, home: Path) -> RewardFunction:
-    """The function under `package.module:function`.
-
-    Modules in the data directory are found as well, behind those that Python finds by itself.
-
-    Raises:
-        SwarmError: it is no such path, the module cannot be imported, or has no such function.
-    """
-    key = f"swarm.options.reward_funcs: {path!r}"
-    if not _PATH.fullmatch(path):
-        raise SwarmError(f"{key} is no import path", 'Write it as "package.module:function"')
-    module, _, name = path.partition(":")
-    place = str(home.resolve())
-    if place not in sys.path:
-        sys.path.append(place)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except FOREIGN_ERRORS as error:  # whatever somebody's module does
-        raise SwarmError(
-            f"{key} cannot be imported: {type(error).__name__}: {error}",
-            f"Put {module.partition('.')[0]}.py into {place}, install it beside swarmd, or set PYTHONPATH",
-        ) from error
-    if not callable(found) or inspect.isclass(found):
-        raise SwarmError(f"{key} is no function", "Name a function; models as rewards are not supported")
-    return found  # type: ignore[no-any-return]
-
-
 class RewardFunctions:
-    """Reward functions with their weights.
+    """Reward functions with their weights, in a process of their own (`swarmd.swarms.reward_process`).
 
     Args:
         weights: as many; empty: 1.0 each, as with TRL.
         inputs: whether they get texts or, as TRL gives them for conversational data sets, lists of messages.
 
     Raises:
-        SwarmError: as `load_function`, there are more or fewer weights than functions, or one is no finite number.
+        SwarmError: as `RewardProcess`, there are more or fewer weights than functions, or one is no finite number.
     """
 
     def __init__(self, paths: Sequence[str], weights: Sequence[float], inputs: Inputs, home: Path) -> None:
@@ -297,69 +226,72 @@ class RewardFunctions:
             )
         if not all(map(math.isfinite, weights)):
             raise SwarmError("swarm.options.reward_weights has what is no number", "Give each function a finite weight")
-        self._functions = [(path.rpartition(":")[2], load_function(path, home)) for path in paths]
-        self.weights = dict(zip((name for name, _ in self._functions), weights or [1.0] * len(paths), strict=True))
-        if len(self.weights) < len(paths):
+        self._paths = {path.rpartition(":")[2]: path for path in paths}
+        if len(self._paths) < len(paths):
             raise SwarmError("swarm.options.reward_funcs: two functions have one name", "Give them names of their own")
+        self.weights = dict(zip(self._paths, weights or [1.0] * len(paths), strict=True))
         self._inputs = inputs
+        self._process = RewardProcess(paths, home) if paths else None
+        self._in_vain: dict[str, int] = dict.fromkeys(self._paths, 0)  # calls of a function that never gave a reward
 
     def __bool__(self) -> bool:
-        return bool(self._functions)
+        return bool(self._paths)
+
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """A stage begins, which may be cancelled."""
+        self._in_vain = dict.fromkeys(self._paths, 0)
+        if self._process is not None:
+            self._process.heed(is_cancelled)
 
     def score(self, prompt: Any, completions: Sequence[str], columns: Mapping[str, Any]) -> list[dict[str, float]]:
         """The value of each function, by its name, for each completion to one question.
 
-        A function that gives None for a completion has no part in it. One that raises, or gives other than a number
-        for each completion, gives no number (NaN) for all of them, and the log says so.
+        A function that gives None for a completion has no part in it. One that raises, takes too long, or gives other
+        than a number for each completion, gives no number (NaN) for all of them.
 
         Args:
             prompt: text or messages, as the functions take them.
             columns: of the data set; each is repeated for every completion.
+
+        Raises:
+            PlanFailed: a function has failed at every call since the stage began; in its own words.
         """
         count = len(completions)
         given = {
             "prompts": [prompt] * count,
             "completions": self._shape(completions),
             **{name: [value] * count for name, value in columns.items() if name not in _BESIDES},
-            "trainer_state": None,
-            "log_extra": _drop,
-            "log_metric": _drop,
         }
         values: list[dict[str, float]] = [{} for _ in completions]
-        for name, function in self._functions:
-            for place, value in enumerate(_call(name, function, given, count)):
+        for name in self._paths:
+            for place, value in enumerate(self._call(name, given, count)):
                 if value is not None:
                     values[place][name] = value
         return values
+
+    def _call(self, name: str, given: Mapping[str, Any], count: int) -> list[float | None]:
+        assert self._process is not None
+        try:
+            values = self._process.call(self._paths[name], given, count)
+        except RewardFailed as error:
+            if not self._process.is_cancelled():  # then nothing of the stage is used
+                self._fail(name, str(error))
+            return [math.nan] * count
+        self._in_vain.pop(name, None)
+        return values
+
+    def _fail(self, name: str, reason: str) -> None:
+        """Count a failure. Raises PlanFailed for the one too many."""
+        if name in self._in_vain:
+            self._in_vain[name] += 1
+            if self._in_vain[name] >= CALLS_IN_VAIN:
+                raise PlanFailed(
+                    f"the reward function {self._paths[name]} failed at all of its {CALLS_IN_VAIN} calls: {reason}",
+                    "Mend it; what it printed, and where it failed, is in the log",
+                )
+        log.warning("a reward function failed; its completions count as 0", function=name, reason=reason)
 
     def _shape(self, completions: Sequence[str]) -> list[Any]:
         if self._inputs == "text":
             return list(completions)
         return [[{"role": "assistant", "content": completion}] for completion in completions]
-
-
-def _call(name: str, function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
-    try:
-        answer = function(**copy.deepcopy(given))  # what it changes is its own: others score by what the row says
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_wait(answer))
-        if isinstance(answer, NO_REWARDS):
-            raise TypeError(f"{type(answer).__name__}, not a list of a reward for each completion")
-        values = [None if value is None else float(value) for value in islice(answer, count + 1)]
-        if len(values) != count:
-            raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
-    except MemoryError:
-        raise
-    except FOREIGN_ERRORS as error:  # whatever somebody's function does
-        reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
-        log.warning("a reward function failed; its completions count as 0", function=name, reason=reason)
-        return [math.nan] * count
-    return values
-
-
-async def _wait(answer: Any) -> Any:
-    return await answer
-
-
-def _drop(*_: Any, **__: Any) -> None:
-    """In the place of TRL's `log_extra` and `log_metric`."""

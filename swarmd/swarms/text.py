@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 OPENING = "<answer>"
 CLOSING = "</answer>"
 TAGS = ("<think>", "</think>", OPENING, CLOSING)
+MARKS_MAX = 30  # combining marks in a row, as in UAX #15's stream-safe text: composing them takes their square
 ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none: scorers may be slow on long text
 
 
@@ -44,6 +46,21 @@ def is_well_formed(completion: str) -> bool:
 def canonical_of(text: str) -> str:
     """The text without differences of white space: what the split goes by."""
     return " ".join(text.split())
+
+
+def compose(text: str) -> str:
+    """The text in Unicode's composed form (NFC), without what would take long to bring into it."""
+    return text if text.isascii() else unicodedata.normalize("NFC", _part_marks(text))
+
+
+def _part_marks(text: str) -> str:
+    """Text in which no more than `MARKS_MAX` combining marks follow each other."""
+    parted, marks = [], 0
+    for letter in text:
+        joins = unicodedata.combining(letter) > 0
+        parted.append("\ufffd" if joins and marks == MARKS_MAX else letter)
+        marks = marks + 1 if joins and marks < MARKS_MAX else 0
+    return "".join(parted)
 
 
 def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:

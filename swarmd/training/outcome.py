@@ -43,6 +43,7 @@ def figures_of(stage: Stage, done: int, steps: int) -> dict[str, float]:
         "eta_s": stage.seconds / max(done, 1) * (steps - max(done, 1)),
         "reward": stage.reward,
         "step_reward": stage.last_reward,
+        **{name: count for name, count in stage.tally.stage.read_faults().items() if count},
     }
 
 

@@ -45,6 +45,8 @@ class StageSums:
         self.flat = 0
         self.others = 0  # peers' and earlier groups in the batches
         self.completions = 0
+        self.failed = 0  # completions whose scorer failed
+        self.too_long = 0  # questions passed over, as their prompts are too long
         self.tokens = 0
         self._worth: dict[str, float] = {}
 
@@ -53,6 +55,7 @@ class StageSums:
         self.groups += len(groups)
         self.flat += sum(group.is_flat for group in groups)
         self.completions += len(scores)
+        self.failed += sum(score.failed for score in scores)
         self.tokens += count_completion_tokens(groups)
         self._add_worth("reward", sum(score.reward for score in scores))
         self._add_worth("accuracy", sum(score.accuracy for score in scores))
@@ -66,6 +69,8 @@ class StageSums:
         self.flat += other.flat
         self.others += other.others
         self.completions += other.completions
+        self.failed += other.failed
+        self.too_long += other.too_long
         self.tokens += other.tokens
         for name, value in other._worth.items():
             self._add_worth(name, value)
@@ -88,7 +93,12 @@ class StageSums:
             "own_groups": float(self.groups),
             "other_groups": float(self.others),
             "flat_share": self.flat / max(self.groups, 1),
+            **self.read_faults(),
         }
+
+    def read_faults(self) -> dict[str, float]:
+        """What was brought and could not be used."""
+        return {"prompts_too_long": float(self.too_long), "scores_failed": float(self.failed)}
 
 
 class StageMetrics:
@@ -105,6 +115,10 @@ class StageMetrics:
         """Count own groups, those too that are not trained on."""
         self.step.add(groups)
         self.stage.add(groups)
+
+    def add_too_long(self) -> None:
+        self.step.too_long += 1
+        self.stage.too_long += 1
 
     def add_others(self, count: int) -> None:
         self.step.others += count
@@ -193,6 +207,7 @@ class Stage:
         self.tokens = 0
         self.tally = StageMetrics()
         self.aside = SetAsideTally()
+        self._longest_prompt = 0  # tokens of a question that was passed over
         self._longest = 0  # tokens of this node's own completions in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
@@ -206,8 +221,15 @@ class Stage:
         return RankPart(self.tokens, trained, groups, self._learnt, self.tally.stage, self.aside.counts)
 
     def end_steps(self) -> None:
-        """Note what of peers' groups the steps, which are over, had no place for."""
+        """Note what of peers' groups the steps, which are over, had no place for, and tell of questions passed over."""
         self.aside.note_passed(self._deal.count_passed())
+        if self.tally.stage.too_long:
+            log.warning(
+                "questions were passed over: their prompts are longer than training.prompt_tokens",
+                questions=self.tally.stage.too_long,
+                longest=self._longest_prompt,
+                prompt_tokens=self._training.prompt_tokens,
+            )
 
     def join(self, part: RankPart) -> None:
         """Count what another rank has generated as this node's."""
@@ -363,6 +385,8 @@ class Stage:
             if len(fitted[1]) <= self._training.prompt_tokens:
                 return fitted
             looked += 1
+            self.tally.add_too_long()
+            self._longest_prompt = max(self._longest_prompt, len(fitted[1]))
         if looked < LONG_QUESTIONS_MAX:
             where = f"round {self._place.round}, stage {self._place.stage}"
             raise SwarmError(f"{name_of(self._plan)}.draw has no more questions for {where}", ENDLESS)

@@ -36,7 +36,7 @@ from swarmd.training.footprint import find_excess, importing, is_device_lost, is
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.messages import FrameReader, Perform, Start, Stop, ToWorker
+from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Start, Stop, ToWorker
 
 if TYPE_CHECKING:
     from swarmd.training.engine import TrainingEngine
@@ -173,16 +173,21 @@ class TrainerService:
         except PERMANENT:
             raise
         except SwarmdError as error:
-            return CommandFailed(command.id, str(error))
+            return self._fail(command, str(error))
         except FOREIGN_ERRORS as error:  # `SystemExit` of somebody's plan, or of a library
             if is_out_of_memory(error):
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):
                 self._spent = "the accelerator failed: it works again in a fresh process only"
             log.exception("a stage failed", command=command.id)
-            return CommandFailed(command.id, f"{type(error).__name__}: {error}")
+            return self._fail(command, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
         return event
+
+    def _fail(self, command: Train, reason: str) -> CommandFailed:
+        """What the stage came to, which `status` shows until the next one."""
+        self._outbox.progress(STAGE_FAILED, note=reason)
+        return CommandFailed(command.id, reason)
 
     def _report(self, done: int, total: int, figures: dict[str, float]) -> None:
         now = time.monotonic()
@@ -215,8 +220,12 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         take_device(config.training.device, ranks.rank)
     config = settle_config(config, NodeDirectory(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
+    from swarmd.swarms.truths import check_truths
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
+    untried = check_truths(plan)
+    if untried:
+        log.info("whether right answers are paid was not tried", reason=untried)
     with importing():
         from swarmd.training.engine import TrainingEngine
     return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)

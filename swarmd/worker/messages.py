@@ -65,6 +65,9 @@ class Observed(WorkerMessage, frozen=True, tag="observed"):
     event: Event
 
 
+STAGE_FAILED = "failed"  # what a trainer's progress says once a stage has failed, with the reason in its note
+
+
 class Progress(WorkerMessage, frozen=True, tag="progress"):
     """How far a running command is: for status and metrics only, never logged as an event."""
 

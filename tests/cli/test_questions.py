@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,53 @@ def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path
         find_questions(options, tmp_path / "swarm.toml", tmp_path)
 
 
+AREAS = [{"prompt": f"The area of circle {number}?", "answer": f"{number}\\pi"} for number in range(20)]
+
+
+def test_what_would_never_be_paid_is_neither_valid_nor_made_nor_joined(
+    shell: Shell, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "would pay nothing, or not all, for their own answer"
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl", AREAS)
+    base = shell.root / "base.toml"
+    assert told in shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
+    areas = ("swarm", "new", "Areas", "--config", base, "--dir")
+    assert told in shell.fails(ExitCode.BAD_CONFIG, *areas, shell.root / "n")
+    assert not (shell.root / "n").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("swarmd.cli.new.check_questions", lambda *_: "")
+        shell.well(*areas, shell.root / "other")
+    theirs = shell.root / "other" / "swarm.toml"
+    assert told in shell.fails(ExitCode.BAD_CONFIG, "join", theirs, "--dir", shell.root / "j")
+    assert not (shell.root / "j").exists()
+    base.write_text(CONFIG.replace('"numeric"', '"exact"'))
+    shell.well(*areas, shell.root / "n")
+    made = (shell.root / "n" / "config.toml").read_text()
+    assert told not in shell.well("config", "check", shell.root / "n" / "config.toml")
+    (shell.root / "n" / "config.toml").write_text(made.replace('"exact"', '"numeric"'))
+    assert told in shell.fails(ExitCode.BAD_CONFIG, "config", "check", shell.root / "n" / "config.toml")
+
+
+def test_a_check_says_why_right_answers_were_not_tried(shell: Shell) -> None:
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl")
+    base = shell.root / "base.toml"
+    base.write_text(CONFIG.partition("rewards")[0] + 'reward_funcs = ["mine:right"]\n')
+    assert "was not tried: the reward functions mine:right decide" in shell.well("config", "check", base)
+    base.write_text(CONFIG.replace("sums.jsonl", "none.jsonl") + 'dataset = "some/where"\n')
+    assert "was not tried: deep/none.jsonl is still to be made of some/where" in shell.well("config", "check", base)
+
+
+def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell: Shell) -> None:
+    write_rows(shell.root / "here" / "areas.jsonl", AREAS)
+    base = shell.root / "base.toml"
+    base.write_text(CONFIG + 'dataset = "areas.jsonl"\n')
+    told = shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
+    assert "for their own answer, such as row" in told and "\\pi" in told
+    base.write_text(CONFIG.replace('"numeric"', '"exact"') + 'dataset = "areas.jsonl"\n')
+    assert "not tried" not in shell.well("config", "check", base)
+    assert not (shell.root / "here" / "deep").exists()
+
+
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
@@ -171,7 +219,7 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
     served = [{"ask": row["prompt"], "say": row["answer"]} for row in ROWS]
     asked: list[tuple[str, int]] = []
 
-    def load(name: str, subset: str, split: str, revision: str, bytes_max: int) -> datasets.Dataset:
+    def load(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Any) -> datasets.Dataset:
         asked.append((name, bytes_max))
         return datasets.Dataset.from_list(served)
 

@@ -198,11 +198,30 @@ swarmd/cli/__init__.py
     -         return error.exit_code
     +         return ExitCode.FAILURE
     tests/cli/test_root.py
+swarmd/swarms/truths.py
+  a swarm that would never pay for right answers is made
+    -     if unpaid:
+    +     if False:
+    tests/swarms/test_truths.py
+swarmd/swarms/answers.py
+  a part of a formula is paid as a number
+    -     if _LETTERS.match(after) and not _UNITS.match(after):
+    +     if False:
+    tests/swarms/test_truths.py
+swarmd/swarms/tables.py
+  the cells of a column of texts become numbers
+    - list(column) if name in texts else _typed(list(column))
+    + _typed(list(column))
+    tests/swarms/test_tables.py
 swarmd/swarms/rewards.py
   a number at the edge of the tolerance is wrong
     - abs(one - other) <= Fraction(tolerance)
     + abs(one - other) < Fraction(tolerance)
     tests/swarms/test_file.py
+  a reward function that always fails goes on for ever
+    - if self._in_vain[name] >= CALLS_IN_VAIN:
+    + if False:
+    tests/swarms/test_rewards.py
   a text just over its length is worth nothing
     - max(0.0, 2 - length / most)
     + max(0.0, 1 - length / most)

@@ -48,7 +48,7 @@ from swarmd.observe.status import (
 from swarmd.observe.story import doing, sentences_of
 from swarmd.observe.words import STAGES_COUNTED
 from swarmd.weights.offered import OFFER, OfferedWeights
-from swarmd.worker.messages import Progress
+from swarmd.worker.messages import STAGE_FAILED, Progress
 from tests.core.story import Story, announced, settings
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
@@ -206,6 +206,13 @@ def test_a_daemon_that_does_not_answer() -> None:
     status = status_of(STATE, NOW, LOG, mute="the daemon at x does not answer: timed out")
     assert status.process.state == "mute" and "timed out" in status.process.reason
     assert status.network.reason == status.training.reason == "the daemon does not answer"  # its workers may well run
+
+
+def test_why_the_last_stage_failed_is_told_until_the_next_one() -> None:
+    failed = replace(LIVE, trainer=replace(WELL, progress=Progress(STAGE_FAILED, note="mine:right failed: no")))
+    idle = replace(STATE, trainer=replace(STATE.trainer, chart="idle"))
+    assert status_of(idle, NOW, LOG, failed).training.reason.endswith("the last stage failed: mine:right failed: no")
+    assert "failed" not in status_of(idle, NOW, LOG, LIVE).training.reason
 
 
 def test_what_json_has_no_number_for_is_left_out_or_bounded() -> None:

@@ -23,6 +23,7 @@ from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms import code as programs
 from swarmd.swarms.code import CodePlan, compat_parts, count_programs, find_executions
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
+from swarmd.swarms.text import MARKS_MAX
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.sampling import Turns, encode_turns
@@ -365,7 +366,7 @@ def test_marks_that_a_program_prints_without_end_are_parted() -> None:
     marks = "\u0300\u0316"
     clean = programs.clean_output("a" + marks * 16_000, programs.OUTPUT_CHARACTERS_MAX)
     assert len(clean) == programs.OUTPUT_CHARACTERS_MAX
-    assert max(map(len, re.findall(f"[{marks}]+", clean))) == programs.MARKS_MAX
+    assert max(map(len, re.findall(f"[{marks}]+", clean))) == MARKS_MAX
     assert programs.clean_output("e\u0301" + marks * 10, 100) == unicodedata.normalize("NFC", "e\u0301" + marks * 10)
 
 

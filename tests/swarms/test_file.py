@@ -232,6 +232,8 @@ def test_the_slowest_texts_are_scored_in_no_time() -> None:
         ({"digest": "abc"}, "swarm.options.digest"),
         ({"data": "none.jsonl"}, "none.jsonl cannot be read"),
         ({"date": "x"}, "swarm.options.date"),
+        ({"columns": {"prompt": "question"}}, "`columns` is for a data set, and `dataset` names none"),
+        ({"keep": ["hard"]}, "`keep` is for a data set"),
     ],
 )
 def test_wrong_options_are_told(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
@@ -324,7 +326,8 @@ def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monk
     source = DatasetSource("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
     keep_dataset(tmp_path, "q.jsonl", source)
     keep_dataset(tmp_path, "q.jsonl", source)
-    assert asked == [("org/sums", "main", "train[:20]", "v1", 7)], "it is loaded once"
+    texts = ("question", "solution", "topic")
+    assert asked == [("org/sums", "main", "train[:20]", "v1", 7, texts)], "it is loaded once"
 
 
 def plan_from(home: Path, **options: Any) -> FilePlan:

@@ -14,8 +14,8 @@ from reasoning_gym.factory import CURRICULA, DATASETS
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms import reasoning_gym as plan_module
+from swarmd.swarms.answers import read_number
 from swarmd.swarms.gym_tasks import MADE_NAMES, Datasets, make_levels, make_pattern, make_task
-from swarmd.swarms.math.texts import read_number
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
 from swarmd.swarms.reasoning_gym import MIXTURE, Ladder, ReasoningGymPlan
 

@@ -1,8 +1,10 @@
 """Named rewards, and reward functions as TRL takes them."""
 
+import gc
 import json
 import math
-from collections.abc import Iterator
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import pytest
 import regex
 
 from swarmd.config import Config, SwarmConfig, TrainingConfig
-from swarmd.errors import ManifestError, SwarmError
+from swarmd.errors import ManifestError, PlanFailed, SwarmError
 from swarmd.manifest import check_recipe, recipe_of
-from swarmd.swarms import rewards
+from swarmd.swarms import reward_process, rewards
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
 from swarmd.swarms.rewards import (
+    CALLS_IN_VAIN,
     CUT_OFF_BURST_S,
     CUT_OFF_PER_S,
     REGEX_LEAST_S,
@@ -25,12 +28,20 @@ from swarmd.swarms.rewards import (
     SearchPatience,
     make_reward,
 )
+from tests.log_capture import capture_logs
 
 FUNCTIONS = """\
-seen = []
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
 
-def right(prompts, completions, solution, **kwargs):
-    seen.append({"prompts": prompts, "completions": completions, "solution": solution, **kwargs})
+def right(prompts, completions, solution, trainer_state, log_extra, log_metric, **kwargs):
+    assert trainer_state is None and log_metric("x", 1.0) is None and log_extra("x", [1.0]) is None
+    seen = {"prompts": prompts, "completions": completions, "solution": solution, **kwargs}
+    Path(__file__).with_name("seen.json").write_text(json.dumps(seen))
     return [float(c == s) for c, s in zip(completions, solution)]
 
 def short(completions, **kwargs):
@@ -65,25 +76,42 @@ def uses_up(completions, words, **kwargs):
 def spoken(prompts, completions, **kwargs):
     return [float(p[-1]["role"] == "user" and c[0]["role"] == "assistant") for p, c in zip(prompts, completions)]
 
+def alarms(completions, **kwargs):
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.alarm(5)
+    signal.alarm(0)
+    return [1.0] * len(completions)
+
+def prints(completions, **kwargs):
+    print("to the log")
+    print("as well", file=sys.stderr)
+    return [1.0] * len(completions)
+
+def ends(completions, **kwargs):
+    os._exit(7)
+
+def sleeps(completions, **kwargs):
+    time.sleep(0.0 if completions[0] == "quick" else 600)
+    return [1.0] * len(completions)
+
+def now_and_then(completions, **kwargs):
+    return [float(completion) for completion in completions]
+
 NOT_ONE = 3
 """
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    import sys
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def home(tmp_path: Path) -> Path:
     (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
     rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "hard": n} for n in range(20)]
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    yield tmp_path
-    sys.modules.pop("my_rewards", None)
+    return tmp_path
 
 
 def plan_of(home: Path, *functions: str, **options: Any) -> FilePlan:
     named = [f"my_rewards:{name}" for name in functions]
-    given = {"data": "q.jsonl", "columns": {"answer": "solution"}, "reward_funcs": named, **options}
+    given = {"data": "q.jsonl", "dataset": "x", "columns": {"answer": "solution"}, "reward_funcs": named, **options}
     return FilePlan(SwarmConfig("s", kind="file", options=given), TrainingConfig(), home)
 
 
@@ -98,13 +126,10 @@ def test_they_are_called_as_trl_calls_them(home: Path) -> None:
     right, wrong = plan.score(question, [answer, "x"])
     assert (right.reward, wrong.reward, right.parts) == (1.0, 0.0, {"right": 1.0})
     assert (right.accuracy, wrong.accuracy) == (1.0, 0.0)
-    import my_rewards  # type: ignore[import-not-found]
-
-    (call,) = my_rewards.seen
+    call = json.loads((home / "seen.json").read_text())
     assert call["prompts"] == [text, text] and call["completions"] == [answer, "x"]
     assert call["solution"] == call["answer"] == [answer, answer]
     assert call["hard"] == [int(answer) - 1] * 2
-    assert call["trainer_state"] is None and call["log_metric"]("x", 1.0) is None
 
 
 def test_they_add_up_by_weight_and_beside_named_rewards(home: Path) -> None:
@@ -120,7 +145,7 @@ def test_none_has_no_part_and_none_of_all_counts_as_failed(home: Path) -> None:
     assert score(plan_of(home, "short"), "") == [Score(0.0, failed=True)]
 
 
-@pytest.mark.parametrize("name", ["breaks", "miscounts", "leaves", "goes_on", "by_text", "as_text"])
+@pytest.mark.parametrize("name", ["breaks", "miscounts", "leaves", "goes_on", "by_text", "as_text", "ends"])
 def test_one_that_breaks_counts_as_nothing_and_never_raises(home: Path, name: str) -> None:
     assert score(plan_of(home, "slow", name), "a", "b") == [Score(0.0, failed=True)] * 2
 
@@ -135,6 +160,88 @@ def test_what_one_changes_of_its_arguments_no_other_sees_nor_the_next_call(home:
             {"uses_up": 5.0, "short": -0.5},
             {"uses_up": 0.0, "short": -0.1},
         ]
+
+
+def test_they_run_in_the_main_thread_wherever_they_are_called_from(home: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(score, plan_of(home, "alarms"), "a").result()[0].reward == 1.0
+
+
+def test_what_they_print_goes_to_the_log(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert score(plan_of(home, "prints"), "a")[0].reward == 1.0
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("", "to the log\nas well\n")
+
+
+def test_one_that_takes_too_long_fails_and_the_next_call_has_a_new_process(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_process, "CALL_S", 0.3)
+    plan = plan_of(home, "sleeps")
+    with capture_logs() as lines:
+        assert score(plan, "slow") == [Score(0.0, failed=True)]
+    assert lines[0]["reason"] == "it took longer than 0.3 s"
+    monkeypatch.setattr(reward_process, "CALL_S", 60.0)
+    assert score(plan, "quick")[0].reward == 1.0
+
+
+def test_a_call_ends_with_the_stage_that_is_cancelled_and_counts_for_nothing(home: Path) -> None:
+    plan, cancelled = plan_of(home, "sleeps"), threading.Event()
+    plan.begin(cancelled.is_set)
+    threading.Timer(0.3, cancelled.set).start()
+    assert [score(plan, "slow") for _ in range(CALLS_IN_VAIN)] == [[Score(0.0, failed=True)]] * CALLS_IN_VAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("breaks", r"RuntimeError: no \(my_rewards\.py, line \d+\)"), ("ends", "ended with code 7")]
+)
+def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Path, name: str, words: str) -> None:
+    plan = plan_of(home, "slow", name)
+    for _ in range(2):  # stages
+        plan.begin(lambda: False)
+        for _ in range(CALLS_IN_VAIN - 1):
+            assert score(plan, "a") == [Score(0.0, failed=True)]
+        with pytest.raises(PlanFailed, match=f"my_rewards:{name} failed at all of its 3 calls: .*{words}"):
+            score(plan, "a")
+
+
+def test_one_that_has_ever_given_a_reward_goes_on(home: Path) -> None:
+    plan = plan_of(home, "now_and_then")
+    plan.begin(lambda: False)
+    texts = ["x", "2.5", *["x"] * 2 * CALLS_IN_VAIN, "3"]
+    assert [score(plan, text)[0].reward for text in texts] == [0.0, 2.5, *[0.0] * 2 * CALLS_IN_VAIN, 3.0]
+
+
+def test_a_process_ends_with_its_plan(home: Path) -> None:
+    plan = plan_of(home, "slow")
+    process = plan._functions._process._process  # type: ignore[union-attr]
+    assert process.poll() is None
+    del plan
+    gc.collect()
+    assert process.poll() is not None
+
+
+MATH_VERIFY = """\
+from math_verify import parse, verify
+
+def correct(completions, answer, **kwargs):
+    return [float(verify(parse(right), parse(text))) for text, right in zip(completions, answer)]
+"""
+
+
+def test_math_verify_works_with_its_defaults(home: Path) -> None:
+    """It sets an alarm, which only the main thread may."""
+    pytest.importorskip("math_verify")
+    (home / "by_math.py").write_text(MATH_VERIFY)
+    rows = [{"prompt": f"{n} halves?", "answer": f"$\\frac{{{n}}}{{2}}$"} for n in range(1, 40, 2)]
+    (home / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = {"data": "q.jsonl", "reward_funcs": ["by_math:correct"]}
+    plan = FilePlan(SwarmConfig("s", kind="file", options=options), TrainingConfig(), home)
+    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
+    half = int(question.messages[-1].content.split()[0]) / 2
+    with ThreadPoolExecutor(1) as pool:
+        scores = pool.submit(plan.score, question, [f"It is ${half}$", f"\\boxed{{{half + 1}}}", "none"]).result()
+    assert [each.reward for each in scores] == [1.0, 0.0, 0.0]
 
 
 def test_conversational_ones_get_messages(home: Path) -> None:

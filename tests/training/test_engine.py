@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import torch
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
-from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, decode_scored
+from swarmd.paths import NodeDirectory
+from swarmd.swarms.plan import NO_MATERIAL, Material, Message, Question, Score, StageId, decode_scored
 from swarmd.swarms.reasoning_gym import DigitsPlan
+from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training import trainer
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -29,7 +32,7 @@ from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
 from swarmd.training.sampling import Sampling, TurnCompletion
 from tests.log_capture import capture_logs
-from tests.training.conftest import order
+from tests.training.conftest import make_config, order
 from tests.training.test_sampling import AfterTokens
 
 Maker = Callable[..., TrainingEngine]
@@ -279,6 +282,40 @@ def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
 def test_questions_that_do_not_fit(make_engine: Maker) -> None:
     with pytest.raises(SwarmError, match=r"training\.prompt_tokens = 5"):
         train(make_engine(prompt_tokens=5, held_out_questions=0), 0)
+
+
+def test_questions_that_are_passed_over_are_counted_and_told_once(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(held_out_questions=0, prompt_tokens=100)
+    draw = engine._plan.draw
+
+    def draw_long(place: StageId, material: Material) -> Iterator[Question]:
+        for question in draw(place, material):
+            long = Message("user", question.messages[-1].content * 20)
+            yield msgspec.structs.replace(question, messages=(long,))
+            yield question
+
+    monkeypatch.setattr(engine._plan, "draw", draw_long)
+    shown: list[dict[str, float]] = []
+    with capture_logs() as lines:
+        engine.train(order(0), Cancellation(), lambda done, total, figures: shown.append(figures))
+    told = [each for each in lines if "passed over" in each["event"]]
+    assert len(told) == 1 and told[0]["questions"] == shown[-1]["prompts_too_long"] > 0
+    assert told[0]["longest"] > told[0]["prompt_tokens"] == 100
+
+
+def test_a_reward_function_that_always_fails_ends_the_stage_in_its_own_words(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n} + 1 = ?", "answer": str(n + 1)} for n in range(40)]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "mine.py").write_text("def right(**_):\n    raise KeyError('no such column')\n")
+    options = {"data": "q.jsonl", "reward_funcs": ["mine:right"]}
+    config = make_config(held_out_questions=0)
+    config = msgspec.structs.replace(config, swarm=SwarmConfig("test", kind="file", options=options))
+    plan = make_plan(config.swarm, config.training, tmp_path)
+    engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", plan)
+    with pytest.raises(PlanFailed, match=r"mine:right failed at all .*KeyError: 'no such column' \(mine\.py, line 2\)"):
+        train(engine, 0)
 
 
 def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

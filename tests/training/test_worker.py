@@ -20,12 +20,13 @@ from swarmd.config import Config, encode
 from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import ExitCode
+from swarmd.errors import ExitCode, PlanFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.worker import TrainerService
 from swarmd.worker.messages import (
+    STAGE_FAILED,
     Fault,
     FrameReader,
     FromWorker,
@@ -184,6 +185,7 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[object] = []
         self.retired: list[str] = []
+        self.progress = lambda what, note: None
         self.heard = threading.Semaphore(0)
         self.retire = self.retired.append
 
@@ -243,6 +245,20 @@ def test_a_plan_that_leaves_by_sys_exit_fails_its_stage_and_ends_no_process() ->
     service = TrainerService(engine, make_config(), Heard(), Idle(), None)  # type: ignore[arg-type]
     failed = service._train_in_thread(order(0), Cancellation())
     assert failed == CommandFailed(order(0).id, "SystemExit: 0")
+
+
+def test_why_a_stage_failed_is_told_in_full_and_shown() -> None:
+    words = "the reward function mine:right failed at all of its 3 calls: " + "no such thing, " * 50
+
+    def fail(*_: object) -> None:
+        raise PlanFailed(words, "Mend it")
+
+    engine: Any = SimpleNamespace(steps=0, train=fail)
+    shown: list[tuple[str, str]] = []
+    outbox: Any = SimpleNamespace(observe=None, progress=lambda what, note: shown.append((what, note)))
+    service = TrainerService(engine, make_config(), outbox, Idle(), None)  # type: ignore[arg-type]
+    failed = service._train_in_thread(order(0), Cancellation())
+    assert failed == CommandFailed(order(0).id, f"{words}. Mend it") and shown == [(STAGE_FAILED, failed.reason)]
 
 
 def test_weights_are_kept_before_the_daemon_hears_of_a_stage_and_offered_afterwards() -> None:

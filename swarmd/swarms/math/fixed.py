@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from swarmd.plugin import Outcome, RecordRejected, Source, hash_number
+from swarmd.plugin import Outcome, RecordRejected, Source, hash_number, read_number
 from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.texts import (
     NONE_WORDS,
@@ -25,7 +25,6 @@ from swarmd.swarms.math.texts import (
     is_template,
     most_voted,
     read_last,
-    read_number,
     read_sections,
     same_answer,
 )

@@ -52,7 +52,7 @@ from swarmd.swarms.math.questions import (
     entry_of,
     load_rows,
 )
-from swarmd.swarms.math.texts import NO_ANSWER, persona_of, system_prompt
+from swarmd.swarms.math.texts import NO_ANSWER, extract_tag, persona_of, system_prompt
 from swarmd.swarms.options import MathOptions
 from swarmd.swarms.plan import SplitPlan
 
@@ -144,6 +144,15 @@ class MathPlan(SplitPlan):
         if question.stage == 1 or not isinstance(answer, str):
             return ()
         return span_answer(text, answer, "\n") if answer and answer == answer.strip() else ()
+
+    def phrase_truth(self, question: Question) -> str | None:
+        if not isinstance(self._bank, RowBank):
+            return None
+        return f"<think>\n</think>\n<answer>\n{question.entry['answer']}\n</answer>\n"
+
+    def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
+        found = extract_tag(completion, "answer")
+        return f"{found!r} is found in it", f"Let the column {self.shape.answer!r} have one answer, without tags"
 
     def shorten(self, question: Question) -> Question | None:
         """See `Plan.shorten`: half as much of each text of a peer; in `compat` mode scores are read from the prompt."""

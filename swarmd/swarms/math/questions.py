@@ -20,13 +20,13 @@ import msgspec
 
 from swarmd.errors import DatasetRefused
 from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
-from swarmd.swarms.file import load_from_hub
+from swarmd.swarms.answers import MARK, bare_answer
+from swarmd.swarms.file import load_from_hub, tell_causes
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000
-MARK = "####"  # gsm8k's: what follows is the answer
 COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
 COMPAT_SEED = 42
 
@@ -88,7 +88,7 @@ def read_answer(shape: DatasetShape, cell: object) -> str:
     parts = cell.split(MARK)
     if shape.marked:
         return parts[1].strip() if len(parts) > 1 else ""
-    return cell.strip()
+    return bare_answer(cell)
 
 
 def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapping[str, Any]]:
@@ -104,7 +104,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
         raise
     except Exception as error:  # datasets raises what its many back-ends raise
         raise SwarmError(
-            f"the data set {name} ({shape.config}) cannot be loaded: {type(error).__name__}: {error}",
+            f"the data set {name} ({shape.config}) cannot be loaded: {tell_causes(error)}",
             'Load it once with a network, name a copy of it or a JSONL file in swarm.options.data, or take "generated"',
         ) from error
     missing = {shape.question, shape.answer} - set(found.column_names)

@@ -1,0 +1,170 @@
+r"""Answers and numbers as data sets, people and models write them: the one reader that all rewards go by.
+
+- `read_number` takes a text that is one number with at most words around it: `$9,500`, `18\%`, `-\frac{2}{3}`,
+  `18 \text{ dollars}`, `x = 5`. What is a formula (`2\pi`, `3x`, `10^3`), two numbers, or a number times a word
+  (`2 million`) is none: who is paid for a part of it would be paid for a wrong answer.
+- `1.000` is one, `1,000` a thousand; `1.000,5` and `1.000.000` leave no choice. `1,5` may be two numbers, and is none.
+- `bare_answer` takes an answer out of a worked solution, where GSM8K and MATH mark it.
+
+All take time linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+from swarmd.swarms.text import compose
+
+CHARACTERS_MAX = 256  # a longer text is no number
+EXPONENT_MAX = 400  # 10 to a higher power is no number
+MARK = "####"  # GSM8K's: what follows is the answer
+BOXED = "\\boxed{"
+
+_MARKED = re.compile(rf"(?:^|\n){MARK}[ \t]*([^\n]*\S)\s*\Z")
+
+# Between groups of three digits stands one and the same separator.
+_PLAIN = (
+    r"(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}"
+    r"|\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?!\d)(?:\.\d+|,\d{1,2}(?!\d))?"
+    r"|\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<![\w.])\.\d+)(?!\d)"
+)
+_POWER = r"(?:[eE]([-+]?\d{1,4})(?![\d.])|\s?(?:\\times|\\cdot|[×·*x])\s?10\^\{?([-+]?\d{1,4})\}?(?![\d.]))?"
+_MIXED = r"(?:(\d{1,9})\s{1,2}(?=[1-9]\d*\s?/\s?[1-9]))?"  # 2 1/2
+_NUMBER = re.compile(rf"([-+]?){_MIXED}({_PLAIN}){_POWER}(?:\s?/\s?({_PLAIN})(?![\d.]))?", re.ASCII)
+_FRACTION = re.compile(r"\\[dtc]?frac\s?(?:\{([^{}]{0,64})\}|(\d))\s?(?:\{([^{}]{0,64})\}|(\d))")
+_IN_PROSE = re.compile(
+    rf"[-+]?\s?(?:\\?[$€£¥]\s?)?(?:(?:\d{{1,9}}\s?)?{_FRACTION.pattern}|{_NUMBER.pattern})", re.ASCII
+)
+
+_TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s?\{([^{}]*)\}")
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z]{2})(\}?)(?:\^\{?[23]\}?|[²³])")  # of cm^2
+_GROUPING = re.compile(r"(?<=\d)(?:\\[,;: ]|~)(?=\d{3})")
+_SPACING = re.compile(r"\\(?:[,;: \\]|quad|qquad|displaystyle|left|right)(?![A-Za-z])|~")
+_DEGREES = re.compile(r"\^?\{?(?:\\circ|\\degree)(?![A-Za-z])\}?|°")
+_ASSIGNED = re.compile(r"\s*[A-Za-z]\s*=(?=[^=]*\Z)")  # x = 5
+_TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\S")
+_LETTERS = re.compile(r"[A-Za-z\u0370-\u03ff]")  # what variables are called
+_SINGLE = frozenset("aImgshlL")  # words and units of one letter
+_UNITS = re.compile(r"(?:cm|mm|km|kg|mg|ml|mL|ft|in|lbs?|oz|mph|min|hrs?|am|pm|st|nd|rd|th)(?![A-Za-z])")
+_FACTORS = frozenset(
+    (
+        *("hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "infinity"),
+        *("pi", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "mod"),
+    )
+)  # words that make another number of one
+_AROUND = frozenset("()[]\"'.,;:?!/-")
+_MARKS = str.maketrans(
+    {
+        **dict.fromkeys("\u2212\u2013\u2010\u2011\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u2019\u02bc\uff07", "'"),
+        **dict.fromkeys("\u00a0\u2007\u2009\u202f", " "),
+        "\u066b": ".",
+        "\u066c": ",",
+        "\uff0c": ",",
+        "\uff0e": ".",
+        "\uff05": "%",
+    }
+)
+
+
+def fold(text: str) -> str:
+    """Without differences of case, blanks, and the ways in which Unicode composes a letter."""
+    return " ".join(compose(text).casefold().split())
+
+
+def bare_answer(text: str) -> str:
+    """The answer alone: of a worked solution, what stands behind GSM8K's mark in its last line or in the last box."""
+    marked = _MARKED.search(text)
+    return (marked[1] if marked else last_boxed(text) or text).strip()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last \boxed{...}, with the braces in it matched."""
+    start = text.rfind(BOXED)
+    if start < 0:
+        return None
+    depth = 1
+    inside = text[start + len(BOXED) :]
+    for place, character in enumerate(inside):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return inside[:place].strip()
+    return None
+
+
+def find_number(text: str) -> str | None:
+    """The last number in running text, as it is written there."""
+    found = [match[0].strip() for match in _IN_PROSE.finditer(_plain_marks(text))]
+    return found[-1] if found else None
+
+
+def read_number(text: str) -> Fraction | None:
+    """The one number that a text gives; None where there is none, more than one, or it is a part of a formula."""
+    text = bare_answer(text)
+    if len(text) > CHARACTERS_MAX:
+        return None
+    plain = _without_markup(_plain_marks(text))
+    found = list(_NUMBER.finditer(plain))
+    if len(found) != 1 or not _stands_alone(plain, found[0]):
+        return None
+    return _value(*found[0].groups())
+
+
+def _plain_marks(text: str) -> str:
+    """The same with ASCII's digits, minus, apostrophe and blanks, without LaTeX's between digits and units' powers."""
+    if not text.isascii():
+        text = text.translate(_MARKS)
+        text = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in text)
+    text = _GROUPING.sub(" ", text.replace("{,}", ",").replace("\\!", ""))
+    return _UNIT_POWER.sub(r"\1", text)
+
+
+def _without_markup(text: str) -> str:
+    """Without LaTeX's marks and currencies; a command that means something stays, with its backslash."""
+    text = text.replace("\\%", "%").replace("\\$", " ")
+    text = _FRACTION.sub(lambda found: f" {found[1] or found[2] or ''}/{found[3] or found[4] or ''}", text)
+    text = _TEXT.sub(lambda found: f" {found[1]} " if len(found[1].strip()) > 1 else " unit ", text)
+    text = _SPACING.sub(" ", _DEGREES.sub("", text))
+    text = re.sub(r"\\([()\[\]])", r"\1", text)
+    text = "".join(" " if each == "*" or unicodedata.category(each) == "Sc" else each for each in text)
+    text = re.sub(r"([-+])\s+(?=[\d.])", r"\1", text)  # a sign before a currency: -$4
+    return re.sub(r"(?<=\d)\s?%", "", text).strip(" {}")
+
+
+def _stands_alone(text: str, number: re.Match[str]) -> bool:
+    """Whether nothing but words stands around a number: no formula, and nothing that multiplies it."""
+    before, after = text[: number.start()], text[number.end() :]
+    if before[-1:].isalnum() or before[-1:] in ("_", ".", "/", "-", "'") or after[:1] in ("!", "/", "_"):
+        return False
+    if _LETTERS.match(after) and not _UNITS.match(after):
+        return False
+    before = _ASSIGNED.sub("", before)
+    return all(_is_word(token) or token in _AROUND for token in _TOKEN.findall(f"{before} {after}"))
+
+
+def _is_word(token: str) -> bool:
+    if not token[0].isalpha() or token.casefold() in _FACTORS:
+        return False
+    return len(token) > 1 or token in _SINGLE or not _LETTERS.match(token)
+
+
+def _value(
+    sign: str, whole: str | None, number: str, power: str | None, of_ten: str | None, divisor: str | None
+) -> Fraction | None:
+    exponent, below = int(power or of_ten or 0), _digits(divisor or "1")
+    if abs(exponent) > EXPONENT_MAX or below == 0:
+        return None
+    value = _digits(number) * Fraction(10) ** exponent / below + int(whole or 0)
+    return -value if sign == "-" else value
+
+
+def _digits(number: str) -> Fraction:
+    """The number that digits with separators are."""
+    number = number.replace(" ", "").replace("'", "")
+    point = number.rfind(".")
+    if number.rfind(",") > point >= 0 or number.count(".") > 1:  # 1.000,5 and 1.000.000
+        return Fraction(number.replace(".", "").replace(",", "."))
+    decimal_comma = re.fullmatch(r"\d+,\d{1,2}", number)  # of 1 000,5
+    return Fraction(number.replace(",", "." if decimal_comma else ""))

@@ -1,0 +1,203 @@
+"""Reward functions of this node's own, in a process of their own: `python -m swarmd.swarms.reward_process DESCRIPTOR`.
+
+- They run in its main thread, where libraries expect to be: Math-Verify sets an alarm, which no other thread may.
+- A call has a time limit. One that takes longer, or ends the process, fails; the next call begins a new process.
+- What they print goes to the trainer's standard error and so into the node's log, with the tracebacks of failures.
+
+The two ends speak over a pipe: the modules to import, then for each call the function's name and its arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
+from itertools import islice
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from swarmd.errors import FOREIGN_ERRORS, SwarmError
+
+IMPORT_S = 300.0  # for all of the functions' modules
+CALL_S = 120.0  # of one call, for all completions to one question
+LOOK_S = 0.2  # between two looks whether the stage was cancelled
+REASON_CHARACTERS_MAX = 2000  # of an error
+TRACEBACKS_MAX = 16  # in the log, of one process
+NO_REWARDS = (str, bytes, Mapping, Set)  # what could be gone through, and gives other numbers than were meant
+
+MODULE = "swarmd.swarms.reward_process"
+
+RewardFunction = Callable[..., Any]
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class RewardFailed(Exception):
+    """A call of a reward function gave no rewards; its text says why, in the function's own words."""
+
+
+class RewardProcess:
+    """The functions, as the trainer sees them. Safe to use from several threads, one call at a time.
+
+    Args:
+        paths: as `package.module:function`.
+        home: the node's data directory: modules in it are found as well, behind those that Python finds by itself.
+
+    Raises:
+        SwarmError: a path is none, its module cannot be imported, or has no such function.
+    """
+
+    def __init__(self, paths: Sequence[str], home: Path) -> None:
+        self._paths, self._home = tuple(paths), str(home.resolve())
+        self._lock = threading.Lock()
+        self.is_cancelled: Callable[[], bool] = lambda: False
+        self._start()
+
+    def heed(self, is_cancelled: Callable[[], bool]) -> None:
+        """Give calls up, from now on, as soon as this says so."""
+        self.is_cancelled = is_cancelled
+
+    def call(self, path: str, given: Mapping[str, Any], count: int) -> list[float | None]:
+        """What a function gives for `count` completions. Raises RewardFailed."""
+        with self._lock:
+            if self._process.poll() is not None:
+                self._end()
+                try:
+                    self._start()
+                except SwarmError as error:
+                    raise RewardFailed(str(error)) from error
+            values, failure = self._ask((path, dict(given), count), CALL_S)
+        if failure:
+            raise RewardFailed(failure)
+        return values  # type: ignore[no-any-return]
+
+    def _start(self) -> None:
+        ours, theirs = Pipe()
+        command = [sys.executable, "-u", "-m", MODULE, str(theirs.fileno())]
+        # The trainer's standard output is its pipe to the daemon.
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._connection = ours
+        self._end = weakref.finalize(self, _end, self._process, ours)
+        try:
+            fault = self._ask(([*sys.path, self._home], self._paths), IMPORT_S)
+        except RewardFailed as error:
+            raise SwarmError(f"swarm.options.reward_funcs cannot be imported: {error}") from error
+        if fault is not None:
+            self._end()
+            raise SwarmError(*fault)
+
+    def _ask(self, question: Any, limit_s: float) -> Any:
+        """The answer of the process, which ends where none comes. Raises RewardFailed."""
+        due = time.monotonic() + limit_s
+        try:
+            self._connection.send(question)
+            while not self._connection.poll(LOOK_S):
+                if time.monotonic() >= due or self.is_cancelled():
+                    self._end()
+                    raise RewardFailed(f"it took longer than {limit_s:g} s")
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._end()
+            raise RewardFailed(f"its process ended with code {self._process.returncode}") from error
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    connection.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(LOOK_S)  # one whose pipe is closed ends by itself, unless it is in a call
+    process.kill()
+    process.wait()
+
+
+def load_function(path: str) -> RewardFunction:
+    """The function under `package.module:function`.
+
+    Raises:
+        SwarmError: it is no such path, the module cannot be imported, or has no such function.
+    """
+    key = f"swarm.options.reward_funcs: {path!r}"
+    if not _PATH.fullmatch(path):
+        raise SwarmError(f"{key} is no import path", 'Write it as "package.module:function"')
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except FOREIGN_ERRORS as error:  # whatever somebody's module does
+        traceback.print_exc()
+        raise SwarmError(
+            f"{key} cannot be imported: {type(error).__name__}: {error}",
+            f"Put {module.partition('.')[0]}.py into {sys.path[-1]}, install it beside swarmd, or set PYTHONPATH",
+        ) from error
+    if not callable(found) or inspect.isclass(found):
+        raise SwarmError(f"{key} is no function", "Name a function; models as rewards are not supported")
+    return found  # type: ignore[no-any-return]
+
+
+def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
+    """What a function gives. Raises whatever it raises, TypeError and ValueError where those are no rewards."""
+    answer = function(**given, trainer_state=None, log_extra=_drop, log_metric=_drop)
+    if inspect.isawaitable(answer):
+        answer = asyncio.run(_wait(answer))
+    if isinstance(answer, NO_REWARDS):
+        raise TypeError(f"{type(answer).__name__}, not a list of a reward for each completion")
+    values = [None if value is None else float(value) for value in islice(answer, count + 1)]
+    if len(values) != count:
+        raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
+    return values
+
+
+async def _wait(answer: Any) -> Any:
+    return await answer
+
+
+def _drop(*_: Any, **__: Any) -> None:
+    """In the place of TRL's `log_extra` and `log_metric`."""
+
+
+def _words(error: BaseException) -> str:
+    """What a function raised, and where in its own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX] + where
+
+
+def main(connection: Connection) -> None:
+    """Import what the other end names, then answer its calls until it has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal it goes to the trainer, which ends this process
+    sys.path[:], paths = connection.recv()
+    try:
+        functions = {path: load_function(path) for path in paths}
+    except SwarmError as error:
+        connection.send((error.message, error.fix))
+        return
+    connection.send(None)
+    told: set[str] = set()
+    while True:
+        path, given, count = connection.recv()
+        values: list[float | None] = []
+        failure = ""
+        try:
+            values = _call(functions[path], given, count)
+        except FOREIGN_ERRORS as error:  # whatever somebody's function does
+            failure = _words(error)
+            if failure not in told and len(told) < TRACEBACKS_MAX:
+                told.add(failure)
+                traceback.print_exc()
+        connection.send((values, failure))
+
+
+if __name__ == "__main__":
+    with suppress(EOFError, BrokenPipeError):
+        main(Connection(int(sys.argv[1])))

@@ -1,0 +1,73 @@
+"""Whether right answers are paid: a sample of the questions that somebody brought, each answered with its own truth.
+
+The truth is put into the form that the swarm asks of a completion and scored as any completion is. What is not paid in
+full then never will be, however good the model becomes, and nothing else would say so: rewards of 0 look like a model
+that learns nothing. `swarmd config check`, `swarmd swarm new`, `swarmd join` and each trainer ask before they begin.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from swarmd.errors import SwarmError
+from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, Score, SplitPlan, StageId, score_completions
+from swarmd.swarms.rewards import COMPARING
+
+SAMPLED = 64  # questions
+TOLD_CHARACTERS = 160  # of a question or truth
+PLUG_IN = "its kind is a plug-in, which does not say what a right answer looks like"
+
+
+def check_truths(plan: Plan) -> str:
+    """Answer a sample of the plan's questions with their truths.
+
+    Returns:
+        Why that could not be done; empty if it was, or if the questions were made and not brought.
+
+    Raises:
+        SwarmError: one is not paid in full; has the question, its truth, how that was read, and the fix.
+    """
+    if not isinstance(plan, SplitPlan):
+        return PLUG_IN
+    if plan.unchecked:
+        return plan.unchecked
+    answered = [(question, text) for question in _sample(plan) if (text := plan.phrase_truth(question)) is not None]
+    unpaid = [(question, text) for question, text in answered if not _is_paid(_score(plan, question, text))]
+    if unpaid:
+        question, text = unpaid[0]
+        how, fix = plan.explain_reading(question, text)
+        raise SwarmError(
+            f"of {len(answered)} questions, {len(unpaid)} would pay nothing, or not all, for their own answer, such as "
+            f"row {question.reference.index + 1}: {_shorten(question.messages[-1].content)!r} with the answer "
+            f"{_shorten(plan.truth(question))!r}. {how}",
+            fix,
+        )
+    return ""
+
+
+def _sample(plan: SplitPlan) -> list[Question]:
+    """Distinct questions to train on, spread over all of them, the same on every node; none where they are made."""
+    found: dict[tuple[str, int], Question] = {}
+    for round in range(SAMPLED):  # one round may have few
+        for question in islice(plan.draw(StageId("", round, 0), NO_MATERIAL), SAMPLED):
+            if plan.phrase_truth(question) is None:
+                return []
+            found.setdefault((question.task, question.reference.index), question)
+        if len(found) >= SAMPLED:
+            break
+    return list(found.values())[:SAMPLED]
+
+
+def _score(plan: SplitPlan, question: Question, text: str) -> Score:
+    return score_completions(plan, question, [text])[0]
+
+
+def _is_paid(score: Score) -> bool:
+    """By every reward that compares with the truth; a pattern may ask for more than the truth."""
+    compared = [value for name, value in score.values.items() if name in COMPARING and name != "regex"]
+    return min(compared, default=score.accuracy) >= CORRECT
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= TOLD_CHARACTERS else f"{text[: TOLD_CHARACTERS // 2]} … {text[-TOLD_CHARACTERS // 2 :]}"
