@@ -101,7 +101,7 @@ class TrainingEngine:
         self._sizes = PassSizes(paths.checkpoints, self._training, self.policy)
         self._trainer = self._make_trainer()
         check_parts(ranks.gather(self._trainer.args.per_device_train_batch_size))
-        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
+        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm)
         self._progress = TrainingState(
             self.policy,
             plan,

@@ -53,6 +53,7 @@ class Policy(msgspec.Struct, eq=False):
     size: int = 0  # parameters before quantisation and adapters; 0: counted
     revision: str = ""  # of the model on the Hub
     holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
+    loads: int = 0  # how often `load_weights` has put other weights in place
 
     @property
     def parameters(self) -> int:
@@ -129,6 +130,7 @@ class Policy(msgspec.Struct, eq=False):
         with torch.no_grad():
             for name, value in weights.items():
                 self.holding.write(own[name], value)
+        self.loads += 1
 
     def _trained(self) -> dict[str, torch.Tensor]:
         if not self.numbers.adapters:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from swarmd import installed
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
@@ -115,9 +116,9 @@ def test_unknown_layers_are_named() -> None:
 def test_a_missing_package_is_named_with_its_extra(
     settings: dict[str, Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = adapters.importlib.util.find_spec
+    found = installed.importlib.util.find_spec
     monkeypatch.setattr(
-        adapters.importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
+        installed.importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
     )
     with pytest.raises(ConfigError, match=package) as caught:
         load_policy(TrainingConfig(device="cpu", **settings))
