@@ -170,10 +170,10 @@ class LoraConfig(Section, frozen=True):
 
 
 class VllmConfig(Section, frozen=True):
-    """Generation by vLLM, as TRL drives it (extra `vllm`)."""
+    """Generation by vLLM: in the trainer's process (extra `vllm`), or by a server; see docs/MODELS.md."""
 
-    mode: Literal["off", "colocate", "server"] = "off"
-    url: str = "http://127.0.0.1:8000"  # of `vllm serve`, in server mode; see docs/MODELS.md
+    mode: Literal["off", "auto", "colocate", "server"] = "off"  # auto: colocate if it can be used on a CUDA device
+    url: str = "http://127.0.0.1:8000"  # of `vllm serve`, in server mode
 
 
 class ReferenceConfig(Section, frozen=True):
@@ -528,6 +528,12 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
             f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
             "Set training.lora.rank, for example to 16",
         )
+    if training.vllm.mode == "server" and training.processes > 1:
+        raise ConfigError(
+            f'{origin}: training.vllm.mode = "server" goes with one process, training.processes is '
+            f"{training.processes}",
+            'Set training.vllm.mode = "colocate", or training.processes = 1',
+        )
     names_commit = bool(training.revision) and not training.revision.startswith("sha256:")
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
@@ -600,9 +606,8 @@ def _catches_up(config: Config) -> bool:
 
 
 def _can_change_weights(config: Config) -> bool:
-    """Only a trainer that is one process, and samples from its own weights, can change them between two steps."""
-    training = config.training
-    return training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
+    """Only a trainer that is one process can change its weights between two steps."""
+    return config.training.processes == 1 and config.training.held_out_questions > 0
 
 
 def contract_name(chain_id: int, address: str) -> str:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from aiohttp import StreamReader
+
+CHECK_S = 0.1  # how often a call looks whether it is still wanted
+
+T = TypeVar("T")
 
 
 class HttpFailed(Exception):
@@ -35,15 +39,27 @@ async def read_start(stream: StreamReader, bytes_max: int) -> bytes:
     return read
 
 
-def ask(request: HttpRequest, deadline: float, answer_bytes_max: int) -> tuple[int, bytes]:
+def ask(
+    request: HttpRequest, deadline: float, answer_bytes_max: int, check: Callable[[], None] = lambda: None
+) -> tuple[int, bytes]:
     """The status and the body of the answer. Blocks. Redirects are not followed.
+
+    Args:
+        check: called several times a second; what it raises closes the connection and ends the call.
 
     Raises HttpFailed without a whole answer of at most `answer_bytes_max` bytes by `deadline`, on the monotonic clock.
     """
     left_s = deadline - time.monotonic()
     if left_s <= 0:
         raise HttpFailed("no answer in time")
-    return asyncio.run(_ask(request, left_s, answer_bytes_max))
+    return asyncio.run(_check_during(_ask(request, left_s, answer_bytes_max), check))
+
+
+async def _check_during(call: Coroutine[None, None, T], check: Callable[[], None]) -> T:
+    task = asyncio.ensure_future(call)
+    while not (await asyncio.wait({task}, timeout=CHECK_S))[0]:
+        check()
+    return task.result()
 
 
 async def _ask(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int, bytes]:

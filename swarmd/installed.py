@@ -6,11 +6,16 @@ so a fix names those packages themselves.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
+
+from swarmd.errors import ConfigError
 
 DISTRIBUTION = "swarmd"
 WHEEL = "swarmd-*.whl"  # where the reader has it
@@ -36,6 +41,15 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
 def extra_command(extra: str) -> str:
     """The command that installs what an extra brings."""
     return install_command(*(_needs_of(extra) or [extra]))
+
+
+def require(package: str, extra: str, key: str) -> Any:
+    """An optional package, imported. Raises ConfigError naming the setting and the extra where it is missing."""
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"{key} needs the package {package}, which is not installed", f"Install it: {extra_command(extra)}"
+        )
+    return importlib.import_module(package)
 
 
 def _needs_of(extra: str) -> list[str]:

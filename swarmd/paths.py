@@ -36,6 +36,7 @@ class NodeDirectory:
         self.blobs = root / "blobs"  # rollout bodies, one file per digest
         self.checkpoints = root / "checkpoints"
         self.weights = root / "weights"  # offered to peers: written by the trainer, handed out by the network worker
+        self.vllm = root / "vllm"  # weights on their way to a vLLM server
         self.results = root / "results"  # event files and runs of the trackers, and what is on its way to the Hub
         self.model = root / "model.json"  # the model that `auto` settled on
         self.output = root / "daemon.log"  # what the daemon of a local swarm prints

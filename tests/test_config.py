@@ -109,7 +109,6 @@ def test_a_worker_gets_the_same_configuration(text: str) -> None:
         (COORDINATOR + '[training]\ncatch_up = "weights"', 0),
         (FOLLOWER + '[training]\ncatch_up = "weights"\nheld_out_questions = 0', 0),
         (FOLLOWER + '[training]\ncatch_up = "weights"\nprocesses = 2', 0),
-        (FOLLOWER + '[training]\ncatch_up = "weights"\n[training.vllm]\nmode = "colocate"', 0),
     ],
 )
 def test_only_a_follower_that_can_measure_and_load_them_takes_weights(text: str, rounds: int) -> None:
@@ -123,7 +122,6 @@ def test_only_a_follower_that_can_measure_and_load_them_takes_weights(text: str,
         (FOLLOWER, 2),
         (FOLLOWER + "[training]\nheld_out_questions = 0", 0),
         (FOLLOWER + "[training]\nprocesses = 2", 0),
-        (FOLLOWER + '[training]\n[training.vllm]\nmode = "colocate"', 0),
     ],
 )
 def test_only_who_can_measure_and_load_weights_averages_its_own(text: str, rounds: int) -> None:

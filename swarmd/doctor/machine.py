@@ -58,7 +58,7 @@ EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
         lambda config: config.training.quantization != "none" or config.training.optimizer == "adamw_8bit",
     ),
     ("deepspeed", "deepspeed", lambda config: _uses_deepspeed(config.training)),
-    ("vllm", "vllm", lambda config: config.training.vllm.mode != "off"),
+    ("vllm", "vllm", lambda config: config.training.vllm.mode == "colocate"),
     ("wandb", "wandb", lambda config: "wandb" in config.results.trackers),
     ("trackio", "trackio", lambda config: "trackio" in config.results.trackers),
     ("flash-attn", "", lambda config: config.training.attention == "flash_attention_2"),

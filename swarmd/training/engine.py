@@ -103,7 +103,7 @@ class TrainingEngine:
         copy = make_drawing_copy(self.policy, config.training)
         self._trainer = self._make_trainer()
         check_parts(ranks.gather(self._trainer.args.per_device_train_batch_size))
-        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, copy)
+        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
         self._progress = TrainingState(
             self.policy,
             plan,

@@ -27,6 +27,7 @@ import yaml
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
+from swarmd.installed import require
 from swarmd.paths import configs_directory
 from swarmd.worker.messages import Perform, Start, encode_frame
 
@@ -121,7 +122,7 @@ def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
         yield f'training.quantization = "{training.quantization}"', "packed weights cannot be cut"
     if training.optimizer != "adamw":
         yield f'training.optimizer = "{training.optimizer}"', "its moments cannot be cut"
-    if training.vllm.mode != "off":
+    if training.vllm.mode not in ("off", "auto"):
         yield f'training.vllm.mode = "{training.vllm.mode}"', "vLLM is sent the weights of one rank"
 
 
@@ -236,8 +237,6 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
     where = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     spread = find_spread(training)
     if spread.kind == "zero":
-        from swarmd.training.models.adapters import require
-
         require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
     asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
     if spread.kind == "fsdp":  # the model is cut by `holding`; accelerate is not to do it again

@@ -1,154 +1,310 @@
-"""Completions drawn by vLLM, beside the trainer on its device or in a server, behind `Sampling`.
+"""Completions drawn by vLLM: by an engine in the trainer's process, or by a `vllm serve` beside it.
 
-TRL's `VLLMGeneration` does the work: it starts the colocated engine, or joins the server's group for weights, sends the
-weights and asks for completions. It is driven from here and not through GRPOConfig's `use_vllm`, because TRL then sends
-weights when its own step count changes, which begins anew with every stage and does not know of a checkpoint loaded.
-
-The weights are sent before the first completions after each optimiser step. Draws are not the same after a restart:
-vLLM promises that to nobody.
+* vLLM gets the weights before the first completions after each optimiser step, and after other weights were loaded.
+* An engine takes them in memory, by vLLM's own `reload_weights`; under adapters the sum of base and adapters, because
+  an engine that adds them itself generates more slowly.
+* A server reads them from files in the node's directory. The trainer needs neither NCCL nor vLLM for that. Under
+  adapters only those are written: each time under a new name, by which completions ask for them.
+* Draws are not the same after a restart. A seed would not change that, since vLLM's sums depend on what else is in the
+  batch; and equal prompts with one seed would get equal completions.
 """
 
 from __future__ import annotations
 
-import functools
+import abc
 import math
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
-from trl.generation.vllm_generation import VLLMGeneration
+from safetensors.torch import save_file
+from trl.trainer.utils import ensure_master_addr_port
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, GenerationFailed
-from swarmd.training.cancellation import Cancellation, TokenDecoder
+from swarmd.errors import GenerationFailed
+from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.installed import require
+from swarmd.logger import get_logger
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.drawing_copy import DrawingCopy
-from swarmd.training.models.adapters import merged_weights, require
+from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
-from swarmd.training.models.source import commit_of, locate_model
-from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest, draw_seed
+from swarmd.training.models.source import commit_of
+from swarmd.training.models.vllm_mode import check_vllm, choose_vllm
+from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet
-CALL_S = (10.0, 600.0)  # longest connecting and longest silence of a call to the server
-POLL_S = 0.1  # how often a cancellation is looked for while the server generates
+RETRY_S = 1.0
+CALL_S = 600.0  # longest call to the server
+ANSWER_BYTES_MAX = 256 << 20
+REASON_CHARS_MAX = 300  # of a refusal, which may be a page of HTML
+BATCH_TOKENS = 4096  # prompts' tokens that an engine computes at once
+HINTS = {  # endpoints that a server has only when it was started for it
+    "/v1/load_lora_adapter": "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, and so that it "
+    "can read this node's directory",
+    "/server_info?config_format=json": "Start it with VLLM_SERVER_DEV_MODE=1 in its environment",
+}
 
-
-class Generation(VLLMGeneration):
-    """TRL's, with adapters added to what is sent, not to the model: adding and subtracting would wear its weights."""
-
-    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        if hasattr(self.model, "peft_config"):
-            yield from merged_weights(self.model)
-        else:
-            yield from super()._iter_named_params()  # type: ignore[no-untyped-call]
+log = get_logger(__name__)
 
 
 class VllmSampler(Sampling):
     """Draws completions through vLLM.
 
     Args:
-        generation: TRL's link to vLLM.
-        vocabulary: token ids that there are; an answer with others is refused.
-        steps: optimiser steps of the node's life, by which it is known whether the weights have been sent.
+        policy: its model, with the weights that vLLM is given.
+        steps: optimiser steps of the node's life, by which it is known whether the weights have changed.
     """
 
     shares_prefill = True  # vLLM computes a prompt once for its group by itself
 
-    def __init__(
-        self,
-        generation: VLLMGeneration,
-        stop_ids: Sequence[int],
-        vocabulary: int,
-        steps: Callable[[], int],
-        decode: TokenDecoder,
-    ) -> None:
-        super().__init__(stop_ids, decode)
-        self._generation = generation
-        self._vocabulary = vocabulary
+    def __init__(self, policy: Policy, steps: Callable[[], int]) -> None:
+        super().__init__(policy.stop_ids, policy.decode_completion)
+        self._policy = policy
         self._steps = steps
-        self._sent: int | None = None
-        self._left: threading.Thread | None = None  # a call that was cancelled and still runs
+        self._sent: tuple[int, int] | None = None  # steps and loads of the weights that vLLM has
 
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
         """As `Sampling.sample`.
 
-        A server is given up between two looks at the cancellation; a colocated engine finishes its batch first.
+        A server's answer is not waited for once a cancellation is asked for; an engine finishes its batch first.
 
         Raises:
             Cancelled: it was asked for.
             GenerationFailed: vLLM cannot be reached, failed, or answered nonsense.
         """
         wanted.cancellation.check()
-        self._await_left(wanted.cancellation)
-        if self._sent != self._steps():
-            _guard(self._generation.sync_weights)
-            self._sent = self._steps()
-        return self._draw_evenly(self._draw_alike, wanted)
+        self._update(wanted.cancellation)
+        try:
+            return self._draw_evenly(self._draw_alike, wanted)
+        except GenerationFailed:
+            self._sent = None  # a server that has been started again holds the weights of its own files
+            raise
+
+    def _update(self, cancellation: Cancellation) -> None:
+        """Send the weights if vLLM has others."""
+        current = (self._steps(), self._policy.loads)
+        if self._sent != current:
+            self._sent = None
+            self._send(cancellation)
+            self._sent = current
 
     def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:
-        """Draw where all completions have the same room: TRL asks for all with one."""
-        cancellation, group = wanted.cancellation, wanted.group
-        self._set(wanted)
-        repeated = [list(prompt) for prompt in wanted.prompts for _ in range(group)]
-        call = functools.partial(self._generation.generate, prompts=repeated, images=None, num_generations=group)
-        beside = self._generation.mode == "server"
-        answer = self._run_beside(call, cancellation) if beside else _guard(call)
-        cancellation.check()
-        rows = self._check(answer[1], len(repeated))
-        cut = [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in rows]
-        logps = answer[2] or [[] for _ in rows]  # of the token drawn alone, at the temperature; None: no number
-        return [
-            Drawn(tokens, [math.nan if each[0] is None else each[0] for each in given[: len(tokens)]])
-            for tokens, given in zip(cut, logps, strict=True)
-        ]
-
-    def _set(self, wanted: SamplingRequest) -> None:
-        generation, seed = self._generation, draw_seed(wanted.generator)
-        generation.max_completion_length = wanted.tokens_max
-        generation.temperature = wanted.temperature
-        settings: dict[str, Any] = {"stop_token_ids": self._stop_ids}
-        if wanted.stops:
-            settings |= {"stop": list(wanted.stops), "include_stop_str_in_output": True}
-        if generation.mode == "server":  # colocated, TRL asks for each completion by itself: one seed would copy them
-            settings["seed"] = seed
-        generation.generation_kwargs = settings
-
-    def _run_beside(self, call: Callable[[], Any], cancellation: Cancellation) -> Any:
-        """The call's result; it runs in a thread, so that a cancellation need not wait for it."""
-        outcome: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                outcome.put((call(), None))
-            except Exception as error:
-                outcome.put((None, error))
-
-        self._left = threading.Thread(target=run, name="vllm", daemon=True)
-        self._left.start()
-        self._await_left(cancellation)
-        result, error = outcome.get()
-        if error is not None:
-            raise _explain(error) from error
-        return result
-
-    def _await_left(self, cancellation: Cancellation) -> None:
-        while self._left is not None and self._left.is_alive():
-            cancellation.check()
-            self._left.join(POLL_S)
-        self._left = None
-
-    def _check(self, rows: Any, expected: int) -> list[list[int]]:
-        """The completions, if they are what was asked for."""
-        whole = isinstance(rows, list) and len(rows) == expected
-        if not whole or not all(row and all(0 <= token < self._vocabulary for token in row) for row in rows):
+        """Draw if all completions have the same room."""
+        rows = self._generate(wanted)
+        wanted.cancellation.check()
+        vocabulary = self._policy.model.get_input_embeddings().num_embeddings
+        drawn = [row.tokens for row in rows]
+        if len(rows) != wanted.rows or not all(row and 0 <= min(row) <= max(row) < vocabulary for row in drawn):
             raise GenerationFailed(
-                f"vLLM did not answer with {expected} completions of this model's tokens",
+                f"vLLM did not answer with {wanted.rows} completions of this model's tokens",
                 "Check that it serves the model that is trained",
             )
-        return [[int(token) for token in row] for row in rows]
+        cut = [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in drawn]
+        return [Drawn(tokens, row.logps[: len(tokens)]) for tokens, row in zip(cut, rows, strict=True)]
+
+    def _settings(self, wanted: SamplingRequest) -> dict[str, Any]:
+        """vLLM's sampling parameters; all that could come from the model's own generation settings are named."""
+        settings: dict[str, Any] = {
+            "n": wanted.group,
+            "max_tokens": wanted.tokens_max,
+            "temperature": wanted.temperature,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "stop_token_ids": self._stop_ids,
+            "logprobs": 0,  # of the token drawn alone
+        }
+        if wanted.stops:
+            settings |= {"stop": list(wanted.stops), "include_stop_str_in_output": True}
+        return settings
+
+    @abc.abstractmethod
+    def _send(self, cancellation: Cancellation) -> None:
+        """Give vLLM the weights as they are now."""
+
+    @abc.abstractmethod
+    def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
+        """`group` completions of each prompt, prompt by prompt, as vLLM gives them."""
+
+
+class ColocatedSampler(VllmSampler):
+    """Draws with an engine in this process.
+
+    Args:
+        engine: a `vllm.LLM`.
+        parameters: `vllm.SamplingParams`.
+    """
+
+    def __init__(self, policy: Policy, steps: Callable[[], int], engine: Any, parameters: Callable[..., Any]) -> None:
+        super().__init__(policy, steps)
+        self._engine = engine
+        self._parameters = parameters
+
+    def _send(self, cancellation: Cancellation) -> None:
+        weights = {"weights_iterator": _whole_weights(self._policy)}
+        _guard(lambda: self._engine.collective_rpc("reload_weights", kwargs=weights))
+        self._engine.reset_prefix_cache()
+
+    def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
+        prompts = [{"prompt_token_ids": list(prompt)} for prompt in wanted.prompts]
+        parameters = self._parameters(**self._settings(wanted), detokenize=bool(wanted.stops))
+        outputs = _guard(lambda: self._engine.generate(prompts, parameters, use_tqdm=False))
+        return [_read_completion(completion) for output in outputs for completion in output.outputs]
+
+
+def _read_completion(completion: Any) -> Drawn:
+    """What an engine drew; its log-probabilities are by place and token."""
+    tokens = list(completion.token_ids)
+    return Drawn(tokens, [each[token].logprob for token, each in zip(tokens, completion.logprobs or [], strict=False)])
+
+
+class _Logprobs(msgspec.Struct):
+    token_logprobs: list[float | None]
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int]
+    logprobs: _Logprobs | None = None
+
+
+class _Completions(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class ServerSampler(VllmSampler):
+    """Draws with a server that reads weights from this machine's files.
+
+    Args:
+        url: of the server.
+        directory: for the files, of this sampler alone; it is emptied.
+
+    Raises:
+        GenerationFailed: the server cannot be reached, or was not started so that it takes weights.
+    """
+
+    def __init__(self, policy: Policy, steps: Callable[[], int], url: str, directory: Path) -> None:
+        super().__init__(policy, steps)
+        self._url = url.rstrip("/")
+        self._directory = directory
+        self._adapters = ""  # the name of those that the server has
+        shutil.rmtree(directory, ignore_errors=True)
+        self._base = self._await_server()
+        self._update(Cancellation())  # here, so that a server which takes none is known at the start
+
+    def _await_server(self) -> str:
+        """The name of the model that the server was started with, as soon as it answers."""
+        deadline, never = time.monotonic() + CONNECT_S, Cancellation()
+        while True:
+            try:
+                models: _Models = self._call("/v1/models", never, _Models)
+                return models.data[0].id
+            except GenerationFailed:
+                if time.monotonic() > deadline:
+                    raise
+            never.wait(RETRY_S)
+
+    def _send(self, cancellation: Cancellation) -> None:
+        name = f"swarmd-{uuid.uuid4().hex}"
+        place = self._directory / name
+        place.mkdir(parents=True)
+        if self._policy.numbers.adapters:
+            self._send_adapters(name, place, cancellation)
+        else:
+            self._send_model(place, cancellation)
+
+    def _send_adapters(self, name: str, place: Path, cancellation: Cancellation) -> None:
+        self._policy.model.save_pretrained(place, save_embedding_layers=False)  # else PEFT looks for them on the Hub
+        body = {"lora_name": name, "lora_path": str(place.resolve())}
+        self._call("/v1/load_lora_adapter", cancellation, body=body)
+        former, self._adapters = self._adapters, name
+        if former:  # unknown to a server that has been started again, which is as good
+            self._exchange("/v1/unload_lora_adapter", cancellation, {"lora_name": former})
+        for other in self._directory.iterdir():  # also what a cancelled call has left
+            if other != place:
+                shutil.rmtree(other)
+
+    def _send_model(self, place: Path, cancellation: Cancellation) -> None:
+        info = self._call("/server_info?config_format=json", cancellation, dict[str, Any])
+        dtype = getattr(torch, info["vllm_config"]["model_config"]["dtype"].removeprefix("torch."))
+        # Copies, because safetensors refuses two names of one tensor.
+        whole = _whole_weights(self._policy)
+        weights = {name: weight.to("cpu", dtype, copy=True).contiguous() for name, weight in whole}
+        order = {"method": "reload_weights", "kwargs": {"weights_path": str(place.resolve())}}
+        try:
+            save_file(weights, place / "model.safetensors")
+            self._call("/collective_rpc", cancellation, body=order)
+        finally:
+            shutil.rmtree(place)
+        self._call("/reset_prefix_cache", cancellation, body={})
+
+    def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
+        body = {
+            "model": self._adapters or self._base,
+            "prompt": [list(prompt) for prompt in wanted.prompts],
+            "return_token_ids": True,
+            **self._settings(wanted),
+        }
+        answer = self._call("/v1/completions", wanted.cancellation, _Completions, body)
+        # A server's log-probabilities are those before the temperature, unless it was started otherwise.
+        told = wanted.temperature == 1.0
+        return [
+            Drawn(
+                choice.token_ids,
+                [math.nan if each is None else each for each in choice.logprobs.token_logprobs]
+                if choice.logprobs and told
+                else [],
+            )
+            for choice in answer.choices
+        ]
+
+    def _call(self, path: str, cancellation: Cancellation, kind: Any = None, body: Any = None) -> Any:
+        """The server's answer as a `kind`, if there is one; a GET without a body.
+
+        Raises:
+            Cancelled: it was asked for; the server stops what it does.
+            GenerationFailed: no answer, a refusal, or nonsense.
+        """
+        status, answer = self._exchange(path, cancellation, body)
+        if status != 200:
+            reason = answer[:REASON_CHARS_MAX].decode(errors="replace")
+            raise GenerationFailed(
+                f"vLLM at {self._url} answered {path} with {status}: {reason}",
+                HINTS.get(path, "See its log") if status == 404 else "See its log",
+            )
+        try:
+            return None if kind is None else msgspec.json.decode(answer, type=kind)
+        except DECODE_ERRORS as error:
+            raise GenerationFailed(
+                f"vLLM at {self._url} answered {path} with nonsense: {first_line(error)}", "See what listens there"
+            ) from error
+
+    def _exchange(self, path: str, cancellation: Cancellation, body: Any) -> tuple[int, bytes]:
+        """Status and body of the server's answer, whatever they are."""
+        method, sent = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
+        request = HttpRequest(method, self._url + path, sent, {"Content-Type": "application/json"})
+        try:
+            return ask(request, time.monotonic() + CALL_S, ANSWER_BYTES_MAX, cancellation.check)
+        except HttpFailed as error:
+            raise GenerationFailed(f"vLLM at {self._url}: {error}", "Start it, or correct training.vllm.url") from error
 
 
 def make_sampler(
@@ -156,92 +312,84 @@ def make_sampler(
     training: TrainingConfig,
     trainer: Any,
     steps: Callable[[], int],
+    directory: Path,
     copy: DrawingCopy | None = None,
 ) -> Sampling:
     """What draws completions for a node.
 
     Args:
-        copy: of the policy to draw from, where vLLM does not.
-        trainer: TRL's; its model is what vLLM is given.
+        trainer: TRL's.
         steps: optimiser steps of the node's life.
+        directory: where weights are put for a server to read.
+        copy: of the policy to draw from, where vLLM does not.
 
     Raises:
-        ConfigError: vLLM is not installed, or does not go with the device or the quantisation.
+        ConfigError: vLLM is not installed, or does not go with other settings.
         GenerationFailed: it cannot be started or reached.
     """
-    if training.vllm.mode == "off":
-        return Sampler(policy, training.processes <= 1, copy)
-    check_vllm(training, policy.device)
-    generation = make_generation(policy, training, trainer.model, trainer.accelerator)
-    vocabulary = policy.model.get_input_embeddings().num_embeddings
-    return VllmSampler(generation, policy.stop_ids, vocabulary, steps, policy.decode_completion)
+    mode, reason = choose_vllm(training, policy.device)
+    if mode != "off":
+        check_vllm(training)
+        try:
+            sampler: Sampling = (
+                ServerSampler(policy, steps, training.vllm.url, directory)
+                if mode == "server"
+                else _start_engine(policy, training, trainer.accelerator, steps)
+            )
+            log.info("completions are drawn by vLLM", mode=mode)
+            return sampler
+        except GenerationFailed as error:
+            if training.vllm.mode != "auto":
+                raise
+            reason = error.message
+    if reason:
+        log.info("completions are drawn without vLLM", reason=reason)
+    return Sampler(policy, training.processes <= 1, copy)
 
 
-def check_vllm(training: TrainingConfig, device: str) -> None:
-    """Raise ConfigError where vLLM is missing or cannot be used with these settings."""
-    key = f'training.vllm.mode = "{training.vllm.mode}"'
-    require("vllm", "vllm", key)
-    if device != "cuda":
-        raise ConfigError(
-            f"{key} needs a CUDA device for the trainer: weights reach vLLM over NCCL",
-            'Set training.vllm.mode = "off"',
+def _start_engine(
+    policy: Policy, training: TrainingConfig, accelerator: Any, steps: Callable[[], int]
+) -> ColocatedSampler:
+    """What draws with an engine on this rank's device. Raises GenerationFailed if that does not start."""
+    vllm = require("vllm", "vllm", "training.vllm.mode")
+    source = policy.model.name_or_path
+    shape = inspect_model(source, training.model, commit_of(training))
+    # As torchrun would: the engine shares this process, and its process group where the ranks have one.
+    ranks = {"RANK": "process_index", "LOCAL_RANK": "local_process_index", "WORLD_SIZE": "num_processes"}
+    os.environ |= {name: str(getattr(accelerator, attribute)) for name, attribute in ranks.items()}
+    ensure_master_addr_port()
+    engine = _guard(
+        lambda: vllm.LLM(
+            model=source,
+            revision=commit_of(training) or None,
+            dtype="bfloat16" if policy.mixed else policy.numbers.weights,
+            gpu_memory_utilization=vllm_share(shape, training, measure_room(policy.device).total),
+            max_model_len=training.prompt_tokens + training.completion_tokens,
+            max_num_seqs=training.questions * training.generations,
+            max_num_batched_tokens=BATCH_TOKENS,
+            logprobs_mode="processed_logprobs",  # at the temperature
+            distributed_executor_backend="external_launcher",
+            seed=accelerator.process_index,
         )
-    if commit_of(training) and training.vllm.mode == "colocate":
-        raise ConfigError(
-            f"{key} does not go with training.revision: TRL tells vLLM the model's name alone",
-            f"Name a copy: `hf download {training.model} --revision {training.revision} --local-dir DIR`",
-        )
-    if training.quantization != "none":
-        raise ConfigError(
-            f'{key} does not go with training.quantization = "{training.quantization}": vLLM would be given '
-            "weights in bitsandbytes' packing",
-            "Set one of the two off",
-        )
-
-
-def make_generation(policy: Policy, training: TrainingConfig, model: Any, accelerator: Any) -> Generation:
-    """TRL's link to vLLM for this node.
-
-    Raises:
-        GenerationFailed: it cannot be made.
-    """
-    server = training.vllm.mode == "server"
-    share = 0.0 if server else _choose_share(policy, training)
-    make = functools.partial(
-        Generation,
-        model=model,
-        accelerator=accelerator,
-        processing_class=policy.tokenizer,
-        mode=training.vllm.mode,
-        server_base_url=training.vllm.url if server else None,
-        server_timeout=CONNECT_S,
-        gpu_memory_utilization=share,
-        max_model_length=training.prompt_tokens + training.completion_tokens,
-        max_num_seqs=training.questions * training.generations,
-        top_k=0,
-        logprobs=0,
     )
-    generation: Generation = _guard(make)
-    if server:
-        session: Any = generation.vllm_client.session
-        session.request = functools.partial(session.request, timeout=CALL_S)
-    return generation
+    return ColocatedSampler(policy, steps, engine, vllm.SamplingParams)
 
 
-def _choose_share(policy: Policy, training: TrainingConfig) -> float:
-    shape = inspect_model(locate_model(policy.name), policy.name, policy.revision)
-    return vllm_share(shape, training, measure_room(policy.device).total)
+def _whole_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and weight of the model, under adapters with them in it.
+
+    Tied weights come under each of their names: on a CPU vLLM keeps a copy of its own for an output layer that is tied.
+    """
+    if policy.numbers.adapters:
+        return merged_weights(policy.model)  # never of a layer that is tied: none has adapters
+    return ((name, weight.detach()) for name, weight in policy.model.named_parameters(remove_duplicate=False))
 
 
 def _guard(call: Callable[[], Any]) -> Any:
-    """What the call gives. Raises GenerationFailed where vLLM fails, but for memory that ran out."""
+    """What the call gives. Raises GenerationFailed if vLLM fails, but for memory that ran out."""
     try:
         return call()
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise _explain(error) from error
-
-
-def _explain(error: Exception) -> GenerationFailed:
-    return GenerationFailed(f"vLLM: {type(error).__name__}: {first_line(error)}", "See its log")
+        raise GenerationFailed(f"vLLM: {type(error).__name__}: {first_line(error)}", "See the log") from error

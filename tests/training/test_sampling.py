@@ -18,7 +18,6 @@ from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
-from swarmd.training.vllm_sampler import VllmSampler
 from tests.log_capture import capture_logs
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -236,14 +235,15 @@ def test_the_fallback_draws_as_the_model_is_trained_whatever_its_files_say(
     assert draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation()) == drawn
 
 
-def test_what_vllm_drew_is_cut_at_a_pause_without_reading_all_of_it_for_each_token() -> None:
+def test_what_was_drawn_is_cut_at_a_pause_without_reading_all_of_it_for_each_token() -> None:
     read: list[int] = []
 
     def decode(tokens: Sequence[int]) -> str:
         read.append(len(tokens))
         return "".join(map(chr, tokens))
 
-    sampler = VllmSampler(SimpleNamespace(), [1], 128, lambda: 0, decode)  # type: ignore[arg-type]
+    model = {"model": None, "tokenizer": SimpleNamespace(pad_token_id=0), "autocast": None}
+    sampler = Sampler(SimpleNamespace(stop_ids=[1], decode_completion=decode, **model))  # type: ignore[arg-type]
     tokens = list(b"a" * 500 + b"<end>" + b"b" * 20)
     assert sampler._cut(tokens, ("<end>", "<stop>")) == (tokens[:505], True)
     assert sampler._cut(tokens[:400], ("<end>", "<stop>")) == (tokens[:400], False)

@@ -5,8 +5,6 @@ Under adapters everything else is frozen. What a stage trains, and a checkpoint 
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -16,18 +14,9 @@ from torch import nn
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.installed import extra_command
+from swarmd.installed import require
 from swarmd.training.models.device import HALF, Precision
 from swarmd.training.models.memory import PROJECTIONS
-
-
-def require(package: str, extra: str, key: str) -> Any:
-    """An optional package, imported. Raises ConfigError naming the setting and the extra where it is missing."""
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(
-            f"{key} needs the package {package}, which is not installed", f"Install it: {extra_command(extra)}"
-        )
-    return importlib.import_module(package)
 
 
 def quantize_by(numbers: Precision) -> Any:

@@ -10,6 +10,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
+from swarmd.training.models.vllm_mode import choose_vllm
 
 ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
 HALF = ("bfloat16", "float16")
@@ -90,7 +91,7 @@ def computes_bfloat16(device: str) -> bool:
 def draws_shorter(training: TrainingConfig, device: str, numbers: Precision, parameters: int) -> bool:
     """Whether a copy of the weights in bfloat16 may serve to draw from: they are held or trained in float32 by this
     process alone, the configuration leaves their numbers open, and the device computes bfloat16 in hardware."""
-    if training.dtype != "auto" or training.processes > 1 or training.vllm.mode != "off":
+    if training.dtype != "auto" or training.processes > 1 or choose_vllm(training, device).mode != "off":
         return False
     if numbers.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
         return False

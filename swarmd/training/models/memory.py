@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from swarmd.config import Optimizer, TrainingConfig
+from swarmd.training.models.vllm_mode import choose_vllm
 from swarmd.training.ranks import find_spread
 
 GIB = 2**30
@@ -117,7 +118,7 @@ def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weig
     trained = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS) if rank else shape.parameters
     trained_size = 4.0 if rank else size
     copied = training.beta > 0 and not rank and not training.reference.url
-    colocated = training.vllm.mode == "colocate"
+    vllm = choose_vllm(training, device).mode
     whole = held + (trained * trained_size if rank else 0)
     in_parts = spread.weights > 1
     whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
@@ -130,8 +131,8 @@ def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weig
         reference=int(held) if copied else 0,
         drawing=int(2.0 * (trained if weights == "bfloat16" else shape.parameters)) if shorter else 0,
         passes=int(_pass_bytes(shape, training, size, mixed)),
-        generation=0 if training.vllm.mode != "off" else int(_generation_bytes(shape, training, size, mixed)),
-        vllm=vllm_bytes(shape, training) if colocated else 0,
+        generation=0 if vllm != "off" else int(_generation_bytes(shape, training, size, mixed)),
+        vllm=vllm_bytes(shape, training) if vllm == "colocate" else 0,
         context=CONTEXT_BYTES[device],
     )
 

@@ -67,6 +67,7 @@ class Policy(msgspec.Struct, eq=False):
     revision: str = ""  # of the model on the Hub
     other_weights: str = ""  # how they differ from those that the recipe names by their digest, in words
     holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
+    loads: int = 0  # how often `load_weights` has put other weights in place
 
     @property
     def parameters(self) -> int:
@@ -143,6 +144,7 @@ class Policy(msgspec.Struct, eq=False):
         with torch.no_grad():
             for name, value in weights.items():
                 self.holding.write(own[name], value)
+        self.loads += 1
 
     def _trained(self) -> dict[str, torch.Tensor]:
         if not self.numbers.adapters:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from swarmd import installed
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
@@ -145,9 +146,9 @@ def test_layers_are_chosen_by_the_architecture_where_none_are_named(architecture
 def test_a_missing_package_is_named_with_its_extra(
     settings: dict[str, Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = adapters.importlib.util.find_spec
+    found = installed.importlib.util.find_spec
     monkeypatch.setattr(
-        adapters.importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
+        installed.importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
     )
     with pytest.raises(ConfigError, match=package) as caught:
         load_policy(TrainingConfig(device="cpu", **settings))

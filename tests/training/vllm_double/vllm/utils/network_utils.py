@@ -1,2 +1,0 @@
-def get_ip() -> str:
-    return "127.0.0.1"
