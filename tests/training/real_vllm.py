@@ -16,7 +16,7 @@ from swarmd.swarms.plan import Message
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.sampling import Sampler
+from swarmd.training.sampling import Drawn, Sampler
 
 QUESTIONS = ("4 + 5 =", "reverse 1 2 3", "9 - 4 =", "sort 3 1 2")
 
@@ -44,20 +44,30 @@ def train_and_compare(directory: Path, vllm: VllmConfig, lora: LoraConfig) -> di
     engine = TrainingEngine(config, NodeDirectory(directory), "a", make_plan(config.swarm))
     prompts = [engine.policy.encode_prompt([Message("user", question)]) for question in QUESTIONS]
 
-    def draw(sampler: Any, group: int, temperature: float) -> list[list[int]]:
+    def draw(sampler: Any, group: int, temperature: float) -> list[Drawn]:
         generator = torch.Generator().manual_seed(1)
-        drawn: list[list[int]] = sampler.sample(prompts, group, 10, temperature, generator, Cancellation())
+        drawn: list[Drawn] = sampler.sample(prompts, group, 10, temperature, generator, Cancellation())
         return drawn
 
     def compare() -> dict[str, Any]:
-        return {"own": draw(Sampler(engine.policy), 1, 0.0), "vllm": draw(engine._sampler, 1, 0.0)}
+        samplers = {"own": Sampler(engine.policy), "vllm": engine._sampler}
+        return {name: [each.tokens for each in draw(sampler, 1, 0.0)] for name, sampler in samplers.items()}
+
+    def differ(drawn: Drawn) -> float:
+        """How far vLLM's log-probabilities are from the policy's at most."""
+        ids = torch.tensor([prompts[0] + drawn.tokens])
+        with torch.no_grad():
+            logits = engine.policy.model(input_ids=ids).logits[0, len(prompts[0]) - 1 : -1]
+        own = torch.log_softmax(logits, -1).gather(1, torch.tensor(drawn.tokens)[:, None])[:, 0]
+        return float((own - torch.tensor(drawn.logps)).abs().max())
 
     result: dict[str, Any] = {"before": compare()}
     engine.train(Train("train/0/0", 0, 0, ()), Cancellation())
     result |= {"steps": engine.steps, "after": compare()}
     prompts = prompts[:1]
     rows = draw(engine._sampler, 6, 1.0)
-    return result | {"rows": len(rows), "different": len({tuple(row) for row in rows})}
+    different = len({tuple(row.tokens) for row in rows})
+    return result | {"rows": len(rows), "different": different, "apart": max(map(differ, rows))}
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ def check(result: dict[str, Any]) -> None:
     assert result["after"]["vllm"] == result["after"]["own"], "with the weights that were trained"
     assert result["after"]["own"] != result["before"]["own"] and result["steps"] == 2
     assert result["rows"] == 6 and result["different"] > 1
+    assert result["apart"] < 1e-3, "each with the log-probability that it was drawn by"
 
 
 def test_a_server_draws_with_a_model_that_is_trained(start_server: StartServer, tmp_path: Path) -> None:
