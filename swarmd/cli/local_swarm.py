@@ -460,8 +460,8 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
 
 def _trouble(status: Status) -> str:
     """The first layer that has been unwell for a while."""
-    layers = {"network": status.network, "training": status.training, "round": status.round}
-    for name, layer in (layers | {"chain": status.chain, "submissions": status.submissions}).items():
+    layers = {"network": status.network, "training": status.training, "round": status.round, "chain": status.chain}
+    for name, layer in (layers | {"submissions": status.submissions, "learning": status.learning}).items():
         if layer is not None and not layer.healthy and layer.age_s > NOTE_AFTER_S:
             return f"{name} {layer.state}: {layer.reason}"
     return ""

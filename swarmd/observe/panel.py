@@ -260,6 +260,8 @@ def _layers(status: Status) -> Table:
         rows.append(("chain", status.chain, _chain_words(status.chain)))
     if status.submissions is not None:
         rows.append(("on chain", status.submissions, _submission_words(status.submissions)))
+    if status.learning is not None:
+        rows.append(("learning", status.learning, []))
     for name, layer, words in rows:
         mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
         said = [layer.reason] if layer.reason else []

@@ -33,6 +33,7 @@ from swarmd.observe.layers import (
     silence,
     worker_status,
 )
+from swarmd.observe.learning import LearningStatus, learning_status
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.words import Kind, coordinator_trouble, equivocation_notes, not_waited_for, waiting_notes
 from swarmd.paths import NodeDirectory
@@ -323,6 +324,7 @@ class Status(msgspec.Struct, frozen=True):
     coordinator: CoordinatorStatus | None = None
     chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
+    learning: LearningStatus | None = None  # None until a stage is trained
     notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
     weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
 
@@ -349,7 +351,8 @@ def status_of(
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
     coordinator = _coordinator(state, state.coordination, now) if state.coordination else None
-    layers = (process, network, training, round_status, coordinator, chain, submissions)
+    learning = learning_status(state, now)
+    layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
     return Status(
         at=now,
         source="daemon" if live else "log",
@@ -369,6 +372,7 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
+        learning=learning,
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
     )

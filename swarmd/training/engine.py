@@ -311,6 +311,7 @@ class TrainingEngine:
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
             skills=self._skills.tell() if measured else (),
+            flat=stage.flatness.summarize(),
         )
         self._scorer.report()
         self._sizes.grow()

@@ -11,6 +11,7 @@ const LAYERS = [
   ["round", "Round"],
   ["chain", "Chain"],
   ["submissions", "Submissions"],
+  ["learning", "Learning"],
 ];
 const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string | false)[]>} */ ({
   process: (layer) => [
@@ -43,6 +44,7 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
     layer.waiting + layer.sent > 0 && `${layer.waiting + layer.sent} under way`,
     layer.refused > 0 && `${layer.refused} refused`,
   ],
+  learning: (layer) => [place(layer.round, layer.stage), `reward ${reward(layer.reward)}`],
 });
 
 legend("layers-key", [
