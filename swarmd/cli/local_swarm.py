@@ -447,6 +447,7 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
         what=training.doing or training.state,
+        at_work=training.at_work,
         stages=round_status.stages,
         rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),
         held_out=latest[-1] if latest else None,

@@ -222,13 +222,20 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     model: str = ""
     parameters: int = 0
     numbers: str = ""  # that the model is held and trained in
-    doing: str = ""
+    doing: str = ""  # an activity, as "measuring held-out accuracy"; of its parts so many are done
     done: int = 0
-    total: int = 0
+    total: int = 0  # 0: it has none that are counted
+    step: str = ""  # what of it just now, as "drawing 18 of 32 tokens"
     figures: dict[str, float] = msgspec.field(
         default_factory=dict
     )  # tokens_per_s, eta_s, ... as the trainer reports them
     worker: WorkerStatus
+
+    @property
+    def at_work(self) -> str:
+        """What it does, as "training 3 of 40: drawing 18 of 32 tokens"; empty for nothing."""
+        parts = f" {self.done} of {self.total}" if self.total else ""
+        return f"{self.doing}{parts}{': ' if self.step else ''}{self.step}" if self.doing else ""
 
 
 class SkipStatus(msgspec.Struct, frozen=True):
@@ -454,7 +461,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         state=trainer.chart if live else "down",
         healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not mute,
         age_s=now - trainer.since if trainer.since else 0.0,
-        reason=(mute or (progress.note if progress else "") or reason) if live else absent,
+        reason=(mute or reason) if live else absent,
         device=trainer.device,
         model=trainer.model,
         parameters=trainer.parameters,
@@ -462,6 +469,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         doing=progress.what if progress else "",
         done=progress.done if progress else 0,
         total=progress.total if progress else 0,
+        step=progress.note if progress else "",
         figures={name: value for name, value in progress.figures.items() if math.isfinite(value)} if progress else {},
         worker=worker_status(state.training, live, process),
     )

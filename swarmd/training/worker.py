@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_mem
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.messages import FrameReader, Perform, Start, Stop, ToWorker
+from swarmd.worker.messages import FrameReader, Perform, Progress, Start, Stop, ToWorker
 
 if TYPE_CHECKING:
     from swarmd.training.engine import TrainingEngine
@@ -67,7 +66,7 @@ class TrainerService:
         self._outbox = outbox
         self._running: tuple[str, Cancellation] | None = None
         self._rounds: set[int] = set()
-        self._told_at = 0.0
+        self._progress: Progress | None = None  # the newest
         self._spent = ""  # why only a fresh process can go on, once that is so
 
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
@@ -113,12 +112,15 @@ class TrainerService:
             log.info("nothing to cancel", command=command.id, train=command.train)
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
-        event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
-        if not isinstance(event, StageTrained) and self._config.training.processes > 1:
-            self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
-        if isinstance(event, StageTrained):
-            await self._push(event)
-        offering = await self._take_weights(event)
+        async with anyio.create_task_group() as telling:
+            telling.start_soon(self._tell_progress)
+            event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
+            if not isinstance(event, StageTrained) and self._config.training.processes > 1:
+                self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
+            if isinstance(event, StageTrained):
+                await self._push(event)
+            offering = await self._take_weights(event)
+            telling.cancel_scope.cancel()
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
         if offering is not None:
@@ -139,6 +141,7 @@ class TrainerService:
         offering = self._offering
         if offering is None or not isinstance(event, StageTrained) or not offering.is_due(event):
             return None
+        self._progress = Progress("keeping the weights for peers")
         taken = await anyio.to_thread.run_sync(offering.take, self._engine.place_of(event))
         return partial(offering.offer, event, self._engine.policy) if taken else None
 
@@ -148,6 +151,7 @@ class TrainerService:
         The daemon hears of the stage afterwards: the next one's checkpoint may take the place of this one.
         """
         if self._pusher.is_due(event):
+            self._progress = Progress("copying the model for the Hub")
             await anyio.to_thread.run_sync(self._pusher.push, event, self._engine.place_of(event))
 
     def _reason_to_retire(self, command: Train) -> str:
@@ -164,7 +168,6 @@ class TrainerService:
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
         first = self._engine.steps
-        self._told_at = 0.0
         try:
             event = self._engine.train(command, cancellation, self._report, self._outbox.observe)
         except Cancelled:
@@ -184,11 +187,18 @@ class TrainerService:
         self._rounds.add(command.round)
         return event
 
-    def _report(self, done: int, total: int, figures: dict[str, float]) -> None:
-        now = time.monotonic()
-        if done == total or now - self._told_at >= PROGRESS_S:
-            self._told_at = now
-            self._outbox.progress("training", done, total, figures=figures)
+    def _report(self, progress: Progress) -> None:
+        self._progress = progress
+
+    async def _tell_progress(self) -> None:
+        """Tell the newest of what the training thread is at, at most once in `PROGRESS_S`."""
+        told = None
+        while True:
+            newest = self._progress
+            if newest is not None and newest is not told:
+                self._outbox.send(newest)
+                told = newest
+            await anyio.sleep(PROGRESS_S)
 
 
 async def offer_to_the_end(offering: Callable[[], None]) -> None:

@@ -23,7 +23,8 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
   network: (layer) => [plural(layer.peers, "peer")],
   training: (layer, status) => [
     layer.model && `${layer.model} on ${layer.device}`,
-    layer.total > 0 && `${layer.doing} ${layer.done} of ${layer.total}`,
+    layer.doing && (layer.total > 0 ? `${layer.doing} ${layer.done} of ${layer.total}` : layer.doing),
+    layer.step,
     layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`,
     ...weightsWords(status.weights),
   ],
