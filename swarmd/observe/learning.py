@@ -18,7 +18,8 @@ CAUSES: dict[FlatCause, str] = {
     "failed": "could not be scored",
 }
 ADVICE: dict[FlatCause, str] = {
-    "form": "take a model that follows instructions, or say the form more plainly, with an example, in the prompt",
+    "form": 'begin a new node with training.warm_up = "form", take a model that follows instructions, or say the form '
+    "more plainly, with an example, in the prompt",
     "cut": "raise training.completion_tokens, or ask for shorter answers",
     "wrong": "give easier questions (the tasks' settings, or a curriculum), raise training.generations, or take a "
     "larger model",

@@ -42,6 +42,7 @@ from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ran
 from swarmd.training.stage import Stage, name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
+from swarmd.training.warm_up import make_examples, teach_form
 from swarmd.worker.messages import EventSink
 
 log = get_logger(__name__)
@@ -89,7 +90,7 @@ class TrainingEngine:
         self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._pace = StepCallback(config.training)
         self._replay = Replay()
-        self._skills = SkillGuard(config.training.guard_skills)
+        self._skills = SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if it is known
         self._measured_at = 0
         self._stage: Stage | None = None
@@ -277,6 +278,8 @@ class TrainingEngine:
         untrained = self._measure(cancellation) if self.steps == 0 else {}
         self._skills.note(untrained)
         before = mean_accuracy(untrained)
+        if self.steps == 0 and self._training.warm_up == "form" and order.weights is None:
+            self._warm_up(order, cancellation)
         if order.weights is not None:
             self._touched = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
@@ -340,6 +343,21 @@ class TrainingEngine:
         if isinstance(event, WeightsAdopted) and not weights.averaged:  # the optimiser's moments are of other weights
             self._progress.reset_optimizer()
         return event
+
+    def _warm_up(self, order: Train, cancellation: Cancellation) -> None:
+        """Show the model where answers stand, before the node's first step."""
+        self._touched = True
+        self._activity.enter("drawing examples of the form")
+        questions = draw_questions(self._plan, StageId(self._peer, order.round, order.stage), NO_MATERIAL)
+        seed = self._seed("warm-up", order)
+        parts = (self._plan, self.policy, self._sampler, self._training, questions, seed, cancellation)
+        examples = make_examples(*parts)
+        if not examples:
+            log.warning("there is no warm-up: where this swarm looks for answers is not known", tasks=self._plan.tasks)
+            return
+        self._activity.enter("warming up the form")
+        teach_form(self.policy, self._trainer.optimizer, examples, cancellation, self._activity.count)
+        self._progress.reset_optimizer()
 
     def _end_attempts(self, order: Train) -> None:
         if order.weights is not None:

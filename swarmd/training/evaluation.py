@@ -178,8 +178,8 @@ class SkillGuard:
         guarded: whether tasks that have fallen are drawn more; they are followed and told all the same.
     """
 
-    def __init__(self, guarded: bool) -> None:
-        self._guarded = guarded
+    def __init__(self, guarded: bool = True) -> None:
+        self.guarded = guarded
         self.records: dict[str, SkillRecord] = {}  # by task
 
     def note(self, measured: Mapping[str, Accuracy]) -> None:
@@ -190,7 +190,7 @@ class SkillGuard:
     @property
     def weights(self) -> dict[str, float]:
         """Of the tasks that have fallen and are drawn more for it; all others have 1."""
-        return {task: record.weight for task, record in self.records.items() if self._guarded and record.gone > 0}
+        return {task: record.weight for task, record in self.records.items() if self.guarded and record.gone > 0}
 
     @property
     def best(self) -> dict[str, float]:
@@ -203,7 +203,7 @@ class SkillGuard:
         return tuple(
             Skill(
                 *(task[:SKILL_NAME_MAX], record.latest, record.questions, record.best, record.gone > 0),
-                round(record.weight, 2) if self._guarded else 1.0,
+                round(record.weight, 2) if self.guarded else 1.0,
             )
             for task, record in ordered[:SKILLS_MAX]
         )

@@ -389,7 +389,8 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
 
     asked: dict[bool, Counter[str]] = {}
     for guarded in (True, False):
-        again = make_engine(steps=1, own_questions=32, guard_skills=guarded, held_out_every=3)
+        again = make_engine(steps=1, own_questions=32, held_out_every=3)
+        again._skills.guarded = guarded
         drawn = asked[guarded] = Counter[str]()
         again._plan.learn = lambda question, scores, drawn=drawn: drawn.update([question.task])  # type: ignore
         train(again, 2 if guarded else 3)
