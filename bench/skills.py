@@ -2,7 +2,7 @@
 
 A small base learns three skills on digits, supervised, to a mean accuracy of three quarters. Then a real
 `TrainingEngine` trains it on a mixture in which one of them is drawn `RARE` times as often as each of the others, at a
-rate at which steps for the others wear it away; with `training.guard_skills` and without. Both arms of a seed begin
+rate at which steps for the others wear it away; with the guard of skills and without. Both arms of a seed begin
 with the same base and generate as much.
 """
 
@@ -154,7 +154,6 @@ def open_node(directory: Path, base: Path, arm: str, seed: int) -> tuple[Trainin
         "replay_questions": 0,
         "learning_rate": LEARNING_RATE,
         "held_out_questions": FOLLOWED,
-        "guard_skills": arm == GUARDED,
     }
     training = TrainingConfig(**{**COMMON, **changed})
     swarm = SwarmConfig(id=f"skills-{seed}", tasks=tasks)
@@ -162,7 +161,9 @@ def open_node(directory: Path, base: Path, arm: str, seed: int) -> tuple[Trainin
         Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0)),
         DigitsPlan(swarm, training),
     )
-    return TrainingEngine(config, NodeDirectory(directory), "node", plan), plan
+    engine = TrainingEngine(config, NodeDirectory(directory), "node", plan)
+    engine._skills.guarded = arm == GUARDED
+    return engine, plan
 
 
 def measure(engine: TrainingEngine, plan: DigitsPlan) -> list[float]:

@@ -206,7 +206,7 @@ class TrainingConfig(Section, frozen=True):
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
     own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
-    guard_skills: bool = True  # tasks whose held-out accuracy has fallen are drawn more, own and peers'
+    warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model is shown where answers stand
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
@@ -522,6 +522,11 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
             f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
             f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
             f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
+        )
+    if training.warm_up != "none" and (training.processes > 1 or training.vllm.mode != "off"):
+        raise ConfigError(
+            f'{origin}: training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
+            "Let the node train its first stage so, and set them then",
         )
     if training.quantization != "none" and not training.lora.rank:
         raise ConfigError(

@@ -46,7 +46,7 @@ NODE_LOCAL = {
     *("device", "dtype", "attention", "quantization", "lora", "vllm", "reference", "memory_bytes_max", "pool"),
     *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing", "recycle_rounds"),
     *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
-    *("peer_loss", "peer_floor", "replay_questions", "guard_skills"),
+    *("peer_loss", "peer_floor", "replay_questions", "warm_up"),
     *("own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every"),
     *("offer_weights_every", "catch_up", "weights_from"),

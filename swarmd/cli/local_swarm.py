@@ -453,6 +453,7 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
         what=training.doing or training.state,
+        at_work=training.at_work,
         stages=round_status.stages,
         rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),
         held_out=latest[-1] if latest else None,
@@ -466,8 +467,8 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
 
 def _trouble(status: Status) -> str:
     """The first layer that has been unwell for a while."""
-    layers = {"network": status.network, "training": status.training, "round": status.round}
-    for name, layer in (layers | {"chain": status.chain, "submissions": status.submissions}).items():
+    layers = {"network": status.network, "training": status.training, "round": status.round, "chain": status.chain}
+    for name, layer in (layers | {"submissions": status.submissions, "learning": status.learning}).items():
         if layer is not None and not layer.healthy and layer.age_s > NOTE_AFTER_S:
             return f"{name} {layer.state}: {layer.reason}"
     return ""

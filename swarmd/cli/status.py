@@ -89,6 +89,7 @@ def line_of(status: Status) -> str:
         "round": status.round,
         "chain": status.chain,
         "on chain": status.submissions,
+        "learning": status.learning,
     }
     words = [f"{name} {layer.state}{'' if layer.healthy else ' (!)'}" for name, layer in layers.items() if layer]
     return f"round {status.round.round} stage {status.round.stage}: {', '.join(words)}"

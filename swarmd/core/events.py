@@ -14,6 +14,7 @@ import msgspec
 from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
+    FlatStage,
     Judgement,
     PeerWeights,
     Prepared,
@@ -336,6 +337,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.plan`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
+    flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
 
 
 class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):

@@ -17,6 +17,7 @@ from swarmd.core.values import (
     AveragedOffer,
     BlockRef,
     EvidenceKind,
+    FlatStage,
     KnownEvidence,
     PeerWeights,
     Prepared,
@@ -150,6 +151,17 @@ class StageReward(Value, frozen=True):
     held_out: float | None = None
     set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_aside`
     fallen: tuple[Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
+
+
+class Learning(Value, frozen=True):
+    """Whether the stages trained last had anything to learn from; `since` is POSIX seconds."""
+
+    since: float  # the first stage of which it is so, without another between
+    stages: int  # of which it is so
+    round: int  # the last of them, with the mean reward of the node's own completions
+    stage: int
+    reward: float
+    flat: FlatStage | None = None  # what was the matter; None: there was something to learn
 
 
 class Member(Value, frozen=True):
@@ -431,6 +443,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     rounds_skipped: int = 0
     rounds_joined: int = 0
     rewards: tuple[StageReward, ...] = ()
+    learning: Learning | None = None  # None until a stage is trained
     reward_total: float = 0.0
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""

@@ -150,6 +150,22 @@ class Skill(Value, frozen=True):
     weight: float = 1.0  # how often it is drawn, as a multiple of the others
 
 
+# What most completions of a stage without anything to learn have in common: no answer in the expected form, cut off at
+# the limit before there was one, wrong, right, paid alike for no known reason, or not to be scored.
+FlatCause = Literal["form", "cut", "wrong", "right", "constant", "failed"]
+
+
+class FlatStage(Value, frozen=True):
+    """A stage with nothing to learn: in nearly all of the node's own groups every completion was paid alike."""
+
+    cause: FlatCause
+    groups: int  # of the node's own
+    flat: int  # of these, paid alike
+    completions: int  # in the flat groups
+    alike: int  # of these, those that the cause explains
+    example: str = ""  # one of them, cut short, without control characters
+
+
 class Standing(Value, frozen=True):
     """One row of the leaderboard."""
 

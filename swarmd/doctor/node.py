@@ -36,6 +36,7 @@ from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.layers import Layer
+from swarmd.observe.learning import LearningStatus, advice_on
 from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, quoted
@@ -413,6 +414,7 @@ def _examine_status(status: Status) -> Iterator[Finding]:
         if isinstance(layer, Layer) and not layer.healthy:
             evidence = f"{name}: {layer.state}: {layer.reason or 'no reason given'}"
             fix = "`swarmd status` shows all layers; a layer that only starts is well in a minute"
+            fix = advice_on(layer.cause) if isinstance(layer, LearningStatus) and layer.cause else fix
             yield warning("daemon.unwell", "A layer of the node is not well", evidence, fix)
     if status.process.version not in ("", __version__):
         evidence = f"it runs {status.process.version}, {__version__} is installed"

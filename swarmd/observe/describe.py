@@ -73,6 +73,7 @@ from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.observe.layers import first_line, hold_words, holding
+from swarmd.observe.learning import NOTHING, example_words, flat_words
 from swarmd.observe.words import (
     NO_NEWCOMERS,
     aside_words,
@@ -291,10 +292,14 @@ def _trained(event: StageTrained, applied: Applied) -> Description:
     ]
     if event.rejected:
         parts.append("refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected))
+    details = []
+    if event.flat is not None:
+        parts.append(f"{NOTHING}: {flat_words(event.flat, event.reward)}")
+        details.append(example_words(event.flat))
     parts += [aside_words(event)] * marked
-    details = [skills_words(event.skills)] * bool(event.skills)
+    details += [skills_words(event.skills)] * bool(event.skills)
     details += [aside_words(event)] * (bool(event.set_aside) and not marked)
-    level: Level = "warning" if marked else "info"
+    level: Level = "warning" if marked or event.flat is not None else "info"
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
 
 
@@ -460,6 +465,7 @@ _BULKY = (
     "due_at",
     "logs",
     "set_aside",
+    "flat",
     "first",
     "second",
     "stages",

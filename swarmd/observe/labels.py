@@ -10,13 +10,13 @@ from typing import Final, Literal
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
-from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
+from swarmd.core.values import EvidenceKind, FlatCause, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName
 from swarmd.observe.words import Kind
 
 OTHER: Final = "other"
-LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions")
+LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions", "learning")
 EQUIVOCATIONS: tuple[EvidenceKind, ...] = ("report", "clock", "leaderboard")  # of what there were two
 WORKERS: tuple[Worker, ...] = ("network", "trainer", "chain")
 SKIP_CAUSES: tuple[SkipCause, ...] = ("slow", "late", "fault", "stopped")
@@ -24,6 +24,7 @@ MEMBER_KINDS: tuple[Kind, ...] = ("newcomers", "members")  # never credited, and
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
+FLAT_CAUSES: tuple[FlatCause, ...] = ("form", "cut", "wrong", "right", "constant", "failed")
 DRAWN = ("more", "as-ever")  # a task whose held-out accuracy has fallen, by what is done about it
 PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
 SUBMISSION_KINDS: tuple[SubmissionKind, ...] = ("register", "reward", "winners", "advance")

@@ -36,7 +36,7 @@ class Live(msgspec.Struct, frozen=True):
 MIB = 1024 * 1024
 ENDING_WORDS = "there is room again: waiting for the trainer, which was told to stop when there was too little"
 
-LayerName = Literal["process", "network", "training", "round", "chain", "submissions", "account"]
+LayerName = Literal["process", "network", "training", "round", "chain", "submissions", "account", "learning"]
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):

@@ -258,9 +258,7 @@ def progress_words(status: Status) -> str:
     training = status.training
     if training.state not in ("loading", "busy"):
         return ""
-    words = training.doing or training.state
-    if training.total:
-        words += f" {training.done} of {training.total}"
+    words = training.at_work or training.state
     figures = training.figures
     words += f", {figures['tokens_per_s']:.0f} tokens/s" if figures.get("tokens_per_s") else ""
     return words + (f", {figures['eta_s']:.0f} s to go" if figures.get("eta_s") else "")

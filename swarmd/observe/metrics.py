@@ -413,6 +413,7 @@ GAUGES: dict[str, Gauge] = {
     "swarm_finished": Gauge("1 when the swarm has run its rounds."),
     "reward_earned": Gauge("Sum of the node's own rewards, over all lives of its log."),
     "reward_last": Gauge("Reward of the stage trained last."),
+    "nothing_to_learn": Gauge("1 by why the stage trained last had nothing to learn from, else 0.", ("cause",)),
     "held_out_accuracy_ratio": Gauge("Accuracy on held-out questions, as measured last."),
     "tasks_fallen": Gauge(
         "Tasks whose held-out accuracy has fallen, four at most, by how they are drawn: more, as-ever.", ("drawn",)
@@ -496,6 +497,7 @@ def _layers(status: Status) -> Iterator[Reading]:
         ("round", status.round),
         ("chain", status.chain),
         ("submissions", status.submissions),
+        ("learning", status.learning),
     )
     for name, layer in layers:
         if layer is not None:
@@ -520,6 +522,9 @@ def _rewards(status: Status) -> Iterator[Reading]:
     yield "reward_earned", (), status.reward_total
     if status.rewards:
         yield "reward_last", (), status.rewards[-1].reward
+    if status.learning is not None:
+        for cause in labels.FLAT_CAUSES:
+            yield "nothing_to_learn", (cause,), cause == status.learning.cause
     held_out = [each.held_out for each in status.rewards if each.held_out is not None]
     if held_out:
         yield "held_out_accuracy_ratio", (), held_out[-1]

@@ -59,6 +59,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     note: str = ""
     on_chain: str = ""  # how submissions to the chain stand, empty without a chain
     stages: int = 1  # in a round
+    at_work: str = ""  # the running command in words: how far it is, and what of it is done just now
 
     @property
     def place(self) -> str:
@@ -104,7 +105,8 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
         table.add_row(*_cells(row))
     notes = [Text(f"{row.name}: {note}", style="yellow") for row in rows for note in _notes(row)]
     chained = [Text(f"{row.name}: on chain: {row.on_chain}", style="dim") for row in rows if row.on_chain]
-    return Group(table, *chained, *notes)
+    at_work = [Text(f"{row.name}: {row.at_work}", style="dim") for row in rows if row.at_work]
+    return Group(table, *at_work, *chained, *notes)
 
 
 def _notes(row: NodeRow) -> list[str]:
@@ -142,13 +144,8 @@ def plain_line(row: NodeRow) -> str:
 
 
 def progress_line(rows: Sequence[NodeRow]) -> str:
-    """How far each node is with what it does, as `node-1 training 3/8, node-2 waiting`."""
-    return ", ".join(f"{row.name} {_doing(row)}" for row in rows)
-
-
-def _doing(row: NodeRow) -> str:
-    doing = row.what or row.state.removeprefix("round.")
-    return f"{doing} {row.done}/{row.total}" if row.total else doing
+    """How far each node is with what it does, as `node-1 training 3 of 8, node-2 waiting`."""
+    return ", ".join(f"{row.name} {row.at_work or row.what or row.state.removeprefix('round.')}" for row in rows)
 
 
 def rewards_tables(histories: Mapping[str, Sequence[TrainedRound]]) -> list[Table]:
@@ -260,6 +257,8 @@ def _layers(status: Status) -> Table:
         rows.append(("chain", status.chain, _chain_words(status.chain)))
     if status.submissions is not None:
         rows.append(("on chain", status.submissions, _submission_words(status.submissions)))
+    if status.learning is not None:
+        rows.append(("learning", status.learning, []))
     for name, layer, words in rows:
         mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
         said = [layer.reason] if layer.reason else []
@@ -282,12 +281,10 @@ def _network_words(status: Status) -> list[str]:
 
 
 def _training_words(training: TrainingStatus) -> list[str]:
-    words = []
-    if training.doing and training.total:
-        words.append(
-            f"{training.doing} {progress_bar(training.done / training.total)} {training.done}/{training.total}"
-        )
-    words += [f"{name} {value:,.4g}" for name, value in training.figures.items()]
+    words = [f"{progress_bar(training.done / training.total)} {training.at_work}"] if training.total else []
+    words += [training.at_work] * bool(training.doing and not training.total)
+    for name, value in training.figures.items():
+        words.append(f"{span(value)} to go" if name == "eta_s" else f"{name} {value:,.4g}")
     if training.model:
         numbers = f" in {training.numbers}" if training.numbers else ""
         words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}{numbers}")

@@ -33,6 +33,7 @@ from swarmd.observe.layers import (
     silence,
     worker_status,
 )
+from swarmd.observe.learning import LearningStatus, learning_status
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.words import Kind, coordinator_trouble, equivocation_notes, not_waited_for, waiting_notes
 from swarmd.paths import NodeDirectory
@@ -223,13 +224,20 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     parameters: int = 0
     numbers: str = ""  # that the model is held and trained in
     other_weights: str = ""  # how it began from other weights than the swarm's recipe names; empty: it did not
-    doing: str = ""
+    doing: str = ""  # an activity, as "measuring held-out accuracy"; of its parts so many are done
     done: int = 0
-    total: int = 0
+    total: int = 0  # 0: it has none that are counted
+    step: str = ""  # what of it just now, as "drawing 18 of 32 tokens"
     figures: dict[str, float] = msgspec.field(
         default_factory=dict
     )  # tokens_per_s, eta_s, ... as the trainer reports them
     worker: WorkerStatus
+
+    @property
+    def at_work(self) -> str:
+        """What it does, as "training 3 of 40: drawing 18 of 32 tokens"; empty for nothing."""
+        parts = f" {self.done} of {self.total}" if self.total else ""
+        return f"{self.doing}{parts}{': ' if self.step else ''}{self.step}" if self.doing else ""
 
 
 class SkipStatus(msgspec.Struct, frozen=True):
@@ -325,6 +333,7 @@ class Status(msgspec.Struct, frozen=True):
     coordinator: CoordinatorStatus | None = None
     chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
+    learning: LearningStatus | None = None  # None until a stage is trained
     notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
     weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
 
@@ -351,7 +360,8 @@ def status_of(
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
     coordinator = _coordinator(state, state.coordination, now) if state.coordination else None
-    layers = (process, network, training, round_status, coordinator, chain, submissions)
+    learning = learning_status(state, now)
+    layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
     return Status(
         at=now,
         source="daemon" if live else "log",
@@ -371,6 +381,7 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
+        learning=learning,
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
     )
@@ -454,7 +465,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         state=trainer.chart if live else "down",
         healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not mute,
         age_s=now - trainer.since if trainer.since else 0.0,
-        reason=(mute or (progress.note if progress else "") or reason) if live else absent,
+        reason=(mute or reason) if live else absent,
         device=trainer.device,
         model=trainer.model,
         parameters=trainer.parameters,
@@ -463,6 +474,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         doing=progress.what if progress else "",
         done=progress.done if progress else 0,
         total=progress.total if progress else 0,
+        step=progress.note if progress else "",
         figures={name: value for name, value in progress.figures.items() if math.isfinite(value)} if progress else {},
         worker=worker_status(state.training, live, process),
     )

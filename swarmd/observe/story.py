@@ -23,6 +23,7 @@ from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.describe import describe
+from swarmd.observe.learning import advice_on as advice_on_learning
 from swarmd.observe.words import closed_without
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted
@@ -141,6 +142,7 @@ class StoryTeller:
         advice = advice_on(cause, self._before, self._took_s, self._loading_s, self._state) if gone else ()
         if differ := self._state.trainer.other_weights:
             advice = (*advice, f"This node began from other weights than its swarm: {differ}.")
+        advice += tuple(dict.fromkeys(f"{advice_on_learning(each.flat.cause)}." for each in self._trained if each.flat))
         return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
 
     # --- while listening ---

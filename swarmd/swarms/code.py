@@ -445,13 +445,15 @@ class CodePlan(SplitPlan):
             "format": self._format_reward * shape,
             "programs": self._options.program_reward * counted,
         }
-        return Score(sum(parts.values()), answered.accuracy, shape, parts, answered.failed or broken)
+        failed = answered.failed or broken
+        return Score(sum(parts.values()), answered.accuracy, shape, parts, failed, answered=answered.answered)
 
     def _weigh_compat(self, answered: Score, parts: Mapping[str, float]) -> Score:
         weights = FIRST_WEIGHTS if self._options.compat_weights == "first" else LATER_WEIGHTS
         weighed = {name: weight * value for (name, value), weight in zip(parts.items(), weights, strict=True)}
         shape = float(parts["format"] > 0)
-        return Score(sum(weighed.values()), answered.accuracy, shape, weighed, answered.failed)
+        reward, found = sum(weighed.values()), answered.answered
+        return Score(reward, answered.accuracy, shape, weighed, answered.failed, answered=found)
 
     def phrase_truth(self, question: Question) -> str | None:
         if not isinstance(self._questions, FilePlan):

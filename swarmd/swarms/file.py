@@ -548,7 +548,9 @@ class FilePlan(SplitPlan):
         tagged = self._place == "tags"
         form = is_well_formed(completion) if tagged else answered.answer is not None
         accuracy = compared[0] if compared else min(max(values[0][2], 0.0), 1.0)
-        return Score(total, accuracy, float(form), dict(parts), values={name: value for name, _, value in values})
+        found = answered.answer is not None if self._rewards else None
+        plain = {name: value for name, _, value in values}
+        return Score(total, accuracy, float(form), dict(parts), values=plain, answered=found)
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.true_spans`: the last pair of answer tags, where the row's own answer stands between them."""

@@ -63,6 +63,7 @@ class Score(Value, frozen=True):
     parts: Mapping[str, float] = {}  # the reward's named parts, where it has any
     failed: bool = False  # the scorer raised or gave no number; counted as 0
     values: Mapping[str, float] = {}  # the parts before their weights, where these differ
+    answered: bool | None = True  # an answer was found where one is looked for; None: a function of others looked
 
 
 class StageId(Value, frozen=True):
@@ -378,7 +379,7 @@ def _plain(score: object, gave: str) -> Score:
         raise SwarmError(f"{gave} what is no number: {error}", FIX) from error
     if not all(abs(number) <= REWARD_MAX for number in (reward, accuracy, form)):
         return Score(0.0, failed=True)
-    return Score(reward, accuracy, form, parts, bool(score.failed), values)
+    return Score(reward, accuracy, form, parts, bool(score.failed), values, score.answered)
 
 
 CORRECT = 0.99  # accuracy from which an answer counts as right, see `Score.accuracy`

@@ -273,7 +273,9 @@ class ReasoningGymPlan(SplitPlan):
     def _score(self, question: Question, completion: str) -> Score:
         shape = float(is_well_formed(completion))
         answer = extract_answer(completion)
-        if answer is None or not is_harmless(question.task, answer):
+        if answer is None:
+            return self._weigh(0.0, shape, answered=False)
+        if not is_harmless(question.task, answer):
             return self._weigh(0.0, shape)
         if is_overpaid(question.task, answer, question.entry):
             return self._weigh(0.0, shape)
@@ -292,8 +294,8 @@ class ReasoningGymPlan(SplitPlan):
         answer = question.entry.get("answer")
         return span_answer(text, answer) if isinstance(answer, str) else ()
 
-    def _weigh(self, accuracy: float, shape: float, failed: bool = False) -> Score:
-        return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed)
+    def _weigh(self, accuracy: float, shape: float, failed: bool = False, answered: bool = True) -> Score:
+        return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed, answered=answered)
 
     def _seed(self, task: GymTask, place: StageId, chunk: int) -> int:
         where = (place.peer, place.round, place.stage)

@@ -34,7 +34,6 @@ class Cancellation:
             raise Cancelled
 
 
-FiguresSink = Callable[[int, int, dict[str, float]], None]  # optimiser steps done, steps in all, figures by name
 BodyReader = Callable[[str], bytes]  # a body of rollouts by its digest; raises SwarmdError if it is missing or damaged
 TokenDecoder = Callable[[Sequence[int]], str]  # token ids to text: `Policy.decode_completion`
 CancellationSource = Callable[[], Cancellation]  # that of the running stage, or one that never comes

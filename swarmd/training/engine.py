@@ -22,7 +22,7 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan, draw_questions, hash_number
-from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
+from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 from swarmd.training.drawing_copy import make_drawing_copy
@@ -37,11 +37,13 @@ from swarmd.training.outcome import figures_of, keep_scored, publish, step_figur
 from swarmd.training.passes import PassSizes
 from swarmd.training.peer_weights import adopt, forget_attempts
 from swarmd.training.plan_failures import naming_failures
+from swarmd.training.progress import ProgressSink, StageProgress
 from swarmd.training.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, take_part
 from swarmd.training.stage import Stage, name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
+from swarmd.training.warm_up import make_examples, teach_form
 from swarmd.worker.messages import EventSink
 
 log = get_logger(__name__)
@@ -89,10 +91,12 @@ class TrainingEngine:
         self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._pace = StepCallback(config.training)
         self._replay = Replay()
-        self._skills = SkillGuard(config.training.guard_skills)
+        self._skills = SkillGuard()
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if it is known
         self._measured_at = 0
         self._stage: Stage | None = None
+        self._activity = StageProgress()
+        self._rest_s = 0.0  # from the steps' end to the checkpoint's, in the last stage
         self._spoilt = False  # whether a stage has failed, and so has what puts the last checkpoint back
         self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
         self._peer_weights = paths.peer_weights
@@ -104,6 +108,7 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         check_parts(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
+        self._scorer.note = self._sampler.note = self._activity.note
         self._progress = TrainingState(
             self.policy,
             plan,
@@ -151,7 +156,7 @@ class TrainingEngine:
         self,
         order: Train,
         cancellation: Cancellation,
-        report: FiguresSink = lambda *_: None,
+        report: ProgressSink = lambda progress: None,
         observe: EventSink = lambda _: None,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
@@ -164,6 +169,8 @@ class TrainingEngine:
             CheckpointFailed: no space; nothing was lost but the stage.
             SwarmError: the tasks do not fit the configuration.
         """
+        self._activity.sink = report
+        self._activity.start("beginning the stage")
         if self._spoilt:
             self._put_back(touched=True)
         done = self._progress.find(order)
@@ -171,7 +178,7 @@ class TrainingEngine:
             return self._answer_again(done, order)
         self._check_space()
         try:
-            return self._train_whole(order, cancellation, report, observe)
+            return self._train_whole(order, cancellation, observe)
         except Exception as error:
             if not self._cut_smaller(error) or self._crew is not None:  # other ranks wait for this one: all start anew
                 raise
@@ -179,7 +186,7 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         self._put_back(touched=True)
         try:
-            return self._train_whole(order, cancellation, report, observe)
+            return self._train_whole(order, cancellation, observe)
         except Exception as error:
             self._cut_smaller(error)
             raise
@@ -191,15 +198,13 @@ class TrainingEngine:
         gc.unfreeze()  # the trainer with the larger passes is to go, too
         return True
 
-    def _train_whole(
-        self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
-    ) -> StageTrained:
+    def _train_whole(self, order: Train, cancellation: Cancellation, observe: EventSink) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
         replay = self._replay.copy()
         try:
             with naming_failures(self._plan):
                 self._plan.begin(lambda: cancellation.is_asked)
-                trained = self._train_anew(order, cancellation, report, observe)
+                trained = self._train_anew(order, cancellation, observe)
             self._end_attempts(order)
             return trained
         except BaseException as error:
@@ -222,7 +227,7 @@ class TrainingEngine:
         self._spoilt = False
 
     def _make_trainer(self) -> SwarmTrainer:
-        return make_trainer(
+        trainer = make_trainer(
             self.policy,
             self._training,
             self._checkpoints.directory,
@@ -231,6 +236,8 @@ class TrainingEngine:
             self._sizes,
             self._reference,
         )
+        trainer.note = self._activity.note
+        return trainer
 
     def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
         self._blobs.put(checkpoint.read_rollouts())
@@ -276,14 +283,14 @@ class TrainingEngine:
             if rank != self._ranks.rank:
                 stage.join(part)
 
-    def _train_anew(
-        self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
-    ) -> StageTrained:
+    def _train_anew(self, order: Train, cancellation: Cancellation, observe: EventSink) -> StageTrained:
         if self._crew is not None:
             self._crew.start_stage(order)
         untrained = self._measure(cancellation) if self.steps == 0 else {}
         self._skills.note(untrained)
         before = mean_accuracy(untrained)
+        if self.steps == 0 and self._training.warm_up == "form" and order.weights is None:
+            self._warm_up(order, cancellation)
         if order.weights is not None:
             self._touched = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
@@ -294,11 +301,12 @@ class TrainingEngine:
         first = self.steps
 
         def tell() -> None:
-            done = self.steps - first
-            report(done, self._training.steps, figures_of(stage, done, self._training.steps))
+            done, steps = self.steps - first, self._training.steps
+            self._activity.count(done, steps, figures_of(stage, done, steps, self._rest_s))
 
         self._pace.report = tell
         self._pace.log = lambda logs: self.trackers.log(self.steps, logs | step_figures(stage))
+        self._activity.enter("training", self._training.steps)
         self._take_steps(stage, order)
         trained_s = stage.seconds
         measured = self._measure_if_due(order, cancellation)
@@ -322,11 +330,14 @@ class TrainingEngine:
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
             skills=self._skills.tell() if measured else (),
+            flat=stage.flatness.summarize(),
         )
         self._scorer.report()
         self._sizes.grow()
+        self._activity.enter("writing the checkpoint")
         saved = self._progress.save(event, body)
         self._ranks.gather(None)  # the others go on from this checkpoint
+        self._rest_s = stage.seconds - trained_s
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
 
@@ -344,6 +355,21 @@ class TrainingEngine:
             self._progress.reset_optimizer()
         return event
 
+    def _warm_up(self, order: Train, cancellation: Cancellation) -> None:
+        """Show the model where answers stand, before the node's first step."""
+        self._touched = True
+        self._activity.enter("drawing examples of the form")
+        questions = draw_questions(self._plan, StageId(self._peer, order.round, order.stage), NO_MATERIAL)
+        seed = self._seed("warm-up", order)
+        parts = (self._plan, self.policy, self._sampler, self._training, questions, seed, cancellation)
+        examples = make_examples(*parts)
+        if not examples:
+            log.warning("there is no warm-up: where this swarm looks for answers is not known", tasks=self._plan.tasks)
+            return
+        self._activity.enter("warming up the form")
+        teach_form(self.policy, self._trainer.optimizer, examples, cancellation, self._activity.count)
+        self._progress.reset_optimizer()
+
     def _end_attempts(self, order: Train) -> None:
         if order.weights is not None:
             forget_attempts(self._place(order.weights))
@@ -353,6 +379,7 @@ class TrainingEngine:
         return self._peer_weights / f"{weights.digest}.safetensors"
 
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
+        self._activity.enter("reading what peers published")
         training = self._training
         swarm = self._config.swarm.id
         peers = PeerGroups(swarm, training, self.policy, self._plan, self._scorer, self._peer)
@@ -408,8 +435,10 @@ class TrainingEngine:
             return {}
         parts = (self.policy, self._sampler, self._plan, self._training)
         completions = self._training.questions * self._training.generations
+        self._activity.enter("measuring held-out accuracy")
+        tell = self._activity.count
         with self.policy.holding.whole():
-            measured = measure_held_out(*parts, completions, cancellation) if self._ranks.rank == 0 else {}
+            measured = measure_held_out(*parts, completions, cancellation, tell) if self._ranks.rank == 0 else {}
         return self._ranks.gather(measured)[0]
 
     def _seed(self, purpose: str, order: Train) -> int:

@@ -24,6 +24,7 @@ from swarmd.swarms.plan import Plan, Question, Score, hash_number, hold_out_ques
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import score_own, warn_of
+from swarmd.training.progress import CountSink
 from swarmd.training.sampling import Sampling, Turns
 
 CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
@@ -53,6 +54,7 @@ def measure_held_out(
     training: TrainingConfig,
     batch_questions: int,
     cancellation: Cancellation,
+    tell: CountSink = lambda done, total: None,
 ) -> dict[str, Accuracy]:
     """Accuracy on the held-out questions by task, as many of each as the configuration says.
 
@@ -66,6 +68,7 @@ def measure_held_out(
         cancellation=cancellation,
         batch_questions=batch_questions,
         prompt_tokens=training.prompt_tokens,
+        tell=tell,
     )
     cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
     return result
@@ -82,6 +85,7 @@ def evaluate(
     cancellation: Cancellation | None = None,
     batch_questions: int = BATCH_QUESTIONS,
     prompt_tokens: int = 0,
+    tell: CountSink = lambda done, total: None,
 ) -> dict[str, Accuracy]:
     """One completion for each question; the seed fixes the draws.
 
@@ -89,18 +93,22 @@ def evaluate(
         temperature: 0 takes the likeliest tokens.
         batch_questions: drawn together.
         prompt_tokens: questions of more are left out, as in training; 0: all are asked.
+        tell: how many of the questions are done, of how many.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     turns = Turns(plan, policy, sampler, tokens_max, temperature)
     result = {}
     raised: BaseException | None = None
+    done, total = 0, sum(map(len, questions.values()))
     for task, wanted in questions.items():
         marks: list[Score] = []
         encoded = [(question, policy.encode_prompt(question.messages)) for question in wanted]
         asked = [(question, prompt) for question, prompt in encoded if len(prompt) <= (prompt_tokens or len(prompt))]
         if len(asked) < len(encoded):
             log.info("held-out questions are too long", left_out=len(encoded) - len(asked), prompt_tokens=prompt_tokens)
+        done += len(encoded) - len(asked)
         for start in range(0, len(asked), batch_questions):
+            tell(done, total)
             batch = [question for question, _ in asked[start : start + batch_questions]]
             prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
             drawn = turns.complete(batch, prompts, 1, generator, cancellation or Cancellation())
@@ -108,6 +116,7 @@ def evaluate(
                 scores, failed = score_own(plan, question, [completion.text])
                 marks += scores
                 raised = raised or failed
+            done += len(batch)
         if marks:
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))
@@ -169,8 +178,8 @@ class SkillGuard:
         guarded: whether tasks that have fallen are drawn more; they are followed and told all the same.
     """
 
-    def __init__(self, guarded: bool) -> None:
-        self._guarded = guarded
+    def __init__(self, guarded: bool = True) -> None:
+        self.guarded = guarded
         self.records: dict[str, SkillRecord] = {}  # by task
 
     def note(self, measured: Mapping[str, Accuracy]) -> None:
@@ -181,7 +190,7 @@ class SkillGuard:
     @property
     def weights(self) -> dict[str, float]:
         """Of the tasks that have fallen and are drawn more for it; all others have 1."""
-        return {task: record.weight for task, record in self.records.items() if self._guarded and record.gone > 0}
+        return {task: record.weight for task, record in self.records.items() if self.guarded and record.gone > 0}
 
     @property
     def best(self) -> dict[str, float]:
@@ -194,7 +203,7 @@ class SkillGuard:
         return tuple(
             Skill(
                 *(task[:SKILL_NAME_MAX], record.latest, record.questions, record.best, record.gone > 0),
-                round(record.weight, 2) if self._guarded else 1.0,
+                round(record.weight, 2) if self.guarded else 1.0,
             )
             for task, record in ordered[:SKILLS_MAX]
         )

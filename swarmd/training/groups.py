@@ -27,6 +27,7 @@ from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of
+from swarmd.training.progress import NoteSink
 from swarmd.training.sampling import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
@@ -58,6 +59,8 @@ class TrainingGroup(msgspec.Struct, frozen=True):
 
 class Scorer:
     """Rewards of completions, by the plan."""
+
+    note: NoteSink = staticmethod(lambda words: None)
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -91,6 +94,7 @@ class Scorer:
         self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion], round: int = 0
     ) -> TrainingGroup:
         """This node's own completions of a round, scored; those over which the plan raises count as failed."""
+        self.note("scoring completions")
         texts = [each.text for each in drawn]
         scores, raised = score_own(self._plan, question, texts)
         self._count(question, scores)

@@ -9,6 +9,7 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, encode_scored, of_peers
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.groups import Collected
+from swarmd.training.progress import ETA
 from swarmd.training.stage import Stage
 
 log = get_logger(__name__)
@@ -36,11 +37,15 @@ def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) ->
         return ""
 
 
-def figures_of(stage: Stage, done: int, steps: int) -> dict[str, float]:
-    """How a stage goes that has taken `done` of its `steps`, for status and metrics."""
+def figures_of(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
+    """How a stage goes that has taken `done` of its `steps`, one or more, for status and metrics.
+
+    Args:
+        rest_s: what is expected to come after the steps, in seconds.
+    """
     return {
         "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
-        "eta_s": stage.seconds / max(done, 1) * (steps - max(done, 1)),
+        ETA: stage.seconds / done * (steps - done) + rest_s,
         "reward": stage.reward,
         "step_reward": stage.last_reward,
         **{name: count for name, count in stage.tally.stage.read_faults().items() if count},

@@ -30,6 +30,7 @@ from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import is_plans_own, warn_of
+from swarmd.training.progress import NoteSink
 
 TURNS_MAX = 16  # answers in one completion, whatever the plan would give
 REACTIONS_AT_ONCE = 2  # programs and the like, side by side
@@ -92,6 +93,8 @@ class Sampling(abc.ABC):
         stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
         decode: text of token ids.
     """
+
+    note: NoteSink = staticmethod(lambda words: None)  # is told how many tokens of a batch are drawn
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
         self._stop_ids = sorted(set(stop_ids))
@@ -228,11 +231,13 @@ class Sampler(Sampling):
         return self._draw_shared(wanted) if self.shares_prefill else self._draw_evenly(self._draw_plainly, wanted)
 
     def _draw_shared(self, wanted: SamplingRequest) -> list[Drawn]:
+        self.note("reading the prompts")
         batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
         drawn = [Drawn([], []) for _ in range(wanted.rows)]
-        for _ in range(wanted.tokens_max):
+        for number in range(wanted.tokens_max):
             wanted.cancellation.check()
+            self.note(drawing_words(number, wanted.tokens_max))
             tokens, logps = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
             if self._copy is not None:
                 for row, logp in zip(batch.rows, logps.tolist(), strict=True):
@@ -264,7 +269,7 @@ class Sampler(Sampling):
                 num_return_sequences=wanted.group,
                 eos_token_id=self._stop_ids,
                 pad_token_id=self._pad_id,
-                stopping_criteria=StoppingCriteriaList([_Check(wanted.cancellation, pauses, ids.shape[1])]),
+                stopping_criteria=StoppingCriteriaList([_Check(wanted, pauses, ids.shape[1], self.note)]),
                 **NEUTRAL,
             )
         # `generate` ends rows one by one, but pads them to one length.
@@ -339,19 +344,32 @@ class DecodingBatch:
 
 
 class _Check(StoppingCriteria):
-    """Lets `generate` be cancelled between tokens, and rows end where they pause."""
+    """Lets `generate` be cancelled between tokens, tells how many there are, and has rows end where they pause."""
 
-    def __init__(self, cancellation: Cancellation, pauses: Callable[[Sequence[int]], bool] | None, prompt: int) -> None:
-        self._cancellation = cancellation
+    def __init__(
+        self,
+        wanted: SamplingRequest,
+        pauses: Callable[[Sequence[int]], bool] | None,
+        prompt: int,
+        note: NoteSink,
+    ) -> None:
+        self._wanted = wanted
         self._pauses = pauses
         self._prompt = prompt  # its width
+        self._note = note
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
-        self._cancellation.check()
+        self._wanted.cancellation.check()
+        self._note(drawing_words(input_ids.shape[1] - self._prompt, self._wanted.tokens_max))
         if self._pauses is None:
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         paused = [self._pauses(row) for row in input_ids[:, self._prompt :].tolist()]
         return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
+
+
+def drawing_words(done: int, total: int) -> str:
+    """How far the completions of a batch are."""
+    return f"drawing {done} of {total} tokens"
 
 
 def draw_seed(generator: torch.Generator) -> int:

@@ -24,6 +24,7 @@ from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, ScoredGroup, Stag
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, GROUPS_MAX, VERSION, Group, Reference, Rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.evaluation import CORRECT_SCORE
+from swarmd.training.flatness import FlatTally
 from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
 from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
 from swarmd.training.models.model import Policy
@@ -134,6 +135,7 @@ class RankPart(msgspec.Struct):
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: StageSums
     aside: dict[str, Counts]
+    flatness: FlatTally
 
 
 class Publication:
@@ -208,6 +210,7 @@ class Stage:
         self.tally = StageMetrics()
         self.aside = SetAsideTally()
         self._longest_prompt = 0  # tokens of a question that was passed over
+        self.flatness = FlatTally(policy.stop_ids)
         self._longest = 0  # tokens of this node's own completions in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
@@ -218,7 +221,7 @@ class Stage:
         """What this process has generated, for the other ranks."""
         groups = self._publication.choose()
         trained = self._deal.dealt - self._left_out
-        return RankPart(self.tokens, trained, groups, self._learnt, self.tally.stage, self.aside.counts)
+        return RankPart(self.tokens, trained, groups, self._learnt, self.tally.stage, self.aside.counts, self.flatness)
 
     def end_steps(self) -> None:
         """Note what of peers' groups the steps, which are over, had no place for, and tell of questions passed over."""
@@ -237,6 +240,7 @@ class Stage:
         self._joined_groups += part.peer_groups
         self.tally.stage.join(part.sums)
         self.aside.join(part.aside)
+        self.flatness.join(part.flatness)
         for group in part.groups:
             self._publication.add(group)
 
@@ -394,6 +398,7 @@ class Stage:
 
     def _count(self, groups: list[TrainingGroup]) -> None:
         self.tally.add(groups)
+        self.flatness.add(groups)
         self.aside.note_own(groups)
         self._longest = max(self._longest, *(len(tokens) for group in groups for tokens in group.completions))
         self.tokens += count_completion_tokens(groups)

@@ -50,6 +50,7 @@ from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
 from swarmd.training.packed import can_pack, compute_packed, find_prompts, prepare_packing
 from swarmd.training.passes import PassSizes
+from swarmd.training.progress import NoteSink
 from swarmd.training.ranks import SpreadKind, find_spread
 from swarmd.training.sharding import Holding, ZeroSeams, hold, set_up_deepspeed
 
@@ -168,6 +169,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     optimizer: Any
     peer_floor: float = 0.0
     tell_held: Callable[[dict[int, Counts]], None] = staticmethod(lambda held: None)
+    note: NoteSink = staticmethod(lambda words: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Holding()
     sizes: PassSizes
@@ -220,10 +222,13 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         attention_mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
         keep = batch["completion_ids"].size(1)
         if self._packs is None:
+            self.note("finding the fastest way through the model")
             self._packs = self._try_packing(input_ids, attention_mask, keep)
         total = torch.zeros((), device=self.accelerator.device)
         self.passes = 0
-        for rows, tokens in self._split(input_ids, attention_mask, keep):
+        parts = self._split(input_ids, attention_mask, keep)
+        for rows, tokens in parts:
+            self.note(f"pass {self.passes + 1} of {len(parts)} through the model")
             with self.sizes.measure(len(rows), tokens, self._missing_gradients()):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, take_rows(batch, rows))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from swarmd.training.footprint import find_excess, importing, is_device_lost, is
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Start, Stop, ToWorker
+from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Progress, Start, Stop, ToWorker
 
 if TYPE_CHECKING:
     from swarmd.training.engine import TrainingEngine
@@ -67,7 +66,7 @@ class TrainerService:
         self._outbox = outbox
         self._running: tuple[str, Cancellation] | None = None
         self._rounds: set[int] = set()
-        self._told_at = 0.0
+        self._progress: Progress | None = None  # the newest
         self._spent = ""  # why only a fresh process can go on, once that is so
 
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
@@ -113,12 +112,17 @@ class TrainerService:
             log.info("nothing to cancel", command=command.id, train=command.train)
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
-        event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
-        if not isinstance(event, StageTrained) and self._config.training.processes > 1:
-            self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
-        if isinstance(event, StageTrained):
-            await self._push(event)
-        offering = await self._take_weights(event)
+        async with anyio.create_task_group() as telling:
+            telling.start_soon(self._tell_progress)
+            event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
+            if not isinstance(event, StageTrained) and self._config.training.processes > 1:
+                self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
+            if isinstance(event, StageTrained):
+                await self._push(event)
+            offering = await self._take_weights(event)
+            telling.cancel_scope.cancel()
+        if isinstance(event, CommandFailed):
+            self._outbox.progress(STAGE_FAILED, note=event.reason)  # `status` shows it until the next stage
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
         if offering is not None:
@@ -139,6 +143,7 @@ class TrainerService:
         offering = self._offering
         if offering is None or not isinstance(event, StageTrained) or not offering.is_due(event):
             return None
+        self._progress = Progress("keeping the weights for peers")
         taken = await anyio.to_thread.run_sync(offering.take, self._engine.place_of(event))
         return partial(offering.offer, event, self._engine.policy) if taken else None
 
@@ -148,6 +153,7 @@ class TrainerService:
         The daemon hears of the stage afterwards: the next one's checkpoint may take the place of this one.
         """
         if self._pusher.is_due(event):
+            self._progress = Progress("copying the model for the Hub")
             await anyio.to_thread.run_sync(self._pusher.push, event, self._engine.place_of(event))
 
     def _reason_to_retire(self, command: Train) -> str:
@@ -164,7 +170,6 @@ class TrainerService:
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
         first = self._engine.steps
-        self._told_at = 0.0
         try:
             event = self._engine.train(command, cancellation, self._report, self._outbox.observe)
         except Cancelled:
@@ -173,27 +178,29 @@ class TrainerService:
         except PERMANENT:
             raise
         except SwarmdError as error:
-            return self._fail(command, str(error))
+            return CommandFailed(command.id, str(error))
         except FOREIGN_ERRORS as error:  # `SystemExit` of somebody's plan, or of a library
             if is_out_of_memory(error):
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):
                 self._spent = "the accelerator failed: it works again in a fresh process only"
             log.exception("a stage failed", command=command.id)
-            return self._fail(command, f"{type(error).__name__}: {error}")
+            return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
         return event
 
-    def _fail(self, command: Train, reason: str) -> CommandFailed:
-        """What the stage came to, which `status` shows until the next one."""
-        self._outbox.progress(STAGE_FAILED, note=reason)
-        return CommandFailed(command.id, reason)
+    def _report(self, progress: Progress) -> None:
+        self._progress = progress
 
-    def _report(self, done: int, total: int, figures: dict[str, float]) -> None:
-        now = time.monotonic()
-        if done == total or now - self._told_at >= PROGRESS_S:
-            self._told_at = now
-            self._outbox.progress("training", done, total, figures=figures)
+    async def _tell_progress(self) -> None:
+        """Tell the newest of what the training thread is at, at most once in `PROGRESS_S`."""
+        told = None
+        while True:
+            newest = self._progress
+            if newest is not None and newest is not told:
+                self._outbox.send(newest)
+                told = newest
+            await anyio.sleep(PROGRESS_S)
 
 
 async def offer_to_the_end(offering: Callable[[], None]) -> None:

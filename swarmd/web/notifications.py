@@ -321,6 +321,7 @@ def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
             ("chain", status.chain),
             ("submissions", status.submissions),
             ("account", account_layer(status.chain)),
+            ("learning", status.learning),
         ]
     return [(name, layer) for name, layer in layers if layer is not None]
 

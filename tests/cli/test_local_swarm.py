@@ -302,12 +302,13 @@ def test_a_long_silence_is_ended_by_how_far_all_are(capsys: pytest.CaptureFixtur
     show = line_printer(Console(), lambda: now)
     for seconds in range(8):
         now = float(seconds)
-        rows = NodeRow("node-1", "round.training", 0, done=seconds, total=20, what="training"), NodeRow("n2", "waiting")
+        doing = f"training {seconds} of 20: drawing 3 of 9 tokens"
+        rows = NodeRow("node-1", "round.training", 0, done=seconds, total=20, at_work=doing), NodeRow("n2", "waiting")
         show(f"0:{seconds:02d}", rows)
     assert capsys.readouterr().out.splitlines() == [
         "node-1   round.training  round 0  peers 0",
         "n2       waiting  peers 0",
-        "0:04: node-1 training 4/20, n2 waiting",
+        "0:04: node-1 training 4 of 20: drawing 3 of 9 tokens, n2 waiting",
     ]
 
 

@@ -40,6 +40,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
+from swarmd.core.state import Learning
 from swarmd.core.values import Prepared, RolloutsRef
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
@@ -239,7 +240,9 @@ def full_status(now: float = NOW) -> Status:
     waiting = replace(chained.submissions[-1], chart="sent")
     submissions = (*chained.submissions[:-1], waiting)
     node = replace(STATE.settings, chain=chained.settings.chain)
-    state = replace(STATE, settings=node, chain=replace(chained.chain, chart="up", **SPENT), submissions=submissions)
+    chain = replace(chained.chain, chart="up", **SPENT)
+    learning = Learning(now - 60, 2, 4, 0, 0.6)
+    state = replace(STATE, settings=node, chain=chain, submissions=submissions, learning=learning)
     figures = {"lag_s": 2.0, "balance_coins": 0.25, "rounds_paid": 12.0, "day_coins_max": 0.5}
     progress = replace(LIVE.trainer.progress, what="following", done=40, total=41, figures=figures)
     live = replace(LIVE, chain=replace(LIVE.trainer, progress=progress))

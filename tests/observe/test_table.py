@@ -23,12 +23,26 @@ def drawn(picture: RenderableType) -> str:
 
 def test_the_live_table_shows_a_node() -> None:
     row = NodeRow(
-        "node-2", "round.training", 3, 0, 12, 20, "training", (0.2, 0.6), 0.41, 2, 4, 1, "the trainer was killed"
+        "node-2",
+        "round.training",
+        3,
+        0,
+        12,
+        20,
+        "training",
+        (0.2, 0.6),
+        0.41,
+        2,
+        4,
+        1,
+        "the trainer was killed",
+        at_work="training 12 of 20: drawing 3 of 9 tokens",
     )
     shown = drawn(swarm_table([row, NodeRow("node-3", "starting")], "a swarm"))
     line = next(line for line in shown.splitlines() if "node-2" in line)
     for part in ("training", " 3 ", "12/20", "0.600", "0.410", " 1"):
         assert part in line
+    assert "node-2: training 12 of 20: drawing 3 of 9 tokens" in shown
     assert "node-2: skipped 4 rounds" in shown
     assert "node-2: the trainer was killed" in shown
     assert "starting" in next(line for line in shown.splitlines() if "node-3" in line)

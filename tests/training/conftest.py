@@ -13,9 +13,12 @@ from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.library_logging import quieten
+from swarmd.training.progress import ProgressSink
+from swarmd.worker.messages import Progress
 from tests.e2e.models import make_model
 
 quieten()
@@ -34,6 +37,16 @@ def make_config(tasks: tuple[TaskConfig, ...] = (), free_bytes_min: int = 0, **t
 
 def order(round: int, rollouts: tuple[RolloutsRef, ...] = (), stage: int = 0) -> Train:
     return Train(f"train/{round}/{stage}", round, stage, rollouts)
+
+
+def after_a_step(cancellation: Cancellation) -> ProgressSink:
+    """What asks for a cancellation as soon as the stage has taken a step."""
+
+    def look(progress: Progress) -> None:
+        if progress.what == "training" and progress.done:
+            cancellation.ask()
+
+    return look
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -29,7 +29,7 @@ from swarmd.training.models import device
 from swarmd.training.ranks import OtherRanks, Ranks, read_environment
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
-from tests.training.conftest import order
+from tests.training.conftest import after_a_step, order
 
 TOGETHER = cast(
     OtherRanks, SimpleNamespace(start_stage=lambda order: None)
@@ -97,7 +97,7 @@ def begin(engine: TrainingEngine, job: Job) -> Facts:
     """The first step of a job's first round, which is cancelled then."""
     cancellation = Cancellation()
     with contextlib.suppress(Cancelled):
-        engine.train(order(job.rounds[0], job.rollouts), cancellation, lambda *_: cancellation.ask())
+        engine.train(order(job.rounds[0], job.rollouts), cancellation, after_a_step(cancellation))
         return Facts()
     return Facts(cancelled=True)
 

@@ -31,8 +31,9 @@ from swarmd.training.evaluation import Accuracy
 from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
 from swarmd.training.sampling import Sampling, TurnCompletion
+from swarmd.worker.messages import Progress
 from tests.log_capture import capture_logs
-from tests.training.conftest import make_config, order
+from tests.training.conftest import after_a_step, make_config, order
 from tests.training.test_sampling import AfterTokens
 
 Maker = Callable[..., TrainingEngine]
@@ -58,10 +59,7 @@ def train(engine: TrainingEngine, round: int, **kwargs: Any) -> StageTrained:
 
 def test_two_stages_and_a_restart(make_engine: Maker) -> None:
     engine = make_engine()
-    told: list[tuple[int, int, dict[str, float]]] = []
-    first = engine.train(order(0), Cancellation(), lambda *args: told.append(args))
-    assert [(done, total) for done, total, _ in told] == [(1, 2), (2, 2)]
-    assert {"tokens_per_s", "eta_s", "reward"} <= told[0][2].keys()
+    first = train(engine, 0)
     assert first.steps == 2 and first.tokens > 0 and first.held_out is not None and first.held_out_before is not None
     assert 0 <= first.reward <= 1.2
     optimizer = engine._trainer.optimizer
@@ -84,6 +82,35 @@ def test_two_stages_and_a_restart(make_engine: Maker) -> None:
     assert same(weights(again), weights(engine)), "a restarted node goes on as if nothing had happened"
 
 
+def test_a_stage_tells_what_it_is_at(make_engine: Maker) -> None:
+    engine = make_engine(questions=2)
+    told: list[Progress] = []
+    engine.train(order(0), Cancellation(), told.append)
+    assert [what for what, _ in itertools.groupby(progress.what for progress in told)] == [
+        "beginning the stage",
+        "measuring held-out accuracy",
+        "reading what peers published",
+        "training",
+        "measuring held-out accuracy",
+        "writing the checkpoint",
+    ]
+    held_out = 4 * len(engine._plan.tasks)
+    measured = [(each.done, each.total) for each in told if each.what.startswith("measuring") and not each.note]
+    assert {each for each in measured if each[1]} == {(done, held_out) for done in range(0, held_out, 4)}
+    notes = [each.note for each in told if each.what == "training"]
+    assert {"drawing 0 of 10 tokens", "scoring completions", "pass 1 of 1 through the model"} <= set(notes)
+    steps = [each for each in told if each.what == "training" and not each.note]
+    assert [(each.done, each.total) for each in steps] == [(0, 2), (1, 2), (2, 2)]
+    assert {"tokens_per_s", "eta_s", "reward"} <= steps[1].figures.keys() and steps[1].figures["eta_s"] > 0
+    after = told[told.index(steps[2]) + 1 :]
+    assert after and all("eta_s" not in each.figures and each.figures["reward"] >= 0 for each in after)
+    told.clear()
+    engine.train(order(1), Cancellation(), told.append)
+    assert not told[0].figures
+    last = next(each for each in told if each.what == "training" and each.done == 2)
+    assert last.figures["eta_s"] > 0, "by the stage before it knows what comes after the steps"
+
+
 def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_all_the_same(
     make_engine: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,8 +121,9 @@ def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_a
     def fail(touched: bool) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    def break_off(*_: object) -> None:
-        raise RuntimeError("in the middle of the stage")
+    def break_off(progress: Progress) -> None:
+        if progress.what == "training" and progress.done:
+            raise RuntimeError("in the middle of the stage")
 
     monkeypatch.setattr(engine._progress, "restore", fail)
     with pytest.raises(OSError, match="Input/output"):
@@ -157,8 +185,9 @@ def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:
     before = weights(engine)
     cancellation = AfterTokens(1 << 30)
 
-    def ask_soon(*_: object) -> None:
-        cancellation.looks = 3  # one at the end of this step, two in the generation of the next
+    def ask_soon(progress: Progress) -> None:
+        if progress.what == "training" and progress.done == 1 and not progress.note:
+            cancellation.looks = 3  # one at the end of this step, two in the generation of the next
 
     with pytest.raises(Cancelled):
         engine.train(order(1), cancellation, ask_soon)
@@ -173,7 +202,7 @@ def test_cancelled_between_steps_of_the_first_stage(make_engine: Maker) -> None:
     before = weights(engine)
     cancellation = Cancellation()
     with pytest.raises(Cancelled):
-        engine.train(order(0), cancellation, lambda *_: cancellation.ask())
+        engine.train(order(0), cancellation, after_a_step(cancellation))
     assert same(weights(engine), before) and engine.steps == 0 and optimizer_steps(engine) == 0
     assert train(engine, 0).steps == 2
 
@@ -397,7 +426,8 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
 
     asked: dict[bool, Counter[str]] = {}
     for guarded in (True, False):
-        again = make_engine(steps=1, own_questions=32, guard_skills=guarded, held_out_every=3)
+        again = make_engine(steps=1, own_questions=32, held_out_every=3)
+        again._skills.guarded = guarded
         drawn = asked[guarded] = Counter[str]()
         again._plan.learn = lambda question, scores, drawn=drawn: drawn.update([question.task])  # type: ignore
         train(again, 2 if guarded else 3)

@@ -18,7 +18,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.groups import TrainingGroup
 from swarmd.training.masking import FOREIGN_KEY
 from swarmd.training.trainer import REWARD_KEY
-from tests.training.conftest import order
+from tests.training.conftest import after_a_step, order
 
 Maker = Callable[..., TrainingEngine]
 GROUP = 4
@@ -95,14 +95,14 @@ def test_a_stage_that_was_given_up_leaves_nothing_to_replay(make_engine: Maker) 
     engine = make_engine("a", questions=4, peer_questions=0, replay_questions=2, steps=4, held_out_questions=0)
     cancellation = Cancellation()
     with pytest.raises(Cancelled):
-        engine.train(order(0), cancellation, lambda *_: cancellation.ask())
+        engine.train(order(0), cancellation, after_a_step(cancellation))
     assert kept(engine) == []
     engine.train(order(0), Cancellation())
     before = kept(engine)
     assert before
     again = Cancellation()
     with pytest.raises(Cancelled):
-        engine.train(order(1), again, lambda *_: again.ask())
+        engine.train(order(1), again, after_a_step(again))
     assert kept(engine) == before
     engine.train(order(1), Cancellation())
     assert kept(engine) != before

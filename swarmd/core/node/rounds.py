@@ -38,7 +38,7 @@ from swarmd.core.events import (
 from swarmd.core.ids import command_id, stage_id, timer_about
 from swarmd.core.node import weights
 from swarmd.core.node.workers import LEAVING
-from swarmd.core.state import FALLEN_KEPT, SKIPS_KEPT, AnyState, Clock, Heard, Result, Skip, StageReward, Work
+from swarmd.core.state import FALLEN_KEPT, SKIPS_KEPT, AnyState, Clock, Heard, Learning, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef, SetAside, Skill
 
@@ -514,6 +514,7 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     turn.state.faulted = False
     turn.state.stopped = False
     turn.keep_reward(reward)
+    turn.state.learning = go_on_learning(turn.state.learning, event, turn.at)
     turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
@@ -521,6 +522,13 @@ def note_result(turn: Turn, event: StageTrained) -> None:
         submissions.reward(turn, event.round, event.stage, event.reward)
         votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
         votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
+
+
+def go_on_learning(before: Learning | None, event: StageTrained, at: float) -> Learning:
+    """What is known of the stages trained last after one more, which was trained at `at`."""
+    same = before is not None and (before.flat is None) == (event.flat is None)
+    since, stages = (before.since, before.stages) if before is not None and same else (at, 0)
+    return Learning(since, fit(stages + 1), event.round, event.stage, event.reward, event.flat)
 
 
 def fallen_of(event: StageTrained) -> tuple[Skill, ...]:

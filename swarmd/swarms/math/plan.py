@@ -264,7 +264,7 @@ def _score(parts: Mapping[str, float], accuracy: float, form: float) -> Score:
     reward = float(sum(parts.values()))
     if not math.isfinite(reward):
         return Score(0.0, failed=True)
-    return Score(reward, accuracy, form, dict(parts))
+    return Score(reward, accuracy, form, dict(parts), answered=form > 0)
 
 
 def _by_question(material: Material, round: int, stage: int) -> dict[Reference, list[Outcome]]:

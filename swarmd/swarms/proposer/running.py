@@ -191,7 +191,7 @@ class Rewards:
                 "difficulty": self._options.difficulty_reward * difficulty,
                 "format": self._format_reward * form,
             }
-        return Score(sum(parts.values()), float(valid), form, parts, failed)
+        return Score(sum(parts.values()), float(valid), form, parts, failed, answered=form > 0)
 
     def score_program(
         self, completion: str, blocks: list[str], marks: TestResults | None, judged: bool | None
@@ -213,7 +213,7 @@ class Rewards:
             parts = {"tests": correct, "format": self._format_reward * well_formed}
         if judged is not None:
             parts["judge"] = self._options.judge_reward * judged
-        return Score(sum(parts.values()), correct, well_formed, parts, failed)
+        return Score(sum(parts.values()), correct, well_formed, parts, failed, answered=bool(blocks))
 
 
 def share_of(marks: TestResults | None) -> float:

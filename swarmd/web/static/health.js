@@ -11,6 +11,7 @@ const LAYERS = [
   ["round", "Round"],
   ["chain", "Chain"],
   ["submissions", "Submissions"],
+  ["learning", "Learning"],
 ];
 const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string | false)[]>} */ ({
   process: (layer) => [
@@ -22,7 +23,8 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
   network: (layer) => [plural(layer.peers, "peer")],
   training: (layer, status) => [
     layer.model && `${layer.model} on ${layer.device}`,
-    layer.total > 0 && `${layer.doing} ${layer.done} of ${layer.total}`,
+    layer.doing && (layer.total > 0 ? `${layer.doing} ${layer.done} of ${layer.total}` : layer.doing),
+    layer.step,
     layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`,
     ...weightsWords(status.weights),
   ],
@@ -43,6 +45,7 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
     layer.waiting + layer.sent > 0 && `${layer.waiting + layer.sent} under way`,
     layer.refused > 0 && `${layer.refused} refused`,
   ],
+  learning: (layer) => [place(layer.round, layer.stage), `reward ${reward(layer.reward)}`],
 });
 
 legend("layers-key", [

@@ -10,13 +10,13 @@ from playwright.sync_api import Locator, Page, expect
 
 from swarmd.core.events import LinkUp, WorkerExited, WorkerStarted
 from swarmd.core.state import State, WeightsOutcome
-from swarmd.core.values import day_of
+from swarmd.core.values import FlatStage, day_of
 from swarmd.gas import COIN_WEI
 from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.web.views.swarm import PeerLedger, ViewContext, swarm_view
 from swarmd.worker.messages import Progress
-from tests.core.story import Story, chain_settings, settings
+from tests.core.story import Story, announced, chain_settings, settings, trained
 from tests.web.page.conftest import Watched
 
 Tab = Callable[[str], Watched]
@@ -68,6 +68,20 @@ def test_ends_that_others_caused_are_told_apart_from_restarts(crowded: str, tab:
         expect(layer(page, "Training").locator(".layer-worker")).to_have_text(
             "worker 11 · 1 restart · last exit: ended with 1"
         )
+
+
+def test_a_stage_with_nothing_to_learn_is_told_with_its_cause_and_an_example_as_text(crowded: str, tab: Tab) -> None:
+    node = Story(settings())
+    node.join()
+    flat = FlatStage("form", 64, 64, 512, 500, "<b onclick=x>Sure!</b>")
+    node.tell(announced(0), replace(trained(0, reward=0.0), flat=flat))
+    with saying(tab(crowded).page, "/node", shown(node.state, 5.0)) as page:
+        learning = layer(page, "Learning")
+        expect(learning).to_have_attribute("data-health", "bad")
+        expect(learning.locator(".layer-state")).to_contain_text("nothing to learn")
+        reason = learning.locator(".layer-reason")
+        expect(reason).to_contain_text("500 of 512 completions have no answer in the form that is asked for")
+        expect(reason).to_contain_text('An example: "<b onclick=x>Sure!</b>"')
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""Why a stage had nothing to learn from: groups of which every completion was paid alike, and for what.
+
+GRPO learns from differences within a group. A stage of whose own groups `FLAT_SHARE` or more are flat taught the model
+next to nothing, whatever its reward, and the next one will most likely do no better. The cause is what most of the
+completions in the flat groups have in common.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from swarmd.core.values import FlatCause, FlatStage
+from swarmd.swarms.plan import CORRECT, Score
+from swarmd.swarms.text import CLOSING
+from swarmd.training.groups import FLAT_RANGE, TrainingGroup
+from swarmd.training.masking import shorten
+
+FLAT_SHARE = 0.9  # of a stage's own groups, from which on it counts as one with nothing to learn
+
+
+class FlatTally:
+    """Counts the own groups of a stage, and of the flat ones what became of their completions.
+
+    Args:
+        stop_ids: tokens that end a completion; one that ends in another was cut off.
+    """
+
+    def __init__(self, stop_ids: Collection[int]) -> None:
+        self._stop_ids = stop_ids
+        self._groups = 0
+        self._flat = 0
+        self._causes: Counter[FlatCause] = Counter()
+        self._examples: dict[FlatCause, str] = {}  # the first completion of each cause
+        self._rewards: set[float] = set()  # of flat groups, two at most
+        self._unexplained: Counter[FlatCause] = Counter()  # what else is to be said of those paid for no known reason
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        """Count own groups, those too that are not trained on."""
+        self._groups += len(groups)
+        for group in groups:
+            if group.is_flat:
+                self._flat += 1
+                self._note_reward(group.rewards[0])
+                for score, tokens, text in zip(group.scores, group.completions, group.texts, strict=True):
+                    cause = find_cause(score, text, was_cut=tokens[-1] not in self._stop_ids)
+                    self._causes[cause] += 1
+                    self._examples.setdefault(cause, text)
+                    if cause == "constant":
+                        self._unexplained["right" if score.accuracy >= CORRECT else "wrong"] += 1
+
+    def join(self, other: FlatTally) -> None:
+        """Count what another rank has drawn, too."""
+        self._groups += other._groups
+        self._flat += other._flat
+        self._causes.update(other._causes)
+        self._unexplained.update(other._unexplained)
+        self._examples = other._examples | self._examples
+        for reward in other._rewards:
+            self._note_reward(reward)
+
+    def _note_reward(self, reward: float) -> None:
+        if len(self._rewards) < 2 and all(abs(reward - known) > FLAT_RANGE for known in self._rewards):
+            self._rewards.add(reward)
+
+    def summarize(self) -> FlatStage | None:
+        """What became of the stage; None if there was something to learn."""
+        if not self._flat or self._flat < FLAT_SHARE * self._groups:
+            return None
+        causes = Counter(self._causes)
+        if len(self._rewards) > 1:  # the reward does differ, from question to question
+            del causes["constant"]
+            causes += self._unexplained
+        cause, alike = causes.most_common(1)[0]
+        example = self._examples.get(cause) or self._examples.get("constant", "")
+        return FlatStage(cause, self._groups, self._flat, causes.total(), alike, shorten(example))
+
+
+def find_cause(score: Score, text: str, was_cut: bool) -> FlatCause:
+    """Why a completion was paid what it was paid.
+
+    A reward function of others does not say what it looks for: where one alone decides, nothing counts as right, and
+    no answer as not found.
+    """
+    if score.failed:
+        return "failed"
+    if score.accuracy >= CORRECT and score.answered is not None:
+        return "right"
+    if was_cut and CLOSING not in text:
+        return "cut"
+    if score.answered is False:
+        return "form"
+    unexplained = abs(score.reward) > FLAT_RANGE and not score.format  # paid for neither answer nor form
+    return "constant" if score.answered is None or unexplained else "wrong"
