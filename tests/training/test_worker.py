@@ -255,12 +255,19 @@ def test_why_a_stage_failed_is_told_in_full_and_shown() -> None:
     def fail(*_: object) -> None:
         raise PlanFailed(words, "Mend it")
 
-    engine: Any = SimpleNamespace(steps=0, train=fail)
-    shown: list[tuple[str, str]] = []
-    outbox: Any = SimpleNamespace(observe=None, progress=lambda what, note: shown.append((what, note)))
+    engine: Any = SimpleNamespace(steps=0, train=fail, policy=SimpleNamespace(device="cpu"))
+    outbox, shown = Heard(), list[tuple[str, str]]()
+    outbox.progress = lambda what, note: shown.append((what, note))
     service = TrainerService(engine, make_config(), outbox, Idle(), None)  # type: ignore[arg-type]
-    failed = service._train_in_thread(order(0), Cancellation())
-    assert failed == CommandFailed(order(0).id, f"{words}. Mend it") and shown == [(STAGE_FAILED, failed.reason)]
+
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            await service._train(order(0), Cancellation(), tasks)
+
+    anyio.run(run)
+    failed = CommandFailed(order(0).id, f"{words}. Mend it")
+    assert outbox.events == [failed]
+    assert shown == [(STAGE_FAILED, failed.reason)]
 
 
 def test_weights_are_kept_before_the_daemon_hears_of_a_stage_and_offered_afterwards() -> None:
