@@ -16,11 +16,13 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
 import torch
-from safetensors.torch import load_file, save_file
+from numpy.typing import NDArray
+from safetensors.torch import load_file
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.commands import Train
@@ -39,6 +41,19 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
 TEMPORARY = ".saving-"
+PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once: other threads run meanwhile
+DTYPES = {  # as safetensors calls them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 log = get_logger(__name__)
 
@@ -115,14 +130,18 @@ class Checkpoints:
         try:
             temporary.mkdir()
             describe(temporary)
-            save_file(_without_aliases(weights), temporary / WEIGHTS, metadata={"format": "pt"})
-            torch.save(dict(optimizer), temporary / OPTIMIZER)
             (temporary / ROLLOUTS).write_bytes(rollouts)
             files = {file.name: hash_file(file) for file in sorted(temporary.iterdir())}
+            with HashingFile(temporary / WEIGHTS) as file:
+                write_weights(weights, file)
+            files[WEIGHTS] = file.digest
+            with HashingFile(temporary / OPTIMIZER) as file:
+                torch.save(dict(optimizer), file)
+            files[OPTIMIZER] = file.digest
             meta = Meta(FORMAT, model, steps, event, files, optimizer_name)
             (temporary / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
-            for file in (*temporary.iterdir(), temporary):
-                sync_file(file)
+            for path in (*temporary.iterdir(), temporary):
+                sync_file(path)
             final = self.place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
@@ -192,23 +211,65 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
 
 
-def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each tensor once, on the CPU: tied embeddings are one under two names.
+class HashingFile:
+    """A new file whose digest is taken from what is written, so that nothing is read again."""
 
-    Other views of one memory are tensors of their own; safetensors refuses shared memory, so the second is copied.
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._hash = hashlib.sha256()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that was written, in hexadecimal."""
+        return self._hash.hexdigest()
+
+    def write(self, content: bytes | memoryview | NDArray[Any]) -> int:
+        octets = memoryview(content).cast("B")
+        for start in range(0, len(octets), PIECE_BYTES):
+            piece = octets[start : start + PIECE_BYTES]
+            self._hash.update(piece)
+            self._file.write(piece)
+        return len(octets)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> None:
+    """Write tensors as a safetensors file, of which none but the one being written is copied to the machine's memory.
+
+    The largest numbers come first, so that all are aligned. https://github.com/huggingface/safetensors has the format.
     """
+    tensors = sorted(_without_aliases(weights).items(), key=lambda item: -item[1].element_size())
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    for _, tensor in tensors:
+        file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each tensor once: tied embeddings are one under two names. Other views of one memory are tensors of their own."""
     kept: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
-    memories: set[int] = set()
     for name, tensor in weights.items():
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in seen:
-            continue
+        if tensor.numel() == 0 or place not in seen:
+            kept[name] = tensor
         seen.add(place)
-        plain = tensor.detach().contiguous().cpu()
-        memory = plain.untyped_storage().data_ptr()
-        kept[name] = plain.clone() if memory in memories else plain
-        memories.add(memory)
     return kept
 
 

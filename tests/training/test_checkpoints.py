@@ -158,7 +158,7 @@ def save_until(fatal: int, checkpoints: Checkpoints) -> int:
     try:
         for place, name in (
             (subject, "sync_file"),
-            (subject, "save_file"),
+            (subject, "write_weights"),
             (torch, "save"),
             (Path, "rename"),
             (Path, "write_bytes"),
