@@ -44,11 +44,15 @@ def loaded_set_aside() -> None:
 
 @pytest.fixture
 def make_engine(tmp_path: Path) -> Callable[..., TrainingEngine]:
-    """Engines; the same peer gets the same data directory."""
+    """Engines; the same peer gets the same data directory, where the one before writes nothing any more."""
+    made: dict[str, TrainingEngine] = {}
 
     def make(peer: str = "a", **settings: Any) -> TrainingEngine:
+        if peer in made:
+            made[peer].settle()
         config = make_config(**settings)
-        return TrainingEngine(config, NodeDirectory(tmp_path / peer), peer, make_plan(config.swarm))
+        made[peer] = TrainingEngine(config, NodeDirectory(tmp_path / peer), peer, make_plan(config.swarm))
+        return made[peer]
 
     return make
 
