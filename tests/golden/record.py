@@ -49,7 +49,7 @@ SCENES = {
     ),
     "crash": Scene(False, {"hours": 0.12, "stages": 1, "faults": 300.0}),
     "chain": Scene(
-        False, {"hours": 0.08, "chain": True, "reorgs": 300.0, "faults": 30.0, "policy": "reports", "winners": 1}
+        False, {"hours": 0.08, "chain": True, "reorgs": 200.0, "faults": 30.0, "policy": "reports", "winners": 1}
     ),
 }
 

@@ -575,9 +575,23 @@ AT_WORK = (
     Mutant(
         "a checkpoint gets its name before its content is on disk",
         "swarmd/training/checkpoints.py",
-        "            for file in (*temporary.iterdir(), temporary):\n                sync_file(file)\n",
+        "            for path in (*temporary.iterdir(), temporary):\n                sync_file(path)\n",
         "",
         ("tests/training/test_checkpoints.py::test_a_power_cut_takes_nothing_of_it",),
+    ),
+    Mutant(
+        "weights change while they are written",
+        "swarmd/training/lr_schedule.py",
+        "        self.before_step()\n",
+        "        pass\n",
+        ("tests/training/test_engine.py::test_a_report_waits_for_no_disk_and_a_step_does",),
+    ),
+    Mutant(
+        "a stage whose checkpoint is being written is trained again when it is asked for",
+        "swarmd/training/checkpoints.py",
+        "        if self._place == (order.round, order.stage):\n            self.settle()\n",
+        "",
+        ("tests/training/test_engine.py::test_a_stage_asked_for_while_it_is_written_is_answered",),
     ),
     Mutant(
         "foreign text is pushed away though only right answers should count",

@@ -255,6 +255,18 @@ def test_a_stage_that_cannot_be_written_is_not_trained_over(
     assert make_engine().steps == 6
 
 
+def test_a_stage_asked_for_while_it_is_written_is_answered(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, begun = make_engine(), threading.Event()
+    write = checkpoints.write_weights
+
+    def write_late(given: dict[str, torch.Tensor], file: checkpoints.HashingFile) -> None:
+        begun.wait(0.5)
+        write(given, file)
+
+    monkeypatch.setattr(checkpoints, "write_weights", write_late)
+    assert train(engine, 0) == train(engine, 0) and engine.steps == 2
+
+
 def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is what the stage came to, though the next one is begun beside it; and nothing is copied."""
     engine = make_engine()

@@ -195,7 +195,7 @@ class SimWorker(ABC):
 
 
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
-WRITE_S = (0.01, 4.0)  # for a checkpoint, beside what follows
+WRITE_S = 2.0  # for a checkpoint, beside what follows
 LOAD_S = (0.5, 4.0)
 MEASURE_S = 0.1  # of a peer's weights, before the first step
 STEP_S = 0.5  # cancellation takes effect between two steps
@@ -273,7 +273,7 @@ class TrainerWorker(SimWorker):
             return
         self.running, self.finish_at = None, math.inf
         self.writing = checkpoint
-        self.later(self.random.uniform(*WRITE_S), self._write)
+        self.later(WRITE_S, self._write)
         self.tell(
             StageTrained(
                 command.id,
