@@ -101,7 +101,8 @@ class Recorder:
         if command.worker == "network":
             yield happened.LinkUp(len(self.peers), ("/ip4/192.0.2.7/tcp/38333/p2p/" + self.settings.peer,))
         else:
-            yield happened.TrainerReady("cpu", "embedded", 963_072, digest_of("weights", 0))
+            restored = self.state.done if self.state.done >= (0, 0) else None
+            yield happened.TrainerReady("cpu", "embedded", 963_072, digest_of("weights", 0), restored=restored)
 
     def register(self, command: do.Register) -> Iterable[Event]:
         yield happened.Registered(command.id)
@@ -127,13 +128,13 @@ class Recorder:
             *place,
             reward_of(self.settings.peer, command.round),
             _rollouts(self.settings.peer, *place),
-            checkpoint=digest_of("checkpoint", command.round),
             steps=20,
             tokens=20 * 16 * 8 * 9,
             seconds=STAGE_S,
             peer_groups=4,
             held_out=reward_of("held out", command.round),
         )
+        yield happened.CheckpointWritten(*place, digest_of("checkpoint", command.round))
 
     def publish_report(self, command: do.PublishReport) -> Iterable[Event]:
         yield happened.ReportPublished(command.id, command.round, command.stage)

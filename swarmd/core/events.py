@@ -315,17 +315,17 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     tokenizer: str = ""  # digest of the tokenizer, where it does
     reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
     other_weights: str = ""  # how the model's weights differ from those that the swarm's recipe names, in words
+    restored: tuple[int, int] | None = None  # round and stage whose checkpoint it starts from; None: from the model
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
-    """A stage was trained once and its checkpoint is durable."""
+    """A stage was trained once and its rollouts are stored; its checkpoint is written beside what follows."""
 
     command: str
     round: int
     stage: int
     reward: float  # mean reward of the node's own completions
     rollouts: RolloutsRef
-    checkpoint: str = ""  # digest of the checkpoint
     steps: int = 0  # optimiser steps
     tokens: int = 0  # completion tokens generated
     seconds: float = 0.0
@@ -338,6 +338,14 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
     flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
+
+
+class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):
+    """What a stage has learnt is on disk; a kill before that costs it, though the stage counts."""
+
+    round: int
+    stage: int
+    digest: str
 
 
 class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
@@ -595,6 +603,7 @@ Event = (
     | CommandFailed
     | TrainerReady
     | StageTrained
+    | CheckpointWritten
     | TrainingCancelled
     | WeightsFetched
     | WeightsRefused

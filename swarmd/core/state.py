@@ -110,7 +110,6 @@ class Result(Value, frozen=True):
 
     reward: float
     rollouts: RolloutsRef
-    checkpoint: str = ""
     seconds: float = 0.0
     steps: int = 0
     held_out: float | None = None

@@ -267,6 +267,7 @@ _RULES: dict[type, Rule] = {
     events.CommandFailed: _on_command_failed,
     events.TrainerReady: _on_trainer_ready,
     events.StageTrained: rounds.on_stage_trained,
+    events.CheckpointWritten: _take_note,
     events.TrainingCancelled: rounds.on_training_cancelled,
     events.WeightsFetched: _on_weights_fetched,
     events.WeightsRefused: _on_weights_refused,

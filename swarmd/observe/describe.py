@@ -19,6 +19,7 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     ChainUp,
+    CheckpointWritten,
     ClockSet,
     CommandFailed,
     Envelope,
@@ -323,6 +324,13 @@ def _pushed(event: ModelPushed, applied: Applied) -> Description:
 
 def _ready(event: TrainerReady, applied: Applied) -> Description:
     text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
+    done, restored = applied.before.done, event.restored
+    if done > (restored or (-1, -1)):
+        weights = (
+            f"its weights are those after round {restored[0]} stage {restored[1]}" if restored else "it begins anew"
+        )
+        lost = f"what it learnt after that, up to round {done[0]} stage {done[1]}, is lost; what it reported counts"
+        return Description("warning", f"{text}; {after}: {lost}", told=True)
     if event.other_weights:
         return Description("warning", f"{text}; other weights than the swarm's: {event.other_weights}", told=True)
     return Description("info", text, told=True)
@@ -410,6 +418,7 @@ WORDS: dict[type[EventBase], Kind] = {
     CommandFailed: Kind("workers", "warning", "command {command} failed: {reason}"),
     TrainerReady: Kind("training", "info", _ready),
     StageTrained: Kind("training", "info", _trained),
+    CheckpointWritten: Kind("training", "info", "round {round} stage {stage} is on disk", is_routine=True),
     TrainingCancelled: Kind("training", "info", _cancelled),
     WeightsFetched: Kind("training", "info", _weights, is_news=True),
     WeightsRefused: Kind("training", "info", _weights, is_news=True),

@@ -5,6 +5,10 @@ loads it like any other model), the optimiser, the published rollouts and `meta.
 that of the random generator, what the plan has learnt, and what is known of skills.
 It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its digest
 is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
+
+It is written beside what follows the stage, from the weights and moments themselves: they do not change until the next
+optimiser step, so there is no copy of them. Whatever changes them calls `TrainingState.settle` first, which waits for
+the disk. Thus a kill costs what one stage has learnt at most.
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.commands import Train
@@ -39,8 +44,22 @@ WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
 TEMPORARY = ".saving-"
+PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once: other threads run meanwhile
+DTYPES = {  # as safetensors calls them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 log = get_logger(__name__)
+Place = tuple[int, int]  # round and stage
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -49,7 +68,7 @@ class Meta(msgspec.Struct, frozen=True):
     format: int
     model: str  # digest of the weights the node began with
     steps: int  # optimiser steps since the node began
-    event: StageTrained  # without the checkpoint's digest, which covers this file
+    event: StageTrained  # the report of the stage
     files: dict[str, str]  # name → sha256
     optimizer: str  # as the configuration names it
 
@@ -60,11 +79,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
     directory: Path
     meta: Meta
     digest: str
-
-    @property
-    def event(self) -> StageTrained:
-        """The report of the stage, as it was or should have been sent."""
-        return msgspec.structs.replace(self.meta.event, checkpoint=self.digest)
 
     def read_weights(self) -> dict[str, torch.Tensor]:
         return dict(load_file(self.directory / WEIGHTS))
@@ -115,14 +129,18 @@ class Checkpoints:
         try:
             temporary.mkdir()
             describe(temporary)
-            save_file(_without_aliases(weights), temporary / WEIGHTS, metadata={"format": "pt"})
-            torch.save(dict(optimizer), temporary / OPTIMIZER)
             (temporary / ROLLOUTS).write_bytes(rollouts)
             files = {file.name: hash_file(file) for file in sorted(temporary.iterdir())}
+            with HashingFile(temporary / WEIGHTS) as file:
+                write_weights(weights, file)
+            files[WEIGHTS] = file.digest
+            with HashingFile(temporary / OPTIMIZER) as file:
+                torch.save(dict(optimizer), file)
+            files[OPTIMIZER] = file.digest
             meta = Meta(FORMAT, model, steps, event, files, optimizer_name)
             (temporary / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
-            for file in (*temporary.iterdir(), temporary):
-                sync_file(file)
+            for path in (*temporary.iterdir(), temporary):
+                sync_file(path)
             final = self.place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
@@ -150,7 +168,7 @@ class Checkpoints:
         reason = error.strerror if isinstance(error, OSError) else "no space left on device"
         return CheckpointFailed(
             f"the checkpoint cannot be written to {self.directory}: {reason or error}, {free} bytes free",
-            "Free space there; the previous checkpoint is whole, and the stage will be trained again",
+            "Free space there; nothing is lost as long as this process lives, and it will be written then",
         )
 
     def place(self, round: int, stage: int) -> Path:
@@ -192,28 +210,65 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
 
 
-def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each tensor once, on the CPU: tied embeddings are one under two names.
+class HashingFile(io.FileIO):
+    """A new file whose digest is taken from what is written, so that nothing is read again."""
 
-    Other views of one memory are tensors of their own; safetensors refuses shared memory, so the second is copied.
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "w")
+        self._hash = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that was written, in hexadecimal."""
+        return self._hash.hexdigest()
+
+    def write(self, content: Any, /) -> int:
+        octets = memoryview(content).cast("B")
+        for start in range(0, len(octets), PIECE_BYTES):
+            piece = octets[start : start + PIECE_BYTES]
+            self._hash.update(piece)
+            while piece:  # the system may take a part of it
+                piece = piece[super().write(piece) :]
+        return len(octets)
+
+
+def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> None:
+    """Write tensors as a safetensors file, of which none but the one being written is copied to the machine's memory.
+
+    The largest numbers come first, so that all are aligned. https://github.com/huggingface/safetensors has the format.
     """
+    tensors = sorted(_without_aliases(weights).items(), key=lambda item: -item[1].element_size())
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)
+    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    for _, tensor in tensors:
+        file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each tensor once: tied embeddings are one under two names. Other views of one memory are tensors of their own."""
     kept: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
-    memories: set[int] = set()
     for name, tensor in weights.items():
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in seen:
-            continue
+        if tensor.numel() == 0 or place not in seen:
+            kept[name] = tensor
         seen.add(place)
-        plain = tensor.detach().contiguous().cpu()
-        memory = plain.untyped_storage().data_ptr()
-        kept[name] = plain.clone() if memory in memories else plain
-        memories.add(memory)
     return kept
+
+
+Written = Callable[[Checkpoint], None]
 
 
 class TrainingState:
     """The state of one node's training, in memory and in its checkpoints.
+
+    Between a `save` and the next `settle` a thread reads the weights and the optimiser's moments.
 
     Args:
         policy: as it was loaded.
@@ -241,9 +296,17 @@ class TrainingState:
         self._fresh_optimizer = policy.holding.read_optimizer(optimizer())
         self._fresh_memory = plan.read_memory()
         self._base = policy.copy_weights() if policy.is_small else None
+        self._writer = ThreadPoolExecutor(1, "checkpoint")  # the end of the process waits for it
+        self._write: Callable[[], None] = lambda: None
+        self._writing: Future[None] | None = None
+        self._place: Place | None = None  # of the stage that is being written, or was last
+        self.restored: Place | None = None  # the stage whose checkpoint was loaded last
+        pace.before_step = self.settle
 
     def find(self, order: Train) -> Checkpoint | None:
-        """The checkpoint of this stage, if it was trained from the same model."""
+        """The checkpoint of this stage, if it was trained from the same model. Raises CheckpointFailed."""
+        if self._place == (order.round, order.stage):
+            self.settle()
         checkpoint = self._checkpoints.find(order.round, order.stage)
         return checkpoint if checkpoint is not None and self._fits(checkpoint) else None
 
@@ -257,8 +320,14 @@ class TrainingState:
                 pass
             self._policy.holding.read_optimizer(self._optimizer())
 
-    def save(self, event: StageTrained, body: bytes) -> StageTrained:
-        """Make a stage durable; its report with the checkpoint's digest. Raises CheckpointFailed, SwarmError."""
+    def save(self, event: StageTrained, body: bytes, written: Written = lambda checkpoint: None) -> None:
+        """Begin to make a stage durable, in a thread; what is small and changes soon is copied here.
+
+        `written` is called in that thread with the checkpoint, before another can take its place.
+
+        Raises:
+            SwarmError: the plan remembers what cannot be kept.
+        """
         policy, weights = self._policy, self._policy.trained_weights()
         optimizer = {
             "optimizer": policy.holding.read_optimizer(self._optimizer()),
@@ -268,16 +337,38 @@ class TrainingState:
             "fresh_from": self._pace.fresh_from,
         }
         report = (event, self._pace.steps, policy.digest, policy.describe, self._optimizer_name)
-        return self._checkpoints.save(weights, optimizer, body, *report).event
+
+        def write() -> None:
+            written(self._checkpoints.save(weights, optimizer, body, *report))
+
+        self._write, self._place = write, (event.round, event.stage)
+        self._writing = self._writer.submit(write)
+
+    def settle(self) -> None:
+        """Wait until the last stage is on disk; to be called before weights or moments change.
+
+        What could not be written is tried once more here, and at each further call.
+
+        Raises:
+            CheckpointFailed: it is not on disk, so weights and moments have to stay as they are.
+        """
+        if self._writing is None:
+            return
+        if self._writing.exception() is not None:
+            self._writing = self._writer.submit(self._write)
+        self._writing.result()
+        self._write, self._writing = lambda: None, None  # they hold weights and moments
 
     def restore(self, touched: bool) -> None:
         """Be what the newest whole checkpoint holds, or as at the beginning; then weights are loaded if they may be
-        others (`touched`)."""
+        others (`touched`). Raises CheckpointFailed where the newest could not be written: then nothing has changed."""
+        self.settle()
         checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
         if checkpoint is None:
             self._begin_anew(touched)
             return
         self._policy.load_weights(checkpoint.read_weights())
+        self.restored = (checkpoint.meta.event.round, checkpoint.meta.event.stage)
         state = checkpoint.read_optimizer()
         self._pace.steps = checkpoint.meta.steps
         self._pace.fresh_from = state["fresh_from"]
@@ -316,20 +407,19 @@ class TrainingState:
 
 
 def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plan remembers, as a dictionary that a checkpoint gives back.
+    """A copy of what a plan remembers, as a dictionary that a checkpoint gives back.
 
     Raises:
         SwarmError: it holds more than plain values; read as checkpoints are, without running what stands there, it
             would end this process and every one after it.
     """
-    plain, written = dict(memory), io.BytesIO()
+    written = io.BytesIO()
     try:
-        torch.save(plain, written)
+        torch.save(dict(memory), written)
         written.seek(0)
-        torch.load(written, weights_only=True)
+        return dict(torch.load(written, weights_only=True))
     except (pickle.PickleError, TypeError, AttributeError, RecursionError) as error:
         raise SwarmError(
             "what the plan remembers cannot be kept in a checkpoint",
             "Plan.read_memory gives texts, numbers, truth values, and lists and dictionaries of them",
         ) from error
-    return plain

@@ -1,4 +1,7 @@
-"""The engine: trains stages on one persistent trainer and makes each durable before it is reported."""
+"""The engine: trains stages on one persistent trainer and makes each durable beside what follows its report.
+
+Before an optimiser step changes the weights, the stage before is on disk (`swarmd.training.checkpoints`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.evidence import is_barred_by
 from swarmd.core.values import PeerWeights
-from swarmd.errors import CheckpointFailed
+from swarmd.errors import CheckpointFailed, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
@@ -24,7 +27,7 @@ from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan, draw_questions, hash_number
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
-from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState
+from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState, Written
 from swarmd.training.drawing_copy import make_drawing_copy
 from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
@@ -143,8 +146,25 @@ class TrainingEngine:
         """Optimiser steps since the node began."""
         return self._pace.steps
 
+    @property
+    def restored(self) -> tuple[int, int] | None:
+        """Round and stage after which the weights were written that were loaded last; None: they are the model's."""
+        return self._progress.restored
+
+    def settle(self) -> None:
+        """Wait until the last stage is on disk, or try once more to write it. Raises CheckpointFailed."""
+        self._progress.settle()
+
+    def close(self) -> None:
+        """Have the last stage on disk before this process ends; what it costs if that cannot be is logged."""
+        try:
+            self.settle()
+        except SwarmdError as error:
+            log.error("the last stage is not on disk: what it has learnt ends with this process", reason=str(error))
+
     def place_of(self, event: StageTrained) -> Path:
-        """The directory of a stage's checkpoint."""
+        """The directory of a stage's checkpoint, once that is whole. Raises CheckpointFailed."""
+        self.settle()
         return self._checkpoints.place(event.round, event.stage)
 
     @property
@@ -158,15 +178,19 @@ class TrainingEngine:
         cancellation: Cancellation,
         report: ProgressSink = lambda progress: None,
         observe: EventSink = lambda _: None,
+        written: Written = lambda checkpoint: None,
     ) -> StageTrained:
-        """Train a stage, write its checkpoint and its rollouts, and return the report of it.
+        """Train a stage, store its rollouts, begin to write its checkpoint, and return the report of it.
+
+        `written` is called in another thread once the checkpoint is on disk, before another can take its place.
 
         A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
         what the last checkpoint holds: a stage counts whole or not at all.
 
         Raises:
             Cancelled: it was cancelled.
-            CheckpointFailed: no space; nothing was lost but the stage.
+            CheckpointFailed: no space for this stage's checkpoint, or none for that of the one before, which must be
+                on disk first; that one's weights stay.
             SwarmError: the tasks do not fit the configuration.
         """
         self._activity.sink = report
@@ -175,10 +199,10 @@ class TrainingEngine:
             self._put_back(touched=True)
         done = self._progress.find(order)
         if done is not None:
-            return self._answer_again(done, order)
+            return self._answer_again(done, order, written)
         self._check_space()
         try:
-            return self._train_whole(order, cancellation, observe)
+            return self._train_whole(order, cancellation, observe, written)
         except Exception as error:
             if not self._cut_smaller(error) or self._crew is not None:  # other ranks wait for this one: all start anew
                 raise
@@ -186,7 +210,7 @@ class TrainingEngine:
         self._trainer = self._make_trainer()
         self._put_back(touched=True)
         try:
-            return self._train_whole(order, cancellation, observe)
+            return self._train_whole(order, cancellation, observe, written)
         except Exception as error:
             self._cut_smaller(error)
             raise
@@ -198,13 +222,15 @@ class TrainingEngine:
         gc.unfreeze()  # the trainer with the larger passes is to go, too
         return True
 
-    def _train_whole(self, order: Train, cancellation: Cancellation, observe: EventSink) -> StageTrained:
+    def _train_whole(
+        self, order: Train, cancellation: Cancellation, observe: EventSink, written: Written
+    ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
         replay = self._replay.copy()
         try:
             with naming_failures(self._plan):
                 self._plan.begin(lambda: cancellation.is_asked)
-                trained = self._train_anew(order, cancellation, observe)
+                trained = self._train_anew(order, cancellation, observe, written)
             self._end_attempts(order)
             return trained
         except BaseException as error:
@@ -239,10 +265,11 @@ class TrainingEngine:
         trainer.note = self._activity.note
         return trainer
 
-    def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
+    def _answer_again(self, checkpoint: Checkpoint, order: Train, written: Written) -> StageTrained:
         self._blobs.put(checkpoint.read_rollouts())
         log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
-        return msgspec.structs.replace(checkpoint.event, command=order.id)
+        written(checkpoint)
+        return msgspec.structs.replace(checkpoint.meta.event, command=order.id)
 
     def assist(self, order: Train, cancellation: Cancellation) -> None:
         """Take this rank's part in a stage that the first rank trains, and be what it saves.
@@ -283,7 +310,9 @@ class TrainingEngine:
             if rank != self._ranks.rank:
                 stage.join(part)
 
-    def _train_anew(self, order: Train, cancellation: Cancellation, observe: EventSink) -> StageTrained:
+    def _train_anew(
+        self, order: Train, cancellation: Cancellation, observe: EventSink, written: Written
+    ) -> StageTrained:
         if self._crew is not None:
             self._crew.start_stage(order)
         untrained = self._measure(cancellation) if self.steps == 0 else {}
@@ -294,6 +323,7 @@ class TrainingEngine:
         if order.weights is not None:
             self._touched = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
+            self.settle()
             observe(self._begin_from_peer(order, order.weights, known, cancellation))
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
@@ -335,11 +365,13 @@ class TrainingEngine:
         self._scorer.report()
         self._sizes.grow()
         self._activity.enter("writing the checkpoint")
-        saved = self._progress.save(event, body)
-        self._ranks.gather(None)  # the others go on from this checkpoint
+        self._progress.save(event, body, written)
+        if self._crew is not None:  # all ranks go on together, and from the checkpoint where one of them fails
+            self.settle()
+        self._ranks.gather(None)
         self._rest_s = stage.seconds - trained_s
-        self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
-        return saved
+        self.trackers.log(self.steps, name_stage(event, stage.tally.stage))
+        return event
 
     def _begin_from_peer(
         self, order: Train, weights: PeerWeights, known: dict[str, Accuracy], cancellation: Cancellation
@@ -448,10 +480,12 @@ class TrainingEngine:
 
     def _check_space(self) -> None:
         """Raise CheckpointFailed when there is no room for the stage's checkpoint."""
-        free = shutil.disk_usage(self._checkpoints.directory).free
-        needed = self._config.storage.free_bytes_min + newest_bytes(self._checkpoints.directory)
-        if free < needed:
+        directory = self._checkpoints.directory
+        needed = self._config.storage.free_bytes_min + newest_bytes(directory)
+        if shutil.disk_usage(directory).free < needed:
+            self.settle()  # what is being written takes the place of an older one in the end
+        if (free := shutil.disk_usage(directory).free) < needed:
             raise CheckpointFailed(
-                f"no space for a checkpoint in {self._checkpoints.directory}: {free} bytes free, {needed} needed",
+                f"no space for a checkpoint in {directory}: {free} bytes free, {needed} needed",
                 "Free space there or lower storage.free_bytes_min; the stage will be trained then",
             )

@@ -56,6 +56,7 @@ class StepCallback(TrainerCallback):
         self.steps = 0  # optimiser steps in the node's life
         self.fresh_from = 0  # steps at which the optimiser's moments began anew
         self.cancellation = Cancellation()
+        self.before_step: Callable[[], None] = lambda: None  # whatever it raises, the step is not taken
         self.report: Callable[[], None] = lambda: None
         self.log: Callable[[dict[str, Any]], None] = lambda logs: None
 
@@ -63,6 +64,9 @@ class StepCallback(TrainerCallback):
         rate = rate_at(self._training, self.steps, self.fresh_from)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.before_step()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.steps += 1

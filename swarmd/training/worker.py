@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,17 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config, decode, takes_weights
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
-from swarmd.errors import FOREIGN_ERRORS, ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
+from swarmd.core.events import CheckpointWritten, CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
+from swarmd.errors import (
+    FOREIGN_ERRORS,
+    CheckpointFailed,
+    ConfigError,
+    ExitCode,
+    ModelError,
+    SwarmdError,
+    SwarmError,
+    single_error,
+)
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
@@ -38,6 +48,7 @@ from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Progress, Start, Stop, ToWorker
 
 if TYPE_CHECKING:
+    from swarmd.training.checkpoints import Checkpoint
     from swarmd.training.engine import TrainingEngine
     from swarmd.training.models.model import Policy
     from swarmd.training.peer_weights import WeightsOffering
@@ -117,61 +128,53 @@ class TrainerService:
             event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
             if not isinstance(event, StageTrained) and self._config.training.processes > 1:
                 self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
-            if isinstance(event, StageTrained):
-                await self._push(event)
-            offering = await self._take_weights(event)
+            reason = await anyio.to_thread.run_sync(self._find_reason_to_retire, command)
             telling.cancel_scope.cancel()
         if isinstance(event, CommandFailed):
             self._outbox.progress(STAGE_FAILED, note=event.reason)  # `status` shows it until the next stage
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
-        if offering is not None:
-            tasks.start_soon(offer_to_the_end, offering)
-        reason = self._reason_to_retire(command)
         if reason:
             self._outbox.retire(reason)
             tasks.cancel_scope.cancel()
 
-    async def _take_weights(self, event: Event) -> Callable[[], None] | None:
-        """Keep the weights of a stage where they are to be offered, before the next checkpoint may take their place.
-
-        In a thread, since they are copied where there are no hard links.
-
-        Returns:
-            What offers them; None where nothing is to be offered.
-        """
-        offering = self._offering
-        if offering is None or not isinstance(event, StageTrained) or not offering.is_due(event):
-            return None
-        self._progress = Progress("keeping the weights for peers")
-        taken = await anyio.to_thread.run_sync(offering.take, self._engine.place_of(event))
-        return partial(offering.offer, event, self._engine.policy) if taken else None
-
-    async def _push(self, event: StageTrained) -> None:
-        """In a thread, since it copies the weights where there are no hard links; pings are answered meanwhile.
-
-        The daemon hears of the stage afterwards: the next one's checkpoint may take the place of this one.
-        """
-        if self._pusher.is_due(event):
-            self._progress = Progress("copying the model for the Hub")
-            await anyio.to_thread.run_sync(self._pusher.push, event, self._engine.place_of(event))
-
-    def _reason_to_retire(self, command: Train) -> str:
+    def _find_reason_to_retire(self, command: Train) -> str:
         """Why a fresh process should follow; at the end of a round only, unless memory ran out. Empty for none."""
-        if self._spent:
+        if self._spent or command.stage + 1 < self._config.swarm.stages:
             return self._spent
-        if command.stage + 1 < self._config.swarm.stages or self._pusher.busy:  # the push ends with this process
-            return ""
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
-            return f"recycled after {recycle} rounds, as training.recycle_rounds says"
-        return find_excess(self._config.training.memory_bytes_max, self._engine.policy.device)
+            reason = f"recycled after {recycle} rounds, as training.recycle_rounds says"
+        else:
+            reason = find_excess(self._config.training.memory_bytes_max, self._engine.policy.device)
+        return reason if reason and self._can_retire() else ""
+
+    def _can_retire(self) -> bool:
+        """Whether nothing ends with this process: the last stage is on disk, and no push is under way."""
+        try:
+            self._engine.settle()
+        except CheckpointFailed as error:
+            log.warning("this process stays, for the last stage is not on disk", reason=str(error))
+            return False
+        return not self._pusher.busy
+
+    def _on_written(self, checkpoint: Checkpoint) -> None:
+        """Give a checkpoint's files to those who want them, and tell of it; called by the thread that wrote it.
+
+        The thread may write the next one afterwards, in whose favour this one may be removed.
+        """
+        event, offering = checkpoint.meta.event, self._offering
+        self._pusher.push(event, checkpoint.directory)
+        if offering is not None and offering.is_due(event) and offering.take(checkpoint.directory):
+            # not a daemon thread: the end of this process waits for it, no other would offer them
+            threading.Thread(target=offering.offer, args=(event, self._engine.policy), name="weights-offer").start()
+        self._outbox.observe(CheckpointWritten(event.round, event.stage, checkpoint.digest))
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
         first = self._engine.steps
         try:
-            event = self._engine.train(command, cancellation, self._report, self._outbox.observe)
+            event = self._engine.train(command, cancellation, self._report, self._outbox.observe, self._on_written)
         except Cancelled:
             taken = max(self._engine.abandoned_steps - first, 0)
             return TrainingCancelled(command.id, command.round, command.stage, taken)
@@ -201,12 +204,6 @@ class TrainerService:
                 self._outbox.send(newest)
                 told = newest
             await anyio.sleep(PROGRESS_S)
-
-
-async def offer_to_the_end(offering: Callable[[], None]) -> None:
-    """Offer weights in a thread, beside the next stage or before this process retires: no other would do it."""
-    with anyio.CancelScope(shield=True):
-        await anyio.to_thread.run_sync(offering)
 
 
 def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherRanks | None = None) -> TrainingEngine:
@@ -337,7 +334,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     policy = engine.policy
     pusher.base = policy.name
     kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
-    outbox.observe(TrainerReady(*kind, *describe_fit(config, policy), engine.reward_max, policy.other_weights))
+    fit = describe_fit(config, policy)
+    outbox.observe(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored))
     try:
         await TrainerService(engine, config, outbox, pusher, _make_offering(config, paths)).run(inbox, early)
     except BaseExceptionGroup as errors:
@@ -345,6 +343,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     finally:
         if crew is not None:
             crew.end()
+        engine.close()
         pusher.close()
         engine.trackers.close()
 

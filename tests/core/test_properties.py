@@ -22,6 +22,7 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     ChainUp,
+    CheckpointWritten,
     ClockSet,
     CommandFailed,
     Envelope,
@@ -236,6 +237,7 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
         TrainerReady, words, words, st.integers(0, 9), architecture=st.sampled_from(["", "aa", "aa"])
     ),
     StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
+    CheckpointWritten: st.builds(CheckpointWritten, rounds, stages, words),
     TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
     WeightsFetched: st.builds(WeightsFetched, command_ids(), peer_weights),
     WeightsRefused: st.builds(WeightsRefused, command_ids(), st.sampled_from(["none-offered", "no-better"])),

@@ -362,9 +362,18 @@ swarmd/training/checkpoint_files.py
     tests/training/test_checkpoints.py::test_a_damaged_one_is_passed_over
 swarmd/training/checkpoints.py
   a checkpoint gets its name before its content is on disk
-    -             for file in (*temporary.iterdir(), temporary):
-    -                 sync_file(file)
+    -             for path in (*temporary.iterdir(), temporary):
+    -                 sync_file(path)
     tests/training/test_checkpoints.py::test_a_power_cut_takes_nothing_of_it
+  a stage whose checkpoint is being written is trained again when it is asked for
+    -         if self._place == (order.round, order.stage):
+    -             self.settle()
+    tests/training/test_engine.py::test_a_stage_asked_for_while_it_is_written_is_answered
+swarmd/training/lr_schedule.py
+  weights change while they are written
+    -         self.before_step()
+    +         pass
+    tests/training/test_engine.py::test_a_report_waits_for_no_disk_and_a_step_does
 swarmd/training/models/remembered.py
   a model whose files have changed has the digest of before
     - (name, each.st_size, each.st_ino, each.st_mtime_ns)

@@ -168,6 +168,21 @@ def test_a_crash_is_told_from_an_orderly_stop(node: Told) -> None:
     assert "7 s after it had stopped" in words(node.story(0))
 
 
+@pytest.mark.parametrize("restored, lost", [((1, 0), False), ((0, 0), True), (None, True)])
+def test_what_a_kill_right_after_a_report_cost_is_told(
+    node: Told, restored: tuple[int, int] | None, lost: bool
+) -> None:
+    node.train(0)
+    node.train(1)
+    node.start()
+    node.workers_run()
+    node.tell(LinkUp(3), Registered("register"), core.announced(2, deadline_at=node.at + 60))
+    node.tell(TrainerReady("cpu", "tiny", 1, restored=restored))
+    told = words(node.story(2))
+    assert ("up to round 1 stage 0, is lost; what it reported counts" in told) == lost
+    assert ("its weights are those after round 0 stage 0" in told) == (restored == (0, 0))
+
+
 def test_a_round_in_hand_a_round_to_come_and_a_round_that_the_log_has_lost(node: Told) -> None:
     node.train(0)
     node.tell(core.announced(1, deadline_at=node.at + 60))

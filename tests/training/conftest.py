@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,20 @@ def loaded_set_aside() -> None:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path) -> Callable[..., TrainingEngine]:
-    """Engines; the same peer gets the same data directory."""
+def make_engine(tmp_path: Path) -> Iterator[Callable[..., TrainingEngine]]:
+    """Engines; the same peer gets the same data directory, where the one before writes nothing any more."""
+    made: dict[str, TrainingEngine] = {}
 
     def make(peer: str = "a", **settings: Any) -> TrainingEngine:
+        if peer in made:
+            made[peer].settle()
         config = make_config(**settings)
-        return TrainingEngine(config, NodeDirectory(tmp_path / peer), peer, make_plan(config.swarm))
+        made[peer] = TrainingEngine(config, NodeDirectory(tmp_path / peer), peer, make_plan(config.swarm))
+        return made[peer]
 
-    return make
+    yield make
+    for engine in made.values():
+        engine.close()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import torch
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig, parse_config
 from swarmd.core.commands import CancelTraining
-from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
+from swarmd.core.events import CheckpointWritten, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
@@ -165,15 +165,16 @@ def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
     short.process.wait(LOAD_S)
     worker = start(**settings)
     worker.expect(TrainerReady, 2 * LOAD_S)
-    checkpoints = []
+    digests = []
     for round in range(2):
-        event = train(worker, round)
+        worker.send(Perform(order(round)))
+        digests.append(worker.expect(CheckpointWritten, LOAD_S).digest)  # all ranks wait for the disk
+        event = worker.expect(StageTrained)
         assert event.steps == 2
-        checkpoints.append(event.checkpoint)
         groups = decode_rollouts(Blobs(NodeDirectory(tmp_path).blobs).get(event.rollouts.digest)).groups
         asked = {group.reference for group in groups}
         assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
-    assert len(set(checkpoints)) == 2
+    assert len(set(digests)) == 2
     assert (NodeDirectory(tmp_path).checkpoints / KEPT).is_file()
     rank_of(worker).send_signal(signal.SIGKILL)
     assert worker.process.wait(30) != 0

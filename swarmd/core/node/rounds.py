@@ -285,7 +285,7 @@ def on_stage_trained(turn: Turn, event: StageTrained) -> None:
 
 def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
     turn.disarm("train")
-    result = Result(event.reward, event.rollouts, event.checkpoint, event.seconds, event.steps, event.held_out)
+    result = Result(event.reward, event.rollouts, event.seconds, event.steps, event.held_out)
     turn.state.work = replace(work, result=result)
     turn.issue(report_of(work, result))
     if turn.move_round("trained"):

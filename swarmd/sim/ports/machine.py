@@ -1,6 +1,6 @@
 """A simulated machine: its disk, which stays when everything on it dies, and the processes on it, which die or freeze.
 
-The trainer is here: it takes its time, fails, hangs, dies, and saves a checkpoint before it reports.
+The trainer is here: it takes its time, fails, hangs, dies, and writes a checkpoint while it reports and goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import (
+    CheckpointWritten,
     CommandFailed,
     Event,
     StageTrained,
@@ -94,7 +95,7 @@ class SimDisk:
     """Log and checkpoints of one machine.
 
     Attributes:
-        trained: how often each (round, stage) was trained to its end, over all lives; a record of the simulator, which
+        trained: each (round, stage) that was trained to its end, over all lives; a record of the simulator, which
             the node cannot read.
         free_bytes: on the file system.
         snapshot: so many commits, and what they come to.
@@ -104,7 +105,7 @@ class SimDisk:
         self.log = DiskLog(commit_events_max)
         self.snapshot = (0, State())
         self.checkpoints: dict[tuple[int, int], SimCheckpoint] = {}
-        self.trained: dict[tuple[int, int], int] = {}
+        self.trained: set[tuple[int, int]] = set()
         self.free_bytes = ROOM_BYTES
 
     @property
@@ -121,9 +122,7 @@ class SimDisk:
 
     def save(self, checkpoint: SimCheckpoint) -> None:
         """Write a checkpoint, atomically, and drop the oldest."""
-        place = (checkpoint.round, checkpoint.stage)
-        self.trained[place] = self.trained.get(place, 0) + 1
-        self.checkpoints[place] = checkpoint
+        self.checkpoints[(checkpoint.round, checkpoint.stage)] = checkpoint
         while len(self.checkpoints) > CHECKPOINTS_KEPT:
             del self.checkpoints[next(iter(self.checkpoints))]
 
@@ -196,11 +195,12 @@ class SimWorker(ABC):
 
 
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
+WRITE_S = 2.0  # for a checkpoint, beside what follows
 LOAD_S = (0.5, 4.0)
 MEASURE_S = 0.1  # of a peer's weights, before the first step
 STEP_S = 0.5  # cancellation takes effect between two steps
 FULL_CHANCE = 0.5  # that a checkpoint does not fit a disk that is nearly full
-SAVE_S = 3.0  # evaluation and checkpoint at the end of a stage, which no cancellation stops
+SAVE_S = 3.0  # evaluation at the end of a stage, which no cancellation stops
 
 
 class TrainerWorker(SimWorker):
@@ -208,6 +208,7 @@ class TrainerWorker(SimWorker):
 
     kind = "trainer"
     running: Train | None = None
+    writing: SimCheckpoint | None = None
     finish_at = math.inf
     hangs = False
 
@@ -215,7 +216,8 @@ class TrainerWorker(SimWorker):
         if self.random.random() >= self.world.chance("slow_start"):
             takes = self.node.settings.catch_up_rounds or self.node.settings.average_rounds
             digest = "a" * 64 if takes else ""
-            ready = TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest)
+            restored = max(self.node.disk.checkpoints, default=None)
+            ready = TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest, restored=restored)
             self.later(self.random.uniform(*LOAD_S), self.tell, ready)
 
     def perform(self, command: Command) -> None:
@@ -262,11 +264,16 @@ class TrainerWorker(SimWorker):
         if self.node.disk.is_low and not self._has_checkpoint(command) and self.random.random() < FULL_CHANCE:
             self._break_off(command, "no space left for the checkpoint")
             return
-        checkpoint = self.save(command)
+        self._write()  # of the stage before: weights change with the first step after it
+        checkpoint = self.learn(command)
         if self.random.random() < self.world.chance("trainer_crash"):
-            self.node.lose_worker(self, "killed after its checkpoint")
+            if self.random.random() < 0.5:
+                self.node.disk.save(checkpoint)
+            self.node.lose_worker(self, "killed before its report")
             return
         self.running, self.finish_at = None, math.inf
+        self.writing = checkpoint
+        self.later(WRITE_S, self._write)
         self.tell(
             StageTrained(
                 command.id,
@@ -274,25 +281,30 @@ class TrainerWorker(SimWorker):
                 command.stage,
                 checkpoint.reward,
                 checkpoint.rollouts,
-                checkpoint=checkpoint.rollouts.digest,
                 steps=20,
                 **(measured(checkpoint) if self.world.profile.measures else {}),
             )
         )
 
-    def save(self, command: Train) -> SimCheckpoint:
-        """The stage's checkpoint: the one there is, or a new one."""
+    def learn(self, command: Train) -> SimCheckpoint:
+        """What comes of a stage: what its checkpoint says, or something new."""
         disk, place = self.node.disk, (command.round, command.stage)
         known = disk.checkpoints.get(place)
         if known is not None:
             return known
+        if place <= self.node.state.done:
+            self.world.fail(self.node, f"round {place[0]}, stage {place[1]} counts and was trained again")
+        disk.trained.add(place)
         reward = round(self.random.random(), 6)
         rollouts = RolloutsRef(self.node.peer, *place, f"{self.random.getrandbits(64):016x}", 4096, 16)
-        checkpoint = SimCheckpoint(*place, reward, rollouts)
-        disk.save(checkpoint)
-        if disk.trained[place] > 1:
-            self.world.fail(self.node, f"round {place[0]}, stage {place[1]} was trained twice")
-        return checkpoint
+        return SimCheckpoint(*place, reward, rollouts)
+
+    def _write(self) -> None:
+        """Have the last stage on disk."""
+        if self.writing is not None:
+            written, self.writing = self.writing, None
+            self.node.disk.save(written)
+            self.tell(CheckpointWritten(written.round, written.stage, written.rollouts.digest))
 
     def _cancel(self, command: CancelTraining) -> None:
         """A cancellation that comes too late is answered too, now and then, as a worker in doubt would."""
@@ -310,9 +322,11 @@ class TrainerWorker(SimWorker):
             self.tell(TrainingCancelled(train.id, train.round, train.stage, steps=7))
 
     def orphan(self) -> None:
-        """The daemon is gone: end soon, but a checkpoint on its way is saved."""
+        """The daemon is gone: end soon, but a checkpoint on its way may be saved."""
+        if self.writing is not None and self.random.random() < 0.5:
+            self.node.disk.save(self.writing)
         if self.running is not None and self.finish_at - self.world.now < ORPHAN_S:
-            self.save(self.running)
+            self.node.disk.save(self.learn(self.running))
         self.end()
 
 

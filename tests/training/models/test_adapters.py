@@ -57,7 +57,7 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert same(frozen(policy), base) and engine.weights_digest != policy.digest
     assert engine._sampler.shares_prefill and engine._trainer._packs is True
 
-    held = engine._checkpoints.directory / "r000000000-s0000"
+    held = engine.place_of(first)
     assert same(load_file(held / "model.safetensors"), after)
     assert (held / "adapter_config.json").is_file() and not (held / "config.json").exists()
 

@@ -87,8 +87,7 @@ def test_what_lies_beside_the_file_does_not_count(file: Path) -> None:
 def test_a_stage_trains_adapters_on_it_and_a_restart_goes_on(file: Path, make_engine: Callable[..., Any]) -> None:
     training = {"model": str(file), "lora": LoraConfig(rank=4), "learning_rate": 3e-3, "prompt_tokens": 256}
     engine = make_engine(**training)
-    engine.train(order(0), Cancellation())
-    held = engine._checkpoints.directory / "r000000000-s0000"
+    held = engine.place_of(engine.train(order(0), Cancellation()))
     assert all(".lora_" in name for name in load_file(held / "model.safetensors"))
     assert make_engine(**training).weights_digest == engine.weights_digest
 
