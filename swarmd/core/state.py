@@ -151,6 +151,13 @@ class StageReward(Value, frozen=True):
     fallen: tuple[Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
 
 
+class FirstAccuracy(Value, frozen=True):
+    """The held-out accuracy that a node's training began from: before its very first step, or as first measured."""
+
+    held_out: float
+    untrained: bool  # before the first step
+
+
 class Member(Value, frozen=True):
     """A peer as the coordinator knows it."""
 
@@ -431,6 +438,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     rounds_joined: int = 0
     rewards: tuple[StageReward, ...] = ()
     reward_total: float = 0.0
+    first_accuracy: FirstAccuracy | None = None  # None before any was measured
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0

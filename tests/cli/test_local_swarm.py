@@ -235,9 +235,14 @@ def test_a_node_that_dies_again_and_again_stays_down(tmp_path: Path, monkeypatch
     swarm = LocalSwarm(tmp_path, nodes=2)
     for place in swarm.places:
         place.create()
-    follower, said = swarm.daemons[1], []
+    follower, said = swarm.daemons[1], list[str]()
     follower.start()
-    until(lambda: said.extend(swarm.keep_up()) or follower.stays_down)
+
+    def is_down() -> bool:
+        said.extend(swarm.keep_up())
+        return follower.stays_down
+
+    until(is_down)
     assert said == [
         *["node-2 ended with exit code 1; it is started again in 0 s"] * RESTARTS_MAX,
         f"node-2 ended with exit code 1, and stays down after {RESTARTS_MAX} restarts",
