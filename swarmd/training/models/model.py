@@ -40,6 +40,7 @@ from swarmd.training.models.source import (
     is_gguf,
     locate_configured,
     locate_model,
+    prefer_cache,
 )
 from swarmd.training.sharding import Holding
 
@@ -182,7 +183,7 @@ def load_policy(training: TrainingConfig) -> Policy:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
-    source = unpack_model(locate_configured(training))
+    source = prefer_cache(unpack_model(locate_configured(training)), training.revision)
     device = choose_device(training.device)
     # cuDNN plans attention anew for each shape (some 27 ms), and decoding has another one with each token.
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -280,7 +281,7 @@ def _read_model(
 
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
-    source = unpack_model(locate_model(policy.name))
+    source = prefer_cache(unpack_model(locate_model(policy.name)), policy.revision)
     read: Any = AutoModelForCausalLM.from_pretrained
     model: Any = _guard(
         policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype, **WITHOUT_CODE)
