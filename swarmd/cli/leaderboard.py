@@ -24,7 +24,7 @@ from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Standing
-from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck
+from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from swarmd.eventlog.fold import Base, fold_commit
 from swarmd.eventlog.frame import Commit
@@ -32,6 +32,7 @@ from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.eventlog.summaries import SummaryKind, gather
 from swarmd.observe.layers import printable
+from swarmd.paths import NodeDirectory
 
 BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
 CHAIN = SummaryKind("chain", 1, needs_state=False)
@@ -101,13 +102,22 @@ class BoardGathering:
         """Is the node its swarm's coordinator?"""
         return self._fold.state.coordination is not None
 
+    @property
+    def swarm(self) -> str:
+        """What it calls its swarm; empty before it has started."""
+        settings = self._fold.state.settings
+        return settings.swarm if settings else ""
+
     def boards(self) -> VerifiedBoards:
         """What was found so far."""
         return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems), partial=self._check.partial)
 
 
 def read_boards(directory: Path) -> VerifiedBoards:
-    """The leaderboards of a coordinator's log, verified. Raises NotFoundError where there are none, LogDamaged."""
+    """The leaderboards of a coordinator's log, verified; of another node the one that it has read last, of 0 `rounds`.
+
+    Raises NotFoundError where there are none, LogDamaged.
+    """
     log = find_log(directory)
     gathering = BoardGathering()
     gather(log, BOARDS, gathering)
@@ -115,7 +125,10 @@ def read_boards(directory: Path) -> VerifiedBoards:
     if boards.rounds == 0:
         if gathering.coordinates:
             raise NotFoundError(f"no round has been closed yet in {log}", "Ask again when the first is over")
-        raise NotFoundError(f"the log in {log} closes no round", "Name the data directory of the swarm's coordinator")
+        kept = read_standings(NodeDirectory(log.parent).standings, gathering.swarm)
+        if kept is None:
+            raise NotFoundError(f"the node of the log in {log} has read no leaderboard yet", "Ask when a round is over")
+        return VerifiedBoards(kept.swarm, kept.round, kept.standings)
     return boards
 
 
@@ -349,7 +362,8 @@ def leaderboard(
     """Print a swarm's standings and check them.
 
     With a chain they are added up from what the contract said and, read with --rpc, compared with its own sums. Without
-    one they are checked against the signed reports of every round in the coordinator's log. Exits with 3 when they
+    one they are checked against the signed reports of every round in the coordinator's log; another node's directory
+    has those that its coordinator told last. Exits with 3 when they
     differ.
     """
     order = order_of(sort)
@@ -404,7 +418,9 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
             typer.echo(f"wrong: {problem}")
         if boards.partial:
             typer.echo(f"of {boards.partial} rounds not all reports found room: nothing was added up")
-        if not problems:
+        if not boards.rounds:
+            typer.echo("as the coordinator told it; only the coordinator's log has the signed reports that it adds up")
+        elif not problems:
             typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK
 

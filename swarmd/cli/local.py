@@ -19,7 +19,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, parse_setting, read_skips
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, parse_setting, read_skips
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
@@ -54,7 +54,7 @@ def local(
     """Run a small swarm of real nodes on this machine.
 
     One coordinator and its followers, each a daemon with its own directory, joined through hivemind's DHT on loopback.
-    Run again to continue; Ctrl-C ends all of them.
+    A node that dies is started again. Run again to continue; Ctrl-C ends all of them.
     """
     chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
     if steps is not None:
@@ -126,7 +126,7 @@ def ending_signals() -> Iterator[Ending]:
 
 
 def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType:
-    """Show the nodes until the rounds are over, a node has ended, or a signal came.
+    """Show the nodes, and keep them up, until the rounds are over, none can come any more, or a signal came.
 
     Returns the live table as it last stood with a node at work.
     """
@@ -135,6 +135,8 @@ def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType
     at_work: RenderableType = ""
     with showing(console) as show:
         while True:
+            for said in swarm.keep_up():
+                console.print(said, style="yellow", markup=False, highlight=False, soft_wrap=True)
             rows = swarm.rows()
             heading = title(swarm, rows, time.monotonic() - begun)
             show(heading, rows)
@@ -142,7 +144,7 @@ def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType
             over = swarm.rounds_over
             over_at = over_at or (time.monotonic() if any(over) else 0.0)
             late = over_at > 0 and time.monotonic() - over_at > LAGGARDS_S
-            if swarm.ended or all(over) or late or ending.wait(REFRESH_S):
+            if not swarm.goes_on or all(over) or late or ending.wait(REFRESH_S):
                 return at_work
 
 
@@ -239,7 +241,7 @@ def check_ends(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], le
     for daemon in ended_early:
         name, said = daemon.place.name, "\n  ".join(daemon.last_lines())
         raise LocalSwarmFailed(
-            f"{name} ended by itself with exit code {codes[name]}; it said last:\n  {said}",
+            f"{name} {ended_words(codes[name])} and stayed down; it said last:\n  {said}",
             f"Read {daemon.place.output}",
         )
     wrong = [f"{name}: {code}" for name, code in codes.items() if code not in (0, -signal.SIGTERM)]

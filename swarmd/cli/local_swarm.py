@@ -4,6 +4,7 @@
 
 - Where nodes lie, and their configurations: templates from configs/, or one's own, filled in.
 - Each daemon is a child process; all are asked to end, waited for together, and what is left is killed.
+- A daemon that ends by itself is started again while that may help, as systemd would, and the others go on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import anyio
 import msgspec
 import tomlkit
 
-from swarmd.bounds import DECODE_ERRORS
+from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.cli.questions import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.core.events import RoundsSkipped, StageTrained
@@ -34,7 +35,7 @@ from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
 from swarmd.dht.addresses import is_free
 from swarmd.dht.identity.identity import create_identity, read_identity
-from swarmd.errors import ConfigError, ControlError, LocalSwarmFailed
+from swarmd.errors import ConfigError, ControlError, ExitCode, LocalSwarmFailed
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.observe.panel import NodeRow, TrainedRound
@@ -251,6 +252,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
 OUTPUT_BYTES_MAX = 8 * 1024 * 1024  # a longer daemon.log is set aside as daemon.log.1 when the node starts
 TAIL_BYTES = 16 * 1024
 KILLED_S = 5.0  # longest wait for a killed daemon to be gone
+RESTART = Backoff(1.0, 30.0)
+RESTARTS_MAX = 4  # in a row
+STEADY_S = 300.0  # a daemon that ran for longer has its restarts again
 
 
 class DaemonProcess:
@@ -259,6 +263,10 @@ class DaemonProcess:
     def __init__(self, place: LocalNode) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0  # of `time.monotonic`, as `_restart_at`
+        self._restart_at: float | None = None  # None while it runs, or stays down
+        self._ends = 0  # in a row, that nobody here asked for
+        self.stays_down = False  # it ended and is not started again
 
     @property
     def command(self) -> list[str]:
@@ -284,6 +292,7 @@ class DaemonProcess:
         output = self.place.output
         if output.exists() and output.stat().st_size > OUTPUT_BYTES_MAX:
             output.replace(output.with_suffix(".log.1"))
+        self._started_at = time.monotonic()
         with output.open("ab") as stream:
             self._process = subprocess.Popen(
                 self.command,
@@ -293,6 +302,26 @@ class DaemonProcess:
                 start_new_session=True,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
+
+    def keep_up(self) -> str:
+        """Start it again, after a pause, if it has ended by itself. Returns what there is to say, or nothing."""
+        if self.exit_code is None or self.stays_down:
+            return ""
+        now, name = time.monotonic(), self.place.name
+        if self._restart_at is not None:
+            if now >= self._restart_at:
+                self._restart_at = None
+                self.start()
+            return ""
+        # It has just ended.
+        self._ends = 1 if now - self._started_at > STEADY_S else self._ends + 1
+        self.stays_down = not restart_may_help(self.exit_code) or self._ends > RESTARTS_MAX
+        if self.stays_down:
+            after = f" after {RESTARTS_MAX} restarts" if self._ends > RESTARTS_MAX else ""
+            return f"{name} {ended_words(self.exit_code)}, and stays down{after}"
+        pause_s = RESTART.after(self._ends)
+        self._restart_at = now + pause_s
+        return f"{name} {ended_words(self.exit_code)}; it is started again in {pause_s:.0f} s"
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
@@ -318,6 +347,18 @@ class DaemonProcess:
                 return output.read().decode("utf-8", "replace").splitlines()[-count:]
         except FileNotFoundError:
             return []
+
+
+def restart_may_help(exit_code: int) -> bool:
+    """Whether the unit, too, would start a daemon again that ended so: not if it was asked to end, or cannot run."""
+    return exit_code not in (ExitCode.OK, -signal.SIGTERM) and (exit_code < 64 or exit_code == ExitCode.IN_USE)
+
+
+def ended_words(exit_code: int) -> str:
+    """How a process ended, for a sentence that begins with its name."""
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"
 
 
 def stop_all(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
@@ -382,12 +423,17 @@ class LocalSwarm:
     def _row(self, daemon: DaemonProcess) -> NodeRow:
         place = daemon.place
         if daemon.exit_code is not None:
-            return NodeRow(place.name, "exited", note=f"exit code {daemon.exit_code}")
+            self._seen.pop(place.number, None)  # of the next run nothing is known yet
+            return NodeRow(place.name, "exited", note=ended_words(daemon.exit_code))
         answered = self.status(place.number)
         known = answered or self._seen.get(place.number)
         if known is None or known.round.state == "stopped":  # it answers before its first commit
             return NodeRow(place.name, "starting")
         return row_of(place.name, known, "" if answered else "does not answer")
+
+    def keep_up(self) -> list[str]:
+        """Start nodes again that have ended by themselves. Returns what there is to say of them, a line each."""
+        return [said for daemon in self.daemons if (said := daemon.keep_up())]
 
     @property
     def ended(self) -> tuple[DaemonProcess, ...]:
@@ -395,9 +441,14 @@ class LocalSwarm:
         return tuple(daemon for daemon in self.daemons if daemon.exit_code is not None)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether rounds can still come: the coordinator is there, or will be again."""
+        return not self.daemons[0].stays_down
+
+    @property
     def rounds_over(self) -> tuple[bool, ...]:
-        """For each node, as of its last answer: has it heard that the rounds are over?"""
-        seen = [self._seen.get(place.number) for place in self.places]
+        """For each node that does not stay down, as of its last answer: has it heard that the rounds are over?"""
+        seen = [self._seen.get(daemon.place.number) for daemon in self.daemons if not daemon.stays_down]
         return tuple(
             status is not None
             and status.round.state in ("waiting", "paused")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from swarmd.training.models.model import Policy
 
 LINK_S = 60.0  # until a node of the swarm answers
+TOLD_EVERY_S = 5.0
 
 
 def fetch(
@@ -103,10 +105,11 @@ def _told_of(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def progress_shown() -> Iterator[FetchListener | None]:
-    """Bytes, chunks, peers and the time left, on stderr while that is a terminal; else nothing is shown."""
+def progress_shown() -> Iterator[FetchListener]:
+    """Bytes, chunks, peers and the time left, on stderr; a line every few seconds where that is no terminal."""
     if not sys.stderr.isatty():
-        yield None
+        typer.echo("looking for weights", err=True)
+        yield tell_in_lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -116,10 +119,26 @@ def progress_shown() -> Iterator[FetchListener | None]:
         task = bar.add_task("looking for weights", total=None)
 
         def show(at: FetchProgress) -> None:
-            words = f"{at.chunks} of {at.chunks_total} chunks from {at.peers} peer{'s' * (at.peers != 1)}"
-            bar.update(task, description=words, total=at.size_bytes, completed=at.received_bytes)
+            bar.update(task, description=_words(at), total=at.size_bytes, completed=at.received_bytes)
 
         yield show
+
+
+def tell_in_lines(clock: Callable[[], float] = time.monotonic) -> FetchListener:
+    """Say on stderr how far a fetch is, at most every `TOLD_EVERY_S`."""
+    told_at = -math.inf
+
+    def tell(at: FetchProgress) -> None:
+        nonlocal told_at
+        if clock() - told_at >= TOLD_EVERY_S:
+            told_at = clock()
+            typer.echo(f"{_words(at)}, {at.received_bytes:,} of {at.size_bytes:,} bytes", err=True)
+
+    return tell
+
+
+def _words(at: FetchProgress) -> str:
+    return f"{at.chunks} of {at.chunks_total} chunks from {at.peers} peer{'s' * (at.peers != 1)}"
 
 
 async def take(

@@ -121,6 +121,7 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 def status_from_log(node: Located, mute: str = "") -> Status:
     """The status that the log alone gives. `mute` says why a daemon that is there does not answer."""
     from swarmd.eventlog.fold import load
+    from swarmd.eventlog.reader import read_commits
     from swarmd.eventlog.segment import list_segments
     from swarmd.eventlog.store import log_bytes
     from swarmd.observe.status import LogStatus, status_of, with_offer
@@ -129,7 +130,8 @@ def status_from_log(node: Located, mute: str = "") -> Status:
     if not events.is_dir() or not list_segments(events):
         return _never_started(node, mute)
     state, next_seq = load(events)
-    log = LogStatus(str(events), next_seq, log_bytes(events))
+    last_at = next((commit.at for commit in read_commits(events, next_seq - 1)), None) if next_seq else None
+    log = LogStatus(str(events), next_seq, log_bytes(events), last_at)
     return with_offer(status_of(state, time.time(), log, mute=mute), NodeDirectory(node.data).weights)
 
 

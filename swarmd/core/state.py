@@ -163,6 +163,13 @@ class Learning(Value, frozen=True):
     flat: FlatStage | None = None  # what was the matter; None: there was something to learn
 
 
+class FirstAccuracy(Value, frozen=True):
+    """The held-out accuracy that a node's training began from: before its very first step, or as first measured."""
+
+    held_out: float
+    untrained: bool  # before the first step
+
+
 class Member(Value, frozen=True):
     """A peer as the coordinator knows it."""
 
@@ -444,6 +451,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     rewards: tuple[StageReward, ...] = ()
     learning: Learning | None = None  # None until a stage is trained
     reward_total: float = 0.0
+    first_accuracy: FirstAccuracy | None = None  # None before any was measured
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0

@@ -15,7 +15,8 @@ from rich.text import Text
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus, WeightsStatus, last_fallen
-from swarmd.observe.words import aside_counts_words, fallen_words
+from swarmd.observe.words import aside_counts_words, fallen_words, reached_words
+from swarmd.results.card import accuracy_words
 
 SPARKS = "▁▂▃▄▅▆▇█"
 PROGRESS_CELLS = 24
@@ -342,7 +343,7 @@ def _worker_words(worker: WorkerStatus) -> list[str]:
 def _round_words(status: RoundStatus, on_chain: bool) -> list[str]:
     words = []
     if status.round >= 0:
-        words.append(f"swarm at round {status.round} stage {status.stage}")
+        words.append(reached_words(status.round, status.stage, status.final))
     if status.deadline_in_s is not None and status.deadline_in_s > 0:
         words.append(f"deadline in {span(status.deadline_in_s)}")
     if status.working_round >= 0:
@@ -364,7 +365,7 @@ def _rewards(status: Status) -> Text:
     text.append(f"sum {status.reward_total:.3f}")
     held_out = [reward.held_out for reward in status.rewards if reward.held_out is not None]
     if held_out:
-        text.append(f"   held out  {spark(held_out)}  {held_out[0]:.2f} → {held_out[-1]:.2f}")
+        text.append(f"\nheld out {spark(held_out)}  {accuracy_words(status.first_accuracy, held_out[-1])}")
     return text
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.rounds import is_barred
-from swarmd.core.state import Coordination, StageReward, State, WeightsOutcome
+from swarmd.core.state import Coordination, FirstAccuracy, StageReward, State, WeightsOutcome
 from swarmd.core.values import Skill
 from swarmd.observe.layers import (
     Layer,
@@ -192,6 +192,7 @@ SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
 STANDINGS_SHOWN = 32
 ProcessState = Literal["never started", "running", "stopping", "stopped", "dead", "mute"]
+ENDED: tuple[ProcessState, ...] = ("stopped", "dead")
 LEFT: tuple[RoundState, ...] = ("stopped", "failed", "draining")
 
 
@@ -250,9 +251,12 @@ class SkipStatus(msgspec.Struct, frozen=True):
 
 
 class RoundStatus(Layer, frozen=True, kw_only=True):
-    """Where the swarm is and where this node is in it. Rounds and stages are -1 when nothing is open."""
+    """Where the swarm is and where this node is in it. Rounds and stages are -1 when nothing is open.
 
-    state: RoundState
+    Of a daemon that does not run it is where both were; no deadline or wait is told then.
+    """
+
+    state: RoundState | Literal["dead"]
     round: int = -1
     stage: int = -1
     deadline_in_s: float | None = None  # negative when it has passed
@@ -264,6 +268,7 @@ class RoundStatus(Layer, frozen=True, kw_only=True):
     skips: tuple[SkipStatus, ...] = ()
     policy: str = ""
     stages: int = 1  # in a round
+    final: bool = False  # all rounds have been run: there is none of the number `round`
     waits: tuple[tuple[str, float], ...] = ()  # deadlines: (name, seconds from now)
 
 
@@ -310,6 +315,7 @@ class LogStatus(msgspec.Struct, frozen=True):
     directory: str
     next_seq: int
     size_bytes: int
+    last_at: float | None = None  # commit time of its last event, POSIX seconds; not told by a running daemon
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -336,6 +342,7 @@ class Status(msgspec.Struct, frozen=True):
     learning: LearningStatus | None = None  # None until a stage is trained
     notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
     weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
+    first_accuracy: FirstAccuracy | None = None  # held out, from which its training began; None: not measured
 
 
 def status_of(
@@ -356,12 +363,13 @@ def status_of(
     absent = "the daemon does not answer" if mute else "the daemon does not run"
     network = _network(state, now, live, absent)
     training = _training(state, now, live, absent)
-    round_status = _round(state, now, "" if live else absent)
+    round_status = _round(state, now, "" if live else absent, process.state)
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
     coordinator = _coordinator(state, state.coordination, now) if state.coordination else None
     learning = learning_status(state, now)
     layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
+    ended_at = log.last_at if process.state in ENDED else None
     return Status(
         at=now,
         source="daemon" if live else "log",
@@ -370,21 +378,30 @@ def status_of(
         name=settings.name if settings else "",
         swarm=settings.swarm if settings else "",
         role=settings.role if settings else "",
-        process=process,
-        network=network,
-        training=training,
-        round=round_status,
+        process=as_of(process, ended_at, now),
+        network=as_of(network, ended_at, now),
+        training=as_of(training, ended_at, now),
+        round=as_of(round_status, ended_at, now),
         reward_total=fit_real(state.reward_total, SUM_MAX),
         rewards=tuple(_reward(each) for each in state.rewards[-REWARDS_SHOWN:] if math.isfinite(each.reward)),
         rejections=dict(state.rejections),
         log=log,
-        coordinator=coordinator,
-        chain=chain,
+        coordinator=as_of(coordinator, ended_at, now) if coordinator else None,
+        chain=as_of(chain, ended_at, now) if chain else None,
         submissions=submissions,
         learning=learning,
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
+        first_accuracy=state.first_accuracy,
     )
+
+
+SomeLayer = TypeVar("SomeLayer", bound=Layer)
+
+
+def as_of(layer: SomeLayer, ended_at: float | None, now: float) -> SomeLayer:
+    """A layer of a node that has ended: it is as it is since then, however long it had been up before."""
+    return layer if ended_at is None else msgspec.structs.replace(layer, age_s=now - ended_at)
 
 
 def last_fallen(status: Status) -> tuple[Skill, ...]:
@@ -480,20 +497,22 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     )
 
 
-def _round(state: State, now: float, absent: str) -> RoundStatus:
+def _round(state: State, now: float, absent: str, process: ProcessState) -> RoundStatus:
     clock, work, settings = state.clock, state.work, state.settings
-    overdue_s = max(0.0, now - clock.deadline_at) if clock and not clock.final else 0.0
+    ended = process in ENDED
+    waits = [] if ended else [(deadline.name, deadline.due_at - now) for deadline in state.deadlines]
+    overdue_s = max(0.0, now - clock.deadline_at) if clock and not clock.final and not ended else 0.0
     patience_s = settings.clock_s if settings else 0.0
     stalled = overdue_s > 2 * patience_s
     in_swarm = state.chart == "waiting" or state.chart.startswith("round.") or state.chart == "skipping"
     return RoundStatus(
-        state=state.chart,
+        state="dead" if process == "dead" else state.chart,
         healthy=in_swarm and not stalled and state.low_space is None and not absent,
         age_s=now - state.since if state.since else 0.0,
         reason=_round_reason(state, overdue_s) if state.chart in LEFT or not absent else absent,
         round=clock.round if clock else -1,
         stage=clock.stage if clock else -1,
-        deadline_in_s=clock.deadline_at - now if clock else None,
+        deadline_in_s=clock.deadline_at - now if clock and not ended else None,
         overdue_s=overdue_s,
         working_round=work.round if work else -1,
         working_stage=work.stage if work else -1,
@@ -502,7 +521,8 @@ def _round(state: State, now: float, absent: str) -> RoundStatus:
         skips=tuple(SkipStatus(s.first, s.last, s.cause, now - s.at) for s in state.skips[-SKIPS_SHOWN:]),
         policy=settings.behind if settings else "",
         stages=settings.stages if settings else 1,
-        waits=tuple(sorted(((d.name, d.due_at - now) for d in state.deadlines), key=lambda wait: wait[1])),
+        final=clock.final if clock else False,
+        waits=tuple(sorted(waits, key=lambda wait: wait[1])),
     )
 
 

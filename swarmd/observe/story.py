@@ -24,7 +24,7 @@ from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.describe import describe
 from swarmd.observe.learning import advice_on as advice_on_learning
-from swarmd.observe.words import closed_without
+from swarmd.observe.words import closed_without, reached_words
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted
 TROUBLES_KEPT = 8  # before the round
@@ -202,14 +202,20 @@ class StoryTeller:
     def _stages(self) -> int:
         return self._state.settings.stages if self._state.settings else 1
 
+    def _reached_words(self, now: float | None) -> str:
+        clock = self._state.clock
+        if clock is None:
+            return "no round is known here"
+        ends = "" if now is not None else ", as this log ends"
+        return reached_words(clock.round, clock.stage, clock.final) + ends
+
     def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state
         if outcome == "unknown":
             seq = self._first[0] if self._first else 0
             return f"{name} was over before this log begins (event {seq}): nothing is known of it here."
         if outcome == "ahead":
-            where = f"the swarm is at round {reached(state)}" if reached(state) >= 0 else "no round is known here"
-            return f"{name} has not been reached: {where}."
+            return f"{name} has not been reached: {self._reached_words(now)}."
         if outcome == "trained":
             return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
         if outcome == "open" and state.chart in ("stopped", "failed"):

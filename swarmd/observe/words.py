@@ -200,6 +200,11 @@ def skills_words(skills: Sequence[Skill]) -> str:
     return f"by task {told}{more}" + (f"; {fallen}" if fallen else "")
 
 
+def reached_words(round: int, stage: int, final: bool) -> str:
+    """Where a swarm is, by its clock."""
+    return f"swarm has run its {round} rounds" if final else f"swarm at round {round} stage {stage}"
+
+
 def fallen_words(skills: Sequence[Skill]) -> str:
     """Of tasks that have fallen, from what they were and how much more they are drawn; empty for none."""
     told = [

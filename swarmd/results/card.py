@@ -12,8 +12,9 @@ import msgspec
 import yaml
 
 from swarmd.animals import animal_name
+from swarmd.core.state import FirstAccuracy
 from swarmd.core.values import SkipCause
-from swarmd.results.history import RoundResult, TrainingHistory
+from swarmd.results.history import RoundResult, StageResult, TrainingHistory
 
 TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # upstream's, and our own
 TABLE_ROWS_MAX = 60  # rounds shown; of more, evenly chosen ones with the first and the last
@@ -175,7 +176,7 @@ def _facts(history: TrainingHistory) -> list[str]:
         last = rounds[-1]
         ends = [f"{word} {_number(row.reward)} (round {row.round})" for word, row in (("last", last), ("best", best))]
         lines.append(f"- Reward: {', '.join(ends)}")
-    lines.append(f"- Held-out accuracy: {accuracy_words(history)}")
+    lines.append(f"- Held-out accuracy: {accuracy_of(history)}")
     groups = sum(stage.peer_groups for stage in history.stages)
     refused = sum(stage.refused for stage in history.stages)
     lines.append(f"- Groups of peers trained on: {groups}, refused: {refused}")
@@ -184,18 +185,25 @@ def _facts(history: TrainingHistory) -> list[str]:
     return lines
 
 
-def accuracy_words(history: TrainingHistory) -> str:
-    """Accuracy before and after, in words."""
-    last = _first_measured(reversed(history.rounds))
-    if last is None:
+def accuracy_of(history: TrainingHistory) -> str:
+    """A history's accuracy before and after, in words."""
+    last = _first_measured(reversed(history.stages))
+    before, first = history.held_out_before, _first_measured(history.stages)
+    if before is not None:
+        return accuracy_words(FirstAccuracy(before, untrained=True), last)
+    return accuracy_words(FirstAccuracy(first, untrained=False) if first is not None else None, last)
+
+
+def accuracy_words(first: FirstAccuracy | None, last: float | None) -> str:
+    """From which held-out accuracy to which a node came, in the words of all views."""
+    if first is None or last is None:
         return "not measured"
-    before, first = history.held_out_before, _first_measured(history.rounds)
-    told = f"{before:.3f} before the first step" if before is not None else f"{first:.3f} when first measured"
-    return f"{told}, {last:.3f} when last measured"
+    when = "before the first step" if first.untrained else "when first measured"
+    return f"{first.held_out:.3f} {when}, {last:.3f} when last measured"
 
 
-def _first_measured(rounds: Iterable[RoundResult]) -> float | None:
-    return next((row.held_out for row in rounds if row.held_out is not None), None)
+def _first_measured(stages: Iterable[StageResult]) -> float | None:
+    return next((row.held_out for row in stages if row.held_out is not None), None)
 
 
 def _causes(history: TrainingHistory) -> str:

@@ -218,7 +218,7 @@ def _mark(curve: SkillCurve) -> str:
     return f" (fallen since round {curve.fallen_since})" if curve.fallen_since is not None else ""
 
 
-KIND = SummaryKind("history", 3)
+KIND = SummaryKind("history", 4)
 PLACE = attrgetter("round", "stage")
 NOWHERE = (-1, -1)  # before every stage
 
@@ -359,7 +359,9 @@ class HistoryGathering:
 
     def begin(self, base: Base) -> None:
         state = base.state
-        fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device)
+        first = state.first_accuracy
+        before = first.held_out if first is not None and first.untrained else None
+        fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device, held_out_before=before)
         self._kept = GatheredHistory(round=state.clock.round if state.clock else -1, fields=fields)
         self._stages, self._told_late, self._newest = Rows(StageResult), {}, NOWHERE
         if state.settings is not None:

@@ -5,6 +5,7 @@ Warnings that matter come as errors anyway.
 
 from __future__ import annotations
 
+import logging as stdlib_logging
 import os
 import sys
 import warnings
@@ -31,6 +32,8 @@ def quieten() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)
+    # That a faster kernel is not installed, at its import.
+    stdlib_logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel("ERROR")
     logging: Any = import_module("transformers.utils.logging")
     logging.set_verbosity_error()
     logging.disable_progress_bar()

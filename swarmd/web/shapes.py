@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from swarmd.core.values import SetAside
 from swarmd.errors import SwarmdError
+from swarmd.observe.status import ProcessState
 from swarmd.results.history import SkillCurve
 
 EVENTS_PAGE_MAX = 1000  # events in one answer
@@ -94,6 +95,8 @@ class SwarmView(msgspec.Struct, frozen=True):
     peers: tuple[PeerRow, ...] = ()  # by rank
     total: int = 0  # peers in all, where `peers` was cut
     chain: ChainView | None = None
+    # Of the node whose log is read: what a "dead" or "stopped" one says was true when its log ended. Empty of the DHT.
+    process: ProcessState | Literal[""] = ""
     notes: tuple[str, ...] = ()  # what is unknown here and why, in sentences
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,16 +25,20 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import State
-from swarmd.core.values import BlockRef, ChainSettings
+from swarmd.core.values import BlockRef, ChainSettings, Standing
 from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings
 from swarmd.dht.wire.records import ReportRecord, sign
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import EventLog
+from swarmd.paths import NodeDirectory
 from tests.anvil import running_anvil
 from tests.cli.owning import Shell, Terminal
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 from tests.core.story import coordinator_settings, settings
 from tests.eventlog.making import write_groups, write_planned
+
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 DIGEST = "a" * 64
 
@@ -77,6 +82,21 @@ def test_standings_that_nobody_signed(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_log_without_a_closed_round(tmp_path: Path, shell: Shell) -> None:
     data = write_log(tmp_path, ())
     assert "Ask again when the first is over" in shell.fails(ExitCode.NO_INPUT, "leaderboard", data)
+
+
+def test_a_follower_has_the_standings_that_its_coordinator_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = shutil.copytree(GOLDEN / "follower", tmp_path / "node")
+    assert run_command(["leaderboard", str(directory)]) == ExitCode.NO_INPUT
+    assert "has read no leaderboard yet" in capsys.readouterr().err
+    standings = NodeDirectory(directory).standings
+    standings.parent.mkdir()
+    keep_standings(standings, "sim", LeaderboardBody(4, (Standing("peer-001", "b", 2.5, 5, 4),)))
+    assert run_command(["leaderboard", str(directory)]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "leaderboard after round 4" in shown and "2.500" in shown
+    assert "as the coordinator told it" in shown
 
 
 def test_a_narrow_terminal_has_lines_that_fit_and_nothing_is_cut(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.chain.operator import Journal
 from swarmd.cli import run_command
 from swarmd.cli.local import check_ends, line_printer, print_report
 from swarmd.cli.local_swarm import (
     OUTPUT_BYTES_MAX,
+    RESTARTS_MAX,
     DaemonProcess,
     LocalSwarm,
     lay_out,
@@ -28,6 +30,7 @@ from swarmd.cli.local_swarm import (
     parse_setting,
     peer_of,
     read_history,
+    restart_may_help,
     stop_all,
 )
 from swarmd.cli.new import swarm_id
@@ -221,6 +224,53 @@ def test_a_killed_daemon_leaves_no_worker(tmp_path: Path) -> None:
     assert swarm.leftovers() == []
 
 
+def test_a_node_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarmd.cli.local_swarm.RESTART", Backoff(0.1, 0.1))
+    swarm = LocalSwarm(tmp_path, nodes=1)
+    swarm.lay_out(rounds=1)
+    swarm.start()
+    try:
+        until(lambda: swarm.status(1) is not None)
+        assert swarm.keep_up() == []
+        swarm.daemons[0].send(signal.SIGKILL)
+        swarm.daemons[0].wait(5.0)
+        assert swarm.keep_up() == ["node-1 was killed by SIGKILL; it is started again in 0 s"]
+        assert swarm.goes_on and swarm.rows()[0].state == "exited"
+        until(lambda: swarm.keep_up() == [] and swarm.status(1) is not None)
+    finally:
+        assert swarm.stop() == {"node-1": 0}
+
+
+def test_a_node_that_dies_again_and_again_stays_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarmd.cli.local_swarm.RESTART", Backoff(0.0, 0.0))
+    monkeypatch.setattr(DaemonProcess, "command", [sys.executable, "-Sc", "raise SystemExit(1)"])
+    swarm = LocalSwarm(tmp_path, nodes=2)
+    for place in swarm.places:
+        place.create()
+    follower, said = swarm.daemons[1], list[str]()
+    follower.start()
+
+    def is_down() -> bool:
+        said.extend(swarm.keep_up())
+        return follower.stays_down
+
+    until(is_down)
+    assert said == [
+        *["node-2 ended with exit code 1; it is started again in 0 s"] * RESTARTS_MAX,
+        f"node-2 ended with exit code 1, and stays down after {RESTARTS_MAX} restarts",
+    ]
+    assert swarm.goes_on, "the coordinator does not wait for it"
+    assert swarm.keep_up() == []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "helps"),
+    [(0, False), (1, True), (-9, True), (-signal.SIGTERM, False), (ExitCode.IN_USE, True), (78, False), (143, False)],
+)
+def test_a_node_is_started_again_as_its_unit_would(exit_code: int, helps: bool) -> None:
+    assert restart_may_help(exit_code) is helps
+
+
 def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path) -> None:
     swarm = LocalSwarm(tmp_path, nodes=1)
     swarm.lay_out(rounds=1)
@@ -244,8 +294,8 @@ def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(
     code = run_command(["local", "--nodes", "1", "--rounds", "1", "--dir", str(tmp_path), *free])
     assert code == ExitCode.FAILURE
     shown = capsys.readouterr()
-    assert "node-1   exited" in shown.out
-    assert f"node-1 ended by itself with exit code {ExitCode.CANNOT_CREATE}; it said last:" in shown.err
+    assert f"node-1 ended with exit code {ExitCode.CANNOT_CREATE}, and stays down" in shown.out
+    assert f"node-1 ended with exit code {ExitCode.CANNOT_CREATE} and stayed down; it said last:" in shown.err
     assert "free" in shown.err.split("it said last:")[1]
 
 

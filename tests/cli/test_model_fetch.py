@@ -11,12 +11,13 @@ import anyio.to_thread
 import pytest
 import torch
 
-from swarmd.cli.model_fetch import fetch, take
+from swarmd.cli.model_fetch import fetch, take, tell_in_lines
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered, WeightsFetched
 from swarmd.core.values import PeerWeights
 from swarmd.dht.identity.identity import read_identity
+from swarmd.dht.weights import FetchProgress
 from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
 from swarmd.manifest import sign_manifest, write_manifest
 from swarmd.training.models.model import load_policy
@@ -110,3 +111,14 @@ def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
             fetch(swarm, out, None, 60.0)
         assert str(out) in refused.value.message and "--out" in refused.value.fix
     assert not fetched
+
+
+def test_how_far_it_is_is_told_in_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 0.0, 1.0, 9.0, 9.0])
+    tell = tell_in_lines(lambda: next(times))
+    for chunks in (1, 2, 3):
+        tell(FetchProgress(chunks * 1000, 4000, chunks, 4, 1))
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 4 chunks from 1 peer, 1,000 of 4,000 bytes",
+        "3 of 4 chunks from 1 peer, 3,000 of 4,000 bytes",
+    ]

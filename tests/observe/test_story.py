@@ -187,7 +187,7 @@ def test_a_round_in_hand_a_round_to_come_and_a_round_that_the_log_has_lost(node:
     node.train(0)
     node.tell(core.announced(1, deadline_at=node.at + 60))
     assert node.story(1).outcome == "open" and "fetching peers' rollouts of round 1" in node.story(1).verdict
-    assert node.story(9).outcome == "ahead" and "the swarm is at round 1" in node.story(9).verdict
+    assert node.story(9).outcome == "ahead" and "swarm at round 1 stage 0, as this log ends" in node.story(9).verdict
     node.train(2)
     seen = [one.before.work for one in node.heard]
     first = next(index for index, work in enumerate(seen) if work is not None and work.round == 2)

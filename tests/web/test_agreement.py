@@ -18,7 +18,9 @@ from swarmd.eventlog.fold import load
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
 from swarmd.observe.story import Story, reached
+from swarmd.observe.words import reached_words
 from swarmd.paths import NodeDirectory
+from swarmd.results.card import accuracy_of, accuracy_words
 from swarmd.results.history import TrainingHistory, read_history
 from swarmd.web.views.moments import plain
 from tests.daemon.node import fake_node
@@ -41,6 +43,7 @@ class Views(NamedTuple):
     shown_stories: dict[int, dict[str, Any]]
     training: dict[str, Any]
     recipe: dict[str, Any]
+    curves: dict[str, Any]
 
     @property
     def own(self) -> dict[str, Any]:
@@ -63,7 +66,15 @@ def look(directory: Path, server: Served) -> Views:
         {round: server.json(f"/api/v1/node/rounds/{round}") for round in (*rounds, len(rounds))},
         server.json("/api/v1/node/training"),
         server.json("/api/v1/node/recipe"),
+        server.json("/api/v1/swarm/curves"),
     )
+
+
+def printed(status: Status) -> str:
+    """What `swarmd status` shows."""
+    console = Console(record=True, width=400, file=io.StringIO())
+    console.print(panel_of(status))
+    return console.export_text()
 
 
 @pytest.fixture(scope="module", params=LOGS, ids=lambda node: node.name)
@@ -121,6 +132,43 @@ def test_training_is_what_the_report_has(views: Views) -> None:
 def first_round(views: Views) -> int:
     """Rounds before the log's first event are known to none of the views."""
     return min((row.round for row in views.report.rounds), default=0)
+
+
+def test_where_held_out_accuracy_came_from_is_said_alike(views: Views) -> None:
+    last = next((row.held_out for row in reversed(views.status.rewards) if row.held_out is not None), None)
+    if last is None:
+        return
+    told = accuracy_words(views.status.first_accuracy, last)
+    if views.report.from_seq == 0 or views.report.held_out_before is not None:
+        assert accuracy_of(views.report) == told
+    assert told in " ".join(printed(views.status).split())
+
+
+def test_a_round_ahead_is_told_with_where_the_status_has_the_swarm(views: Views) -> None:
+    if views.status.round.round >= 0:
+        round_ = views.status.round
+        where = reached_words(round_.round, round_.stage, round_.final)
+        assert where in views.shown_stories[len(views.stories)]["verdict"]
+        assert where in " ".join(printed(views.status).replace("│", "").split())
+
+
+def test_a_node_that_has_ended_tells_nothing_as_present(views: Views) -> None:
+    """Golden logs have no daemon, and half of them no orderly stop."""
+    status, state = views.status, views.state
+    ended = "stopped" if state.chart in ("stopped", "failed") else "dead"
+    assert status.process.state == views.shown_status["process"]["state"] == views.swarm["process"] == ended
+    assert status.round.state == views.shown_status["round"]["state"] == ("dead" if ended == "dead" else state.chart)
+    assert (status.round.deadline_in_s, status.round.overdue_s, status.round.waits) == (None, 0.0, ())
+    assert status.log.last_at == views.shown_status["log"]["last_at"] == views.swarm["at"]
+    layers = (status.process, status.network, status.training, status.round, status.chain, status.coordinator)
+    assert {status.at - layer.age_s for layer in layers if layer} == {status.log.last_at}
+    assert any("This node" in note and "was then" in note for note in views.swarm["notes"])
+    assert "deadline in" not in printed(status)
+
+
+def test_every_curve_has_something_to_draw(views: Views) -> None:
+    assert all(curve["points"] for curve in views.curves["curves"])
+    assert {curve["id"] for curve in views.curves["curves"]} <= {row["id"] for row in views.swarm["peers"]}
 
 
 def test_skips_are_the_same_everywhere(views: Views) -> None:
@@ -197,9 +245,8 @@ def test_no_view_takes_a_killed_node_for_a_running_one(tmp_path: Path) -> None:
             assert (said["process"]["state"], said["healthy"]) == ("dead", False)
             assert not any(said[layer]["healthy"] for layer in ("network", "training", "round"))
             assert said["round"]["reason"] == "the daemon does not run"
-        console = Console(record=True, width=100, file=io.StringIO())
-        console.print(panel_of(dead.status))
-        assert "dead" in console.export_text()
+        assert "dead" in printed(dead.status)
+        assert dead.swarm["process"] == "dead" and live.swarm["process"] == "running"
 
 
 def make_events(root: Path) -> Path:

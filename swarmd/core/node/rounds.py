@@ -38,7 +38,19 @@ from swarmd.core.events import (
 from swarmd.core.ids import command_id, stage_id, timer_about
 from swarmd.core.node import weights
 from swarmd.core.node.workers import LEAVING
-from swarmd.core.state import FALLEN_KEPT, SKIPS_KEPT, AnyState, Clock, Heard, Learning, Result, Skip, StageReward, Work
+from swarmd.core.state import (
+    FALLEN_KEPT,
+    SKIPS_KEPT,
+    AnyState,
+    Clock,
+    FirstAccuracy,
+    Heard,
+    Learning,
+    Result,
+    Skip,
+    StageReward,
+    Work,
+)
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef, SetAside, Skill
 
@@ -515,6 +527,10 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     turn.state.stopped = False
     turn.keep_reward(reward)
     turn.state.learning = go_on_learning(turn.state.learning, event, turn.at)
+    if event.held_out_before is not None:
+        turn.state.first_accuracy = FirstAccuracy(event.held_out_before, untrained=True)
+    elif event.held_out is not None and turn.state.first_accuracy is None:
+        turn.state.first_accuracy = FirstAccuracy(event.held_out, untrained=False)
     turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)

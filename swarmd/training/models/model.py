@@ -44,6 +44,7 @@ from swarmd.training.models.source import (
     is_gguf,
     locate_configured,
     locate_model,
+    prefer_cache,
 )
 from swarmd.training.sharding import Holding
 
@@ -189,7 +190,7 @@ def load_policy(training: TrainingConfig) -> Policy:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
-    source = unpack_model(locate_configured(training))
+    source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
     device = choose_device(training.device)
     # cuDNN plans attention anew for each shape (some 27 ms), and decoding has another one with each token.
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -278,7 +279,8 @@ def _read_model(
 
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
-    source, dtype = unpack_model(locate_model(policy.name)), policy.numbers.dtype
+    source = prefer_cache(unpack_model(locate_model(policy.name)), policy.revision)
+    dtype = policy.numbers.dtype
     model = guarded(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
     return dict(model.state_dict())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import json
 import os
 import re
 from pathlib import Path
@@ -190,6 +191,26 @@ def compare_weights(training: TrainingConfig, directory: str) -> str:
     if found == named:
         return ""
     return f"the weights of {training.model} have the digest {found[:16]}, training.revision names {named[:16]}"
+
+
+def prefer_cache(source: str, revision: str = "") -> str:
+    """The cached directory of a model of the Hub that is there with all its weights, so that the Hub is not asked.
+
+    Unreachable, the Hub would be asked again and again for minutes. A tokenizer is fetched before the weights are.
+    """
+    directory = None if Path(source).exists() else find_directory(source, revision)
+    return str(directory) if directory is not None and _has_weights(directory) else source
+
+
+def _has_weights(directory: Path) -> bool:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = directory / f"{name}.index.json"
+        if index.is_file():
+            files = json.loads(index.read_bytes()).get("weight_map", {}).values()
+            return all((directory / file).is_file() for file in files)
+        if (directory / name).is_file():
+            return True
+    return False
 
 
 def require_model(training: TrainingConfig) -> None:

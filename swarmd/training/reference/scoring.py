@@ -17,7 +17,7 @@ from swarmd.training.models.gguf_file import unpack_model
 from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
-from swarmd.training.models.source import commit_of, locate_configured
+from swarmd.training.models.source import commit_of, locate_configured, prefer_cache
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
@@ -50,7 +50,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
         ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
         ConfigError: there is no such device.
     """
-    source = unpack_model(locate_configured(training))
+    source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
     device = choose_device(training.device)
     numbers = choose_precision(training, device)
     needed = inspect_model(source, training.model, commit_of(training)).parameters * numbers.dtype.itemsize

@@ -29,7 +29,7 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
     ...weightsWords(status.weights),
   ],
   round: (layer) => [
-    layer.round >= 0 && place(layer.round, layer.stage),
+    layer.round >= 0 && (layer.final ? `${count(layer.round)} rounds have been run` : place(layer.round, layer.stage)),
     layer.deadline_in_s > 0 && `deadline in ${duration(layer.deadline_in_s)}`,
     `${count(layer.joined)} joined, ${count(layer.skipped)} skipped`,
   ],
@@ -51,7 +51,7 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
 legend("layers-key", [
   ["health-good", "healthy"],
   ["health-bad", "not healthy"],
-  ["health-off", "not running"],
+  ["health-off", "stopped in order"],
 ]);
 
 let before = "";
@@ -103,9 +103,9 @@ function card(title) {
 
 /** @param {any} node @param {string} key @param {any} status Status */
 function paint(node, key, status) {
-  const [layer, running] = [status[key], status.source === "daemon"];
+  const [layer, stopped] = [status[key], ["stopped", "never started"].includes(status.process.state)];
   const [head, reason, details, worker] = node.children;
-  node.dataset.health = layer.healthy ? "good" : running ? "bad" : "off";
+  node.dataset.health = layer.healthy ? "good" : stopped ? "off" : "bad";
   say(head.children[2], layer.age_s > 0 ? `for ${age(layer.age_s)}` : "");
   fill(head.children[1], layer.state, el("span", { class: "unseen" }, layer.healthy ? ", healthy" : ", not healthy"));
   say(reason, layer.reason);

@@ -14,7 +14,7 @@ import { showStatus } from "./health.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { Training } from "./training.js";
-import { bindTheme, followTrouble, here, notice, report, showCondition, whenRead } from "./top.js";
+import { bindTheme, followTrouble, here, hasEnded, notice, report, showCondition, showProcess, whenRead } from "./top.js";
 
 const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
 
@@ -37,11 +37,12 @@ class NodePage {
     this.charts = /** @type {Charts | null} */ (null);
     this.stagesDue = 0;
     this.lost = false;
+    this.ended = false; // the node, in order or not
   }
 
   async load() {
     await Promise.all([
-      this.part("node/status", (status) => showStatus(status)),
+      this.part("node/status", (status) => this.showStatus(status)),
       this.part("node/charts", (view) => {
         this.charts = new Charts(view);
         if (this.moment) this.showMoment(this.moment);
@@ -61,6 +62,20 @@ class NodePage {
     } catch (error) {
       report(error);
     }
+  }
+
+  /** @param {any} status Status */
+  showStatus(status) {
+    showStatus(status);
+    showProcess(status.process.state);
+    this.ended = hasEnded(status.process.state);
+    this.sayWhen();
+  }
+
+  /** Of when the charts are: the end of a dead node's log is not now. */
+  sayWhen() {
+    const now = this.ended ? "as the log ends" : "now";
+    if (this.moment) say(byId("charts-when"), this.line.following ? now : `after event ${this.moment.event.seq}`);
   }
 
   async loadStages() {
@@ -89,7 +104,7 @@ class NodePage {
     this.charts?.light(moment.charts, moment.before);
     if (scrubbed) this.charts?.reveal();
     this.story.choose(StoryPanel.roundOf(moment));
-    say(byId("charts-when"), this.line.following ? "now" : `after event ${moment.event.seq}`);
+    this.sayWhen();
   }
 
   /** @param {import("./log.js").EventRow} row */
@@ -119,7 +134,7 @@ class NodePage {
 
   follow() {
     const stream = new Stream(
-      { event: (row) => this.append(row), status: (status) => showStatus(status) },
+      { event: (row) => this.append(row), status: (status) => this.showStatus(status) },
       (condition) => {
         showCondition(condition, () => stream.wake());
         if (condition.state === "live" && this.lost) this.catchUp();

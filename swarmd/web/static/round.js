@@ -2,6 +2,7 @@
 
 import { now } from "./clock.js";
 import { byId, copyButton, el, fill, say, setCopy } from "./dom.js";
+import { hasEnded } from "./top.js";
 import { clock, count, countdown, dayAndClock } from "./format.js";
 
 /** @type {any} */
@@ -11,7 +12,7 @@ let live = false;
 /** @param {any} view SwarmView @param {boolean} isLive */
 export function showRound(view, isLive) {
   shown = view;
-  live = isLive;
+  live = isLive && !hasEnded(view.process); // what a node that has ended said last is not of the present
   say(byId("swarm-name"), view.swarm || "Swarm");
   const observed = view.chain ? "observed in the DHT and on the chain" : "observed in the DHT";
   const read = view.source === "dht" ? observed : "from a node’s log";

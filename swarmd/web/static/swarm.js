@@ -8,7 +8,7 @@ import { Gossip } from "./gossip.js";
 import { showChain } from "./chain.js";
 import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
-import { bindTheme, followTrouble, here, notice, report, showCondition, whenRead } from "./top.js";
+import { bindTheme, followTrouble, here, notice, report, showCondition, showProcess, whenRead } from "./top.js";
 
 const PAGE_PEERS = 2000; // as many as the server gives at once
 const REST_EVERY_MS = 60000; // of a large swarm's leaderboard, the part that does not come by itself
@@ -47,6 +47,7 @@ class SwarmPage {
   /** @param {any} view SwarmView */
   show(view) {
     showRound(view, this.found.live);
+    showProcess(view.process);
     this.board.show(view);
     showChain(view);
     byId("notes").hidden = view.notes.length === 0;

@@ -98,16 +98,31 @@ export function report(error) {
   if (!(error instanceof Error) || error.name !== "Error") console.error(error); // a fault of the page itself
 }
 
+let process = "running"; // of the node, as it is known last
+
+/** @param {string} state of a node's process */
+export function hasEnded(state) {
+  return state === "dead" || state === "stopped";
+}
+
+/** Beside the stream: a server that is there says nothing of its node. @param {string} state of the node's process */
+export function showProcess(state) {
+  process = state;
+  if (byId("pulse").dataset.state === "live") showCondition({ state: "live" }, () => {});
+}
+
 /**
- * Show how the stream is.
+ * Show how the stream is, and the node where that has ended.
  * @param {import("./stream.js").Condition} condition
  * @param {() => void} retry
  */
 export function showCondition(condition, retry) {
   const pulse = byId("pulse");
+  const ended = condition.state === "live" && hasEnded(process);
   pulse.dataset.state = condition.state;
+  pulse.dataset.node = ended ? "ended" : "";
   if (condition.state !== "lost") {
-    say(pulse, condition.state === "live" ? "connected" : condition.state); // to the server: the node may be down
+    say(pulse, ended ? `the node is ${process}` : condition.state === "live" ? "connected" : condition.state);
     return;
   }
   const wait = duration((condition.delay_ms ?? 0) / 1000);

@@ -24,7 +24,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.store import log_bytes
 from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.metrics import Metrics
-from swarmd.observe.status import LogStatus, Status, status_of, with_offer
+from swarmd.observe.status import LogStatus, ProcessState, Status, status_of, with_offer
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.endpoints import WorkPool
 from swarmd.web.shapes import (
@@ -174,10 +174,13 @@ class LogNode:
 
     def _view(self, peers_max: int) -> SwarmView:
         self._settle()
+        process: ProcessState = "mute"
+        with contextlib.suppress(SwarmdError):
+            process = self._fresh_status().process.state
         shown = self._shown
         history = shown.history
         with history.lock:
-            around = ViewContext(self._facts.kind, history.at, history.first, self._notes())
+            around = ViewContext(self._facts.kind, history.at, history.first, self._notes(), process)
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
@@ -220,7 +223,7 @@ class LogNode:
             accounts = shown.ledger.accounts
             if not peers:
                 rows = peer_rows(shown.history.state, shown.ledger, count=CURVES_SHOWN)
-                peers = [row.id for row in rows if row.known]
+                peers = [row.id for row in rows if accounts[row.id].points]
             return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:
@@ -359,7 +362,10 @@ class LogNode:
     def _fresh_status(self) -> Status:
         with self._status_lock:
             if self._status is None or not 0 <= time.time() - self._status.at < STATUS_FRESH_S:
-                self._status = self._ask()
+                before, self._status = self._status, self._ask()
+                if before is not None and before.process.state != self._status.process.state:
+                    # No event tells that a node has died: the views of the swarm are made again.
+                    self._loop.call_soon_threadsafe(self.changes.notify)
             return self._status
 
     def _ask(self) -> Status:
@@ -381,5 +387,5 @@ class LogNode:
             size_bytes = log_bytes(self._directory)
         except (NotFoundError, OSError) as error:
             raise Unavailable(f"neither daemon nor log can be read: {error}") from error
-        log = LogStatus(str(self._directory), self.next_seq, size_bytes)
+        log = LogStatus(str(self._directory), self.next_seq, size_bytes, self._shown.history.at)
         return with_offer(status_of(self.state, time.time(), log, mute=mute), self.paths.weights)

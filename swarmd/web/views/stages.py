@@ -186,7 +186,8 @@ class TrainedStages:
         self._stages: dict[tuple[int, int], tuple[TrainedStage, tuple[Skill, ...]]] = {}
         self._total = 0
         self.trainer = base.state.trainer
-        self._before: float | None = None
+        first = base.state.first_accuracy
+        self._before = number(first.held_out) if first is not None and first.untrained else None
 
     def apply(self, applied: Applied) -> None:
         event = applied.event

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,7 @@ from swarmd.core.evidence import barred_until
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
+from swarmd.observe.status import ENDED, ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
 from swarmd.web.shapes import CURVE_POINTS_MAX, ChainView, Curve, PeerPage, PeerRow, Point, SwarmView
 from swarmd.web.views.moments import number, shown_text
@@ -379,6 +380,7 @@ class ViewContext(NamedTuple):
     at: float
     begin: int  # first event that the log still has
     notes: tuple[str, ...]
+    process: ProcessState | Literal[""] = ""  # of the node, as in `SwarmView`
 
 
 def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max: int) -> SwarmView:
@@ -402,8 +404,17 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         peers=peer_rows(state, ledger, count=peers_max),
         total=len(ledger.accounts),
         chain=_chain(state, ledger) if state.chain else None,
-        notes=(*around.notes, *_notes(state, ledger, around.begin)),
+        process=around.process,
+        notes=(*around.notes, *_notes(state, ledger, around.begin), *_ended_notes(around)),
     )
+
+
+def _ended_notes(around: ViewContext) -> tuple[str, ...]:
+    """That nothing here is of the present, where the node's daemon does not run."""
+    if around.process not in ENDED:
+        return ()
+    how = "ended without a word: it was killed or crashed" if around.process == "dead" else "was stopped"
+    return (f"This node {how}. What is shown is where the swarm was then.",)
 
 
 def _coordinator(state: State) -> str:

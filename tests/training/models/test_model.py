@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from swarmd.errors import ConfigError, ExitCode, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.training.models.checks import check_context, check_tokens
 from swarmd.training.models.model import Policy, load_policy, load_tokenizer, read_base
+from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_frozen
+from tests.hub_double import HubDouble
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +203,27 @@ def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, m
     assert (settings["base_model_name_or_path"], settings["revision"]) == ("org/small", "v1")
     assert "org/small" in refusal(model="org/small", device="cpu").message, "main is another"
     assert "HF_HUB_OFFLINE" in refusal(model="org/small", device="cpu", revision="v2").fix
+
+
+def test_the_hub_is_not_asked_for_a_model_that_is_in_its_cache(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be asked several times for each file, for two minutes where it cannot be reached."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    cached(llama, tmp_path, "main")
+    snapshot = tmp_path / "models--org--small" / "snapshots" / ("a" * 40)
+    training = TrainingConfig(device="cpu", model="org/small")
+    assert prefer_cache("org/small") == str(snapshot)
+    with closing(HubDouble()) as hub:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        policy = load_policy(training)
+        assert read_base(policy).keys() and load_frozen(training).vocabulary
+        assert hub.calls == []
+    (snapshot / "model.safetensors").unlink()
+    assert prefer_cache("org/small") == "org/small", "what is missing is fetched"
 
 
 def test_a_directory_has_no_revision(llama: Path) -> None:

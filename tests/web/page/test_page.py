@@ -1,10 +1,14 @@
 """The page in a real browser, on a real server and a log that the real core wrote."""
 
 import json
+import re
 import shutil
+import socketserver
+import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +124,35 @@ def test_the_keyboard_reads_rewards_and_turns_curves_off(server: Served, tab: Ta
     expect(page.locator("#plot .curve")).to_have_count(len(NAMES) - 1)
 
 
-def test_the_countdown_goes_by_the_server(server: Served, tab: Tab) -> None:
+@contextmanager
+def mute_daemon(node: PlayedNode) -> Iterator[None]:
+    """One that is there, and hangs up on whoever asks it."""
+    node.paths.control.parent.mkdir(exist_ok=True)
+    with socketserver.UnixStreamServer(str(node.paths.control), socketserver.BaseRequestHandler) as control:
+        threading.Thread(target=control.serve_forever, args=(0.05,), daemon=True).start()
+        yield
+        control.shutdown()
+    node.paths.control.unlink()
+
+
+def test_the_countdown_ends_with_the_node(node: PlayedNode, server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/")
+    expect(page.locator("#left")).to_contain_text("was to close at")
+    expect(page.locator("#pulse")).to_have_text("the node is dead")
+    with mute_daemon(node):
+        expect(page.locator("#pulse")).to_have_text("connected")
+        expect(page.locator("#left")).not_to_contain_text("was to close at")
+    expect(page.locator("#left")).to_contain_text("was to close at")
+
+
+def test_the_countdown_goes_by_the_server(node: PlayedNode, server: Served, tab: Tab) -> None:
     watched = tab(server.url)
     watched.page.add_init_script("const real = Date.now; Date.now = () => real() + 3600e3;")
-    page = watched.open("/")
-    deadline = ask(server, "swarm")["deadline_at"]
-    words = page.locator("#left").text_content() or ""
+    with mute_daemon(node):
+        page = watched.open("/")
+        deadline = ask(server, "swarm")["deadline_at"]
+        expect(page.locator("#pulse")).to_have_text("connected")
+        words = page.locator("#left").text_content() or ""
     minutes, seconds = words.split()[0 if "past" in words else 2].split(":")
     left = (int(minutes) * 60 + int(seconds)) * (-1 if "past" in words else 1)
     assert abs(left - (deadline - time.time())) < 20
@@ -528,7 +555,7 @@ def test_a_lost_stream_comes_back_and_catches_up(tmp_path: Path, tab: Tab) -> No
         expect(page.locator("#pulse")).to_contain_text("connection lost, again in")
         node.stumble()
         served.start()
-        expect(page.locator("#pulse")).to_have_text("connected")
+        expect(page.locator("#pulse")).to_have_text("the node is dead")
         expect(page.locator("#strip")).to_have_attribute("aria-valuenow", str(before + 4))
         expect(page.locator("#events-scroller .text", has_text="network worker exited")).to_have_count(1)
         served.end()
@@ -542,7 +569,7 @@ def test_damage_that_is_found_later_is_told_and_is_again_when_the_stream_comes_b
     served.end()
     expect(page.locator("#pulse")).to_contain_text("connection lost, again in")
     served.start()
-    expect(page.locator("#pulse")).to_have_text("connected")
+    expect(page.locator("#pulse")).to_have_text(re.compile("connected|the node is"))
     expect(page.locator("#notice")).to_contain_text("is damaged at byte")
     served.end()
 
