@@ -88,6 +88,7 @@ OWN = {
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),
     *("_KeptFeed", "_KeptLedger", "_KeptOutcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
+    *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
 from swarmd.swarms.jsonl import LINE_BYTES_MAX
 
@@ -98,14 +99,14 @@ def _read_json(path: Path) -> Iterator[_RawRow]:
         if path.suffix == ".json" and body.lstrip().startswith(b"["):
             yield from msgspec.json.decode(body, type=list[_RawRow])
             return
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise SwarmError(f"{path} is no list of objects in JSON: {error}", "Write [{...}, {...}]") from error
     decoder = msgspec.json.Decoder(_RawRow)
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
                 yield decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except DECODE_ERRORS as error:
                 raise SwarmError(f"{path}, line {number}: no JSON: {error}", "Write one JSON object a line") from error
 
 

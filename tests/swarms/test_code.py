@@ -26,7 +26,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.text import MARKS_MAX
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
-from swarmd.training.sampling import Turns, encode_turns
+from swarmd.training.sampling import Drawn, Turns, encode_turns
 
 PLACE = StageId("a", 3, 0)
 SUMS = (TaskConfig("chain_sum", config={"min_terms": 2, "max_terms": 2}),)
@@ -476,9 +476,10 @@ class Script:
     def decode_completion(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def sample(self, prompts: Sequence[Sequence[int]], group: int, *_: Any) -> list[list[int]]:
+    def sample(self, prompts: Sequence[Sequence[int]], group: int, *_: Any) -> list[Drawn]:
         text, self._turn = SCRIPT[self._turn], self._turn + 1
-        return [self.encode_completion(text, self._turn < len(SCRIPT), 10_000) for _ in range(len(prompts) * group)]
+        tokens = self.encode_completion(text, self._turn < len(SCRIPT), 10_000)
+        return [Drawn(list(tokens)) for _ in range(len(prompts) * group)]
 
 
 def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on() -> None:

@@ -102,9 +102,9 @@ class NodePage {
     this.moment = moment;
     this.panel.show(moment);
     this.charts?.light(moment.charts, moment.before);
-    if (scrubbed) this.charts?.reveal();
     this.story.choose(StoryPanel.roundOf(moment));
     this.sayWhen();
+    if (scrubbed) this.charts?.reveal(); // last, for what is said above may take another line
   }
 
   /** @param {import("./log.js").EventRow} row */
