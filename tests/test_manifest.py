@@ -322,7 +322,10 @@ def test_a_revision_is_part_of_the_recipe_and_none_changes_no_digest() -> None:
 
 
 @pytest.mark.parametrize("model", ["/srv/model", "../x", "~/model", "a/b/c", "x.gguf", "a/x.GGUF", ""])
-def test_a_model_that_is_not_on_this_machine_is_not_named_by_a_path(model: str) -> None:
+def test_a_model_that_is_not_on_this_machine_is_not_named_by_a_path(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ManifestError, match="no manifest can name the model") as caught:
         recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model=model)))
     assert "Hugging Face" in caught.value.fix

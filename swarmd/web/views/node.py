@@ -223,7 +223,7 @@ class LogNode:
             accounts = shown.ledger.accounts
             if not peers:
                 rows = peer_rows(shown.history.state, shown.ledger, count=CURVES_SHOWN)
-                peers = [row.id for row in rows if accounts[row.id].points]
+                peers = [row.id for row in rows if row.id in accounts and accounts[row.id].points]
             return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:
