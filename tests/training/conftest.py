@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,12 @@ def after_a_step(cancellation: Cancellation) -> ProgressSink:
 def loaded_set_aside() -> None:
     """As in a trainer worker: every stage collects garbage twice, and would walk through all that was imported."""
     set_aside_loaded()
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed passes are used however long they take: on a busy machine a few milliseconds tell nothing."""
+    monkeypatch.setattr("swarmd.training.trainer.SLOWER_MAX", math.inf)
 
 
 @pytest.fixture

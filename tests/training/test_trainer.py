@@ -61,6 +61,7 @@ def test_a_model_that_cannot_be_packed_is_left_to_trl(
         return logs + 0.5 * (fault == "wrong"), entropies
 
     monkeypatch.setattr(subject, "compute_packed", broken)
+    monkeypatch.setattr(subject, "SLOWER_MAX", 2.0)
     engine = make_engine()
     event = engine.train(order(0), Cancellation())
     assert engine._trainer._packs is False and event.steps == 2
