@@ -178,6 +178,7 @@ class Sampler(Sampling):
     def __init__(self, policy: Policy, splits: bool = True, copy: DrawingCopy | None = None) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
         self._copy = copy
+        self._tried = policy.model  # in bfloat16 alone, cached and uncached steps differ by its rounding
         self._model = policy.model if copy is None else copy.model
         self._pad_id = policy.tokenizer.pad_token_id
         self._autocast = policy.autocast if copy is None else contextlib.nullcontext
@@ -189,8 +190,11 @@ class Sampler(Sampling):
     def shares_prefill(self) -> bool:
         """Whether the model's cache can be repeated; tried out once, on two short prompts of different length."""
         if self._shared is None:
+            training = self._tried.training
+            self._tried.eval()
             with torch.no_grad():
                 self._shared = self._try_cache()
+            self._tried.train(training)
         return self._shared
 
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
@@ -278,20 +282,21 @@ class Sampler(Sampling):
     def _try_cache(self) -> bool:
         """Compare two cached steps with the plain forward pass."""
         prompts = [[self._pad_id + 1, self._pad_id + 2, self._pad_id + 3], [self._pad_id + 4]]
-        limit = self._model.get_input_embeddings().num_embeddings
+        model, device = self._tried, self._tried.device
+        limit = model.get_input_embeddings().num_embeddings
         prompts = [[token % limit for token in prompt] for prompt in prompts]
         try:
-            batch = DecodingBatch(self._model, prompts, self._pad_id)
+            batch = DecodingBatch(model, prompts, self._pad_id)
             batch.repeat(2)
-            tokens = torch.tensor([7, 8, 9, 10], device=self._model.device) % limit
+            tokens = torch.tensor([7, 8, 9, 10], device=device) % limit
             batch.keep([True] * 4, tokens)
             cached = torch.log_softmax(batch.logits.float(), -1)
             whole = [prompts[row // 2] + [int(token)] for row, token in enumerate(tokens)]
-            plain = [self._model(input_ids=torch.tensor([ids], device=tokens.device)).logits[0, -1] for ids in whole]
+            plain = [model(input_ids=torch.tensor([ids], device=device)).logits[0, -1] for ids in whole]
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return False
         difference = (cached - torch.log_softmax(torch.stack(plain).float(), -1)).abs().max()
-        return bool(difference < (CACHE_TOLERANCE if self._model.dtype == torch.float32 else SHORT_TOLERANCE))
+        return bool(difference < (CACHE_TOLERANCE if model.dtype == torch.float32 else SHORT_TOLERANCE))
 
 
 class DecodingBatch:

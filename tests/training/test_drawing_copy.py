@@ -63,6 +63,12 @@ def test_each_token_comes_with_the_log_probability_that_it_was_drawn_by(policy: 
         assert torch.allclose(torch.tensor(each.logps), expected, atol=0.1)
 
 
+def test_the_cache_is_tried_in_the_numbers_of_the_policy(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large model in bfloat16 gives other logits with a cache than without, by its rounding alone."""
+    monkeypatch.setattr("swarmd.training.sampling.SHORT_TOLERANCE", 0.0)
+    assert Sampler(policy, copy=DrawingCopy(policy)).shares_prefill
+
+
 def test_what_the_policy_draws_itself_comes_without(policy: Policy) -> None:
     drawn = Sampler(policy).sample(PROMPTS, 2, 12, 1.0, torch.Generator(), Cancellation())
     assert not any(each.logps for each in drawn)
