@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,8 +117,8 @@ def run(directory: Path, device: str = "cuda") -> Iterable[Row]:
     ]
     for name, shape in shapes.items():
         for rank in (0, 8):
-            measure = _measure(directory / "table", name, models[name], shape, rank, device)
-            parts.append((f"{name}{', adapters' * bool(rank)}", shape.seconds, measure))
+            part = partial(measure, directory / "table", name, models[name], shape, rank, device)
+            parts.append((f"{name}{', adapters' * bool(rank)}", shape.seconds, part))
     for name, seconds, part in parts:
         if time.monotonic() - began + seconds > BUDGET_S:
             yield Row(f"{name}: no time was left", "", sample())
@@ -283,12 +284,6 @@ def _call(*arguments: str) -> None:
 # --- the table ---
 
 
-def _measure(
-    directory: Path, name: str, model: str, shape: Shape, rank: int, device: str
-) -> Callable[[], Iterable[Row]]:
-    return lambda: measure(directory, name, model, shape, rank, device)
-
-
 def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, device: str) -> Iterable[Row]:
     """A model's rows; adapters are compared with nothing."""
     config = configure(model, device, shape.batch, lora=LoraConfig(rank=rank))
@@ -337,8 +332,8 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
 
 def compare_generating(engine: TrainingEngine, config: Config, what: str) -> Iterable[Row]:
     """The engine's sampler against `generate`, once each after a batch that is not measured."""
-    questions, generations, _ = config.training.questions, config.training.generations, 0
-    prompts = draw_prompts(engine.policy, config.training, questions)
+    generations = config.training.generations
+    prompts = draw_prompts(engine.policy, config.training, config.training.questions)
     rates = []
     for draw in (
         by_sampler(engine.policy, config.training, engine._sampler),

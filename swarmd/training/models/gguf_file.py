@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
 from swarmd.files import make_whole
 from swarmd.logger import get_logger
+from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.models.files import no_template
 from swarmd.training.models.memory import measure_host
 from swarmd.training.models.remembered import Remembered
@@ -46,16 +46,11 @@ def unpack_model(source: str) -> str:
     if not is_gguf(source):
         return source
     path = Path(source)
-    digest = Remembered(path).find("content", lambda: _hash(path))
+    digest = Remembered(path).find("content", lambda: hash_file(path))
     place = model_cache() / f"{path.stem}-{digest[:16]}"
     if make_whole(place, lambda part: convert_gguf(path, part)):
         log.info("converted", file=str(path), directory=str(place))
     return str(place)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_gguf(path: Path, is_trained: bool = False) -> int:

@@ -69,7 +69,7 @@ def test_it_is_converted_once_and_anew_when_the_file_has_changed(file: Path, mon
     first = Path(unpack_model(str(file)))
     made = first.stat().st_ino
     with monkeypatch.context() as patch:
-        patch.setattr(gguf_file, "_hash", lambda path: pytest.fail("it was hashed before"))
+        patch.setattr(gguf_file, "hash_file", lambda path: pytest.fail("it was hashed before"))
         assert (unpack_model(str(file)), first.stat().st_ino) == (str(first), made)
     write_gguf(file, chat="{{ messages[0]['content'] }}")
     assert unpack_model(str(file)) != str(first)
