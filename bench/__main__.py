@@ -18,7 +18,7 @@ from rich.console import Console
 from bench.machine import describe
 from bench.options import RESUMED, chosen, parse
 from bench.place import PLACE, Unavailable, hold, read_lines
-from bench.table import Result, print_result, to_markdown
+from bench.table import Result, as_tables, print_result
 
 BENCHMARKS = {
     "append": "durable appends to the event log",
@@ -57,6 +57,7 @@ LONG = {  # only by name
 }
 INTERRUPTED = 130  # exit code, as of a shell's
 GAIN_REPORT = Path(__file__).resolve().parent.parent / "docs" / "GAIN.md"
+KEPT = Path(__file__).with_name("results")  # what docs/BENCHMARKS.md quotes
 GAIN_RESULTS = Path(__file__).with_name("gain.jsonl")  # in the repository: the report is made of it
 
 
@@ -91,9 +92,18 @@ def main() -> int:
     console.print(closing_line(results), markup=False, highlight=False)
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "results": results})))
-    if options.markdown:
-        options.markdown.write_text(to_markdown(results), encoding="utf-8")
+    if options.keep:
+        keep(results, machine)
     return INTERRUPTED if interrupted else int(any(result.trouble for result in results))
+
+
+def keep(results: list[Result], machine: Mapping[str, str]) -> None:
+    """Replace the tables in bench/results of benchmarks that ran."""
+    taken = ", ".join(f"{key}: {value}" for key, value in machine.items())
+    for result in results:
+        if result.rows:
+            kept = msgspec.json.format(msgspec.json.encode(as_tables(result, taken)))
+            (KEPT / f"{result.name}.json").write_bytes(kept + b"\n")
 
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -78,13 +78,12 @@ def parse(known: Mapping[str, str]) -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default the first 14")
     parser.add_argument("--json", type=new_file, metavar="OUT", help="write machine and figures there")
-    parser.add_argument("--markdown", type=new_file, metavar="OUT", help="write the tables there")
+    parser.add_argument("--keep", action="store_true", help="replace the tables in bench/results")
     _add_resumed(parser)
     _add_others(parser)
     options = parser.parse_args()
-    for path in (options.json, options.markdown):
-        if path is not None and path.is_dir():
-            parser.error(f"{path} is a directory; name a file")
+    if options.json is not None and options.json.is_dir():
+        parser.error(f"{options.json} is a directory; name a file")
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
     if trouble := misplaced(options):

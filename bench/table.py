@@ -91,16 +91,19 @@ def print_result(result: Result, console: Console) -> None:
     console.print(table, markup=False, highlight=False)
 
 
-def to_markdown(results: list[Result]) -> str:
-    """All rows as Markdown tables, as they stand in docs/BENCHMARKS.md."""
-    parts = []
-    for result in results:
-        parts.append(f"### {result.name}: {result.summary}\n")
-        if result.trouble:
-            parts.append(f"Could not run: {result.trouble}\n")
-            continue
-        parts.append("| " + " | ".join(HEADINGS) + " |")
-        parts.append("|" + "---|" * len(HEADINGS))
-        parts += ["| " + " | ".join(cells(row)) + " |" for row in result.rows]
-        parts.append("")
-    return "\n".join(parts)
+def as_tables(result: Result, taken: str) -> dict[str, object]:
+    """A result as bench/results keeps it.
+
+    Args:
+        result: what a benchmark came to.
+        taken: on which machine, in words.
+    """
+    table = {"columns": HEADINGS, "rows": [cells(row) for row in result.rows]}
+    return {
+        "name": result.name,
+        "summary": result.summary,
+        "taken": taken,
+        "settings": "",
+        "tables": [table],
+        "notes": [],
+    }

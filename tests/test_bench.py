@@ -26,7 +26,7 @@ from bench.measure import Sample
 from bench.recording import record, write_log
 from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
 from bench.scale_model import Settings, simulate
-from bench.table import Result, Row, to_markdown
+from bench.table import Result, Row, as_tables
 from swarmd.config import SwarmConfig
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
@@ -61,7 +61,7 @@ def test_a_long_log_has_snapshots_and_verifies_and_its_signed_reports_add_up(tmp
 
 def test_every_benchmark_is_documented() -> None:
     page = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
-    assert all(f"### {name}" in page for name in BENCHMARKS | LONG)
+    assert [name for name in BENCHMARKS | LONG if f"`{name}`" not in page] == []
 
 
 def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measured_is_kept(
@@ -73,12 +73,15 @@ def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measur
 
     out = tmp_path / "out.json"
     monkeypatch.setattr(bench.__main__, "PLACE", tmp_path / "bench")
+    monkeypatch.setattr(bench.__main__, "KEPT", tmp_path)
     monkeypatch.setattr("bench.append.run", lambda directory: [Row("measured", "ms", Sample((1.0,)))])
     monkeypatch.setattr("bench.simulator.run", interrupt)
-    monkeypatch.setattr(sys, "argv", ["bench", "append", "simulator", "restart", "--json", str(out)])
+    monkeypatch.setattr(sys, "argv", ["bench", "append", "simulator", "restart", "--json", str(out), "--keep"])
     assert bench.__main__.main() == 130
     assert "simulator was interrupted" in capsys.readouterr().out
     assert [result["name"] for result in msgspec.json.decode(out.read_bytes())["results"]] == ["append"]
+    kept = msgspec.json.decode((tmp_path / "append.json").read_bytes())
+    assert kept["tables"][0]["rows"] == [["measured", "1 ms", "", "", "", ""]]
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"append.lock", "simulator.lock"}
 
 
@@ -134,7 +137,7 @@ def test_outcomes_that_are_known_are_not_measured_again(tmp_path: Path, monkeypa
     rows = list(run(tmp_path, ("1", "4"), 40.0, 3, tell=told.append, known=known))
     assert measured == ["4"] == [each.what for each in told], "the other one was of another length"
     assert [row.what[0] for row in rows if row.theirs] == ["1", "4"]
-    assert all(command in to_markdown([Result("hostile", "", tuple(rows))]) for command in ELSEWHERE.values())
+    assert all(command in str(as_tables(Result("hostile", "", tuple(rows)), "")) for command in ELSEWHERE.values())
 
 
 DIGITS = make_plan(SwarmConfig(id="poison", kind="digits"))
