@@ -47,7 +47,6 @@ LONG = {  # only by name
     "skills": "whether drawing more of what falls keeps a skill, over twenty seeds; a quarter of an hour",
     "staleness": "peers' groups that are eight rounds old, with and without correction; half an hour",
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
-    "fuzz": "a million records and frames of a grammar against real nodes; half an hour",
     "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
     "newcomer-weights": "held-out accuracy of a node that joins at round 8, beside the others; a quarter of an hour",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",

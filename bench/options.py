@@ -16,7 +16,6 @@ CHOSEN: Mapping[str, tuple[str, ...]] = {  # options that a benchmark has
     "gpu-check": ("device",),
     "dashboard": ("peers",),
     "page": ("peers",),
-    "fuzz": ("frames", "seed"),
     "newcomer": ("crowd", "times"),
     "longlife": ("events", "logs", "verbs"),
     "scale": ("sizes", "rounds", "simulated", "churn", "whole"),
@@ -131,11 +130,9 @@ def _add_resumed(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_others(parser: argparse.ArgumentParser) -> None:
-    fuzz = parser.add_argument_group("fuzz, newcomer")
-    fuzz.add_argument("--frames", type=whole_number, metavar="N", help="records and frames, a million by default")
-    fuzz.add_argument("--seed", type=number_from_0, metavar="N", help="of all that is sent")
-    fuzz.add_argument("--crowd", type=whole_number, metavar="N", help="free identities, 10,000 by default")
-    fuzz.add_argument("--times", type=whole_number, metavar="N", help="newcomers, one after another")
+    newcomer = parser.add_argument_group("newcomer")
+    newcomer.add_argument("--crowd", type=whole_number, metavar="N", help="free identities, 10,000 by default")
+    newcomer.add_argument("--times", type=whole_number, metavar="N", help="newcomers, one after another")
     stage = parser.add_argument_group("stage, gpu-check")
     stage.add_argument("--model", metavar="NAME", help="of stage: embedded, smollm2, or a model directory")
     stage.add_argument("--device", choices=("cpu", "cuda", "xpu", "mps"))
