@@ -268,12 +268,8 @@ Written = Callable[[Checkpoint], None]
 class TrainingState:
     """The state of one node's training, in memory and in its checkpoints.
 
-    Between a `save` and the next `settle` a thread reads the weights and the optimiser's moments.
-
-    Args:
-        policy: as it was loaded.
-        optimizer: gives the one in use, with no step taken yet.
-        optimizer_name: as the configuration names it.
+    Made with a policy as it was loaded, and an optimiser that has taken no step. Between a `save` and the next `settle`
+    a thread reads the weights and the optimiser's moments.
     """
 
     def __init__(
