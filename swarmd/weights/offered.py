@@ -160,7 +160,7 @@ class Place(NamedTuple):
     number: int = 0  # of the chunk in its file
 
 
-class GivenOut:
+class ChunkDirectory:
     """A directory of weights and their manifests, of which chunks are given out by their SHA-256."""
 
     def __init__(self, directory: Path) -> None:
@@ -210,7 +210,7 @@ class GivenOut:
 OfferCheck = Callable[[str], bool]  # whether a member's offer names the manifest of this digest now
 
 
-class FetchedWeights(GivenOut):
+class FetchedWeights(ChunkDirectory):
     """A directory of fetched weights.
 
     Args:
@@ -253,7 +253,7 @@ GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them 
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
 
 
-class OfferedWeights(GivenOut):
+class OfferedWeights(ChunkDirectory):
     """A directory of offered weights.
 
     Args:

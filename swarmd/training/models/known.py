@@ -1,4 +1,4 @@
-"""The models that swarmd knows, without torch: the table that `auto` and estimates go by, and where others are made."""
+"""The models that swarmd knows, without torch: the table that `auto` and estimates go by, and those of packages."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def _load(
         if reason:
             return reason
         remembered.keep(trial, policy.digest)
-    policy.model.train()  # as the smoke test leaves it
+    policy.model.train()  # as `try_out` leaves it
     return policy
 
 

@@ -1,7 +1,7 @@
 """What was found out about the models on this machine, so that a start does not find it out again.
 
-- It is the digest of a model's weights, as read and as files, and that the smoke test went well. A failure is not kept:
-  its cause may go.
+- It is the digest of a model's weights, as read and as files, and that a model was tried out with success. A failure is
+  not kept: its cause may go.
 - Each finding is kept by all that it depends on: path, size, inode and time of change of every file of the model,
   versions of the libraries, and what else the caller names. The files are looked at before they are read: what changes
   meanwhile counts as changed.

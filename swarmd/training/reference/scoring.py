@@ -60,8 +60,8 @@ def load_frozen(training: TrainingConfig) -> Frozen:
             f"{free / 2**30:.1f} GiB are free",
             "Choose a smaller model, shorter numbers or another device, or free memory",
         )
-    name, settings = training.model, {"dtype": numbers.dtype}
-    model = guarded(name, lambda: read_model(name, source, commit_of(training), **settings).to(device))
+    name, dtype = training.model, numbers.dtype
+    model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
     choose_threads(training.threads, model)
     return Frozen(freeze(model), device, numbers.mixed)
 

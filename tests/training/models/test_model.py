@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ExitCode, ModelError
@@ -166,8 +167,6 @@ def cached(llama: Path, cache: Path, revision: str) -> None:
 
 
 def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     cached(llama, tmp_path, "v1")
     training = TrainingConfig(device="cpu", model="org/small", revision="v1", lora=LoraConfig(rank=2))
@@ -185,8 +184,6 @@ def test_the_hub_is_not_asked_for_a_model_that_is_in_its_cache(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be asked several times for each file, for two minutes where it cannot be reached."""
-    from huggingface_hub import constants
-
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     cached(llama, tmp_path, "main")
     snapshot = tmp_path / "models--org--small" / "snapshots" / ("a" * 40)
