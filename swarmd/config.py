@@ -43,7 +43,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z")]
-Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127}|sha256:[0-9a-f]{64})?\Z")]
+DIGEST = "sha256:"  # before a digest of weights, where it stands for a revision
+Revision = Annotated[str, msgspec.Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,127}}|{DIGEST}[0-9a-f]{{64}})?\Z")]
 InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z")]
 ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
@@ -539,7 +540,7 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
             f"{training.processes}",
             'Set training.vllm.mode = "colocate", or training.processes = 1',
         )
-    names_commit = bool(training.revision) and not training.revision.startswith("sha256:")
+    names_commit = bool(training.revision) and not training.revision.startswith(DIGEST)
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
             f"{origin}: training.revision means nothing to training.model = {training.model!r}",

@@ -23,6 +23,7 @@ import tomlkit
 from tomlkit.items import Array, InlineTable, Item
 
 from swarmd.config import (
+    DIGEST,
     GENERATIONS_MAX,
     INTEGER_MAX,
     NUMBER_MAX,
@@ -49,7 +50,6 @@ from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.files import read_start, remedy, write_durably
 from swarmd.toml_text import parse_toml
-from swarmd.training.models.files import DIGEST
 from swarmd.training.models.source import AUTO, is_directory
 
 FORMAT = 1

@@ -47,7 +47,6 @@ FOR_TESTS_AND_BENCHES = {
     "EMBEDDED_DIR",
     "LEAN",
     "REORG_DEPTH_MAX",
-    "is_idle",
     "wait_until",
     "weights_digest",
 }

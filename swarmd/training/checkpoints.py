@@ -144,13 +144,18 @@ class Checkpoints:
             final = self.place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
-            full = isinstance(error, OSError) or shutil.disk_usage(self.directory).free < FULL_BYTES
-            explained = self._explain(error) if full else None
+            free = shutil.disk_usage(self.directory).free
             shutil.rmtree(temporary, ignore_errors=True)
-            if explained is None:
+            if not isinstance(error, OSError) and free >= FULL_BYTES:
                 raise
-            raise explained from error
-        self._prune(final)
+            reason = error.strerror if isinstance(error, OSError) else "no space left on device"
+            raise CheckpointFailed(
+                f"the checkpoint cannot be written to {self.directory}: {reason or error}, {free} bytes free",
+                "Free space there; nothing is lost as long as this process lives, and it will be written then",
+            ) from error
+        others = [directory for directory in list_checkpoints(self.directory) if directory != final]
+        for directory in others[self._kept - 1 :]:
+            shutil.rmtree(directory, ignore_errors=True)
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
@@ -163,22 +168,9 @@ class Checkpoints:
         sync_file(self.directory)
         shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
 
-    def _explain(self, error: Exception) -> CheckpointFailed:
-        free = shutil.disk_usage(self.directory).free
-        reason = error.strerror if isinstance(error, OSError) else "no space left on device"
-        return CheckpointFailed(
-            f"the checkpoint cannot be written to {self.directory}: {reason or error}, {free} bytes free",
-            "Free space there; nothing is lost as long as this process lives, and it will be written then",
-        )
-
     def place(self, round: int, stage: int) -> Path:
         """Where the checkpoint of a stage is, or would be."""
         return self.directory / f"r{round:09d}-s{stage:04d}"
-
-    def _prune(self, saved: Path) -> None:
-        others = [directory for directory in list_checkpoints(self.directory) if directory != saved]
-        for directory in others[self._kept - 1 :]:
-            shutil.rmtree(directory, ignore_errors=True)
 
     def whole(self) -> Iterator[Checkpoint]:
         """Verified checkpoints, newest first; a damaged one is passed over with a warning.
@@ -268,12 +260,8 @@ Written = Callable[[Checkpoint], None]
 class TrainingState:
     """The state of one node's training, in memory and in its checkpoints.
 
-    Between a `save` and the next `settle` a thread reads the weights and the optimiser's moments.
-
-    Args:
-        policy: as it was loaded.
-        optimizer: gives the one in use, with no step taken yet.
-        optimizer_name: as the configuration names it.
+    Made with a policy as it was loaded, and an optimiser that has taken no step. Between a `save` and the next `settle`
+    a thread reads the weights and the optimiser's moments.
     """
 
     def __init__(
@@ -365,7 +353,12 @@ class TrainingState:
         self.settle()
         checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
         if checkpoint is None:
-            self._begin_anew(touched)
+            if touched:
+                self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
+            self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+            self._plan.load_memory(self._fresh_memory)
+            self._skills.load({})
+            self._pace.steps = self._pace.fresh_from = 0
             return
         self._policy.load_weights(checkpoint.read_weights())
         self.restored = (checkpoint.meta.event.round, checkpoint.meta.event.stage)
@@ -396,14 +389,6 @@ class TrainingState:
             written=written,
             now=self._optimizer_name,
         )
-
-    def _begin_anew(self, touched: bool) -> None:
-        if touched:
-            self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
-        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
-        self._plan.load_memory(self._fresh_memory)
-        self._skills.load({})
-        self._pace.steps = self._pace.fresh_from = 0
 
 
 def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:

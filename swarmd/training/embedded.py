@@ -24,11 +24,11 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from swarmd.config import Config, load_config
 from swarmd.errors import ModelError
 from swarmd.paths import configs_directory
-from swarmd.swarms.plan import Plan, Question, Split
+from swarmd.swarms.plan import Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import TAGS
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
-from swarmd.training.lessons import Lesson, teach_answers, teach_problems, teach_programs, teach_school
+from swarmd.training.lessons import Lesson, select, teach_answers, teach_problems, teach_programs, teach_school
 from swarmd.training.models.model import Policy, digest_weights, find_markers
 from swarmd.training.models.source import EMBEDDED
 from swarmd.training.sampling import Sampler, encode_turns
@@ -165,8 +165,6 @@ class Built(msgspec.Struct, frozen=True):
 
     digest: str  # of the weights as saved
     parameters: int
-    steps: int
-    dev_accuracy: float
     seconds: float
     size_bytes: int  # of the directory
 
@@ -185,7 +183,7 @@ def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: 
         policy = make_policy(
             build_tokenizer(list_corpus(recipe, plan), recipe.vocabulary), recipe.hidden, recipe.layers
         )
-        steps, accuracy = warm_up(policy, recipe, plan, seed, report)
+        steps = warm_up(policy, recipe, plan, seed, report)
         policy.model.to(torch.bfloat16).save_pretrained(directory)
         policy.tokenizer.save_pretrained(directory)
         held_out = check_model(directory, plan, recipe.answer_tokens, recipe.card_questions)
@@ -194,7 +192,7 @@ def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: 
         torch.set_num_threads(threads)
     size = sum(file.stat().st_size for file in directory.iterdir())
     digest = digest_weights(policy.model)
-    return Built(digest, policy.parameters, steps, accuracy, time.perf_counter() - started, size)
+    return Built(digest, policy.parameters, time.perf_counter() - started, size)
 
 
 def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
@@ -233,28 +231,16 @@ def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
     if not recipe.common_words:
         return list_questions(plan)
     lessons = itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS)
-    return list_common(
-        ["\n".join([*(message.content for message in lesson.question.messages), lesson.text]) for lesson in lessons]
-    )
+    texts = ["\n".join([*(message.content for message in each.question.messages), each.text]) for each in lessons]
+    # with the white space before them, as often as texts have them; rare ones are spelt
+    counts = Counter(word for text in texts for word in sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
+    return [word for word, count in counts.items() if count >= COMMON_SHARE * len(texts) for _ in range(count)]
 
 
 def list_questions(*plans: Plan) -> list[str]:
     """Training questions of all tasks."""
     chosen = (select(plan, task, "train", CORPUS_QUESTIONS) for plan in plans for task in plan.tasks)
     return [question.messages[-1].content for questions in chosen for question in questions]
-
-
-def select(plan: Plan, task: str, side: Split, count: int) -> list[Question]:
-    """Distinct questions of one side of the split. swarmd's own plans can all be asked for them."""
-    asked: Any = plan
-    chosen: list[Question] = asked.select(task, side, count)
-    return chosen
-
-
-def list_common(texts: Sequence[str]) -> list[str]:
-    """Words with the white space before them that stand in many texts, as often as they do; rare ones are spelt."""
-    counts = Counter(word for text in texts for word in sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
-    return [word for word, count in counts.items() if count >= COMMON_SHARE * len(texts) for _ in range(count)]
 
 
 def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 2) -> Policy:
@@ -285,22 +271,22 @@ def wrap_model(model: Any, tokenizer: Any) -> Policy:
     return Policy("embedded", model, tokenizer, "cpu", False, "", find_markers(tokenizer))
 
 
-def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> tuple[int, float]:
-    """Supervised steps until the development accuracy is reached; returns steps and accuracy."""
+def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> int:
+    """Supervised steps until the development accuracy is reached; returns how many."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     sampler = Sampler(policy)
     dev = {task: select(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
-    batches = draw_batches(policy, recipe, plan, seed)
-    accuracy = 0.0
+    lessons = recipe.teach(plan, seed)
     for step in range(1, recipe.steps_max + 1):
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
-        loss = supervise(policy, optimizer, next(batches))
+        batch = [encode_pair(policy, plan, lesson) for lesson in itertools.islice(lessons, recipe.batch)]
+        loss = supervise(policy, optimizer, batch)
         if step % recipe.evaluate_every == 0:
             accuracy = mean_accuracy(evaluate(policy, sampler, plan, dev, recipe.answer_tokens)) or 0.0
             report(step, loss, accuracy)
             if accuracy >= recipe.target_accuracy:
-                return step, accuracy
-    return recipe.steps_max, accuracy
+                return step
+    return recipe.steps_max
 
 
 class Pair(NamedTuple):
@@ -309,13 +295,6 @@ class Pair(NamedTuple):
     prompt: list[int]
     target: list[int]
     own: list[int]
-
-
-def draw_batches(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int) -> Iterator[list[Pair]]:
-    """Endless batches of lessons."""
-    lessons = recipe.teach(plan, seed)
-    while True:
-        yield [encode_pair(policy, plan, lesson) for lesson in itertools.islice(lessons, recipe.batch)]
 
 
 def encode_pair(policy: Policy, plan: Plan, lesson: Lesson) -> Pair:

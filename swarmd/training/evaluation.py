@@ -130,6 +130,16 @@ def mean_accuracy(result: Mapping[str, Accuracy]) -> float | None:
     return sum(accuracy.correct for accuracy in result.values()) / len(result) if result else None
 
 
+def estimate_noise(share: float, questions: int) -> float:
+    """Standard deviation of the difference of two measurements of an accuracy, each with so many questions.
+
+    Two right and two wrong answers more count than there were (Agresti and Coull), so that nobody is sure after few
+    questions.
+    """
+    share = (share * questions + 2) / (questions + 4)
+    return math.sqrt(2 * share * (1 - share) / (questions + 4))
+
+
 class SkillRecord(msgspec.Struct, frozen=True):
     """What is known of one task: accuracies on its held-out questions."""
 
@@ -142,13 +152,10 @@ class SkillRecord(msgspec.Struct, frozen=True):
     def noise(self) -> float:
         """Standard deviation of the difference between mean and best, from the number of questions alone.
 
-        The accuracy counts two right and two wrong answers more than there were (Agresti and Coull), so that nobody is
-        sure after few questions. Mean and best are taken as independent, which they are not at first: that errs on
-        the quiet side.
+        Mean and best are taken as independent, which they are not at first: that errs on the quiet side.
         """
-        share = (self.best * self.questions + 2) / (self.questions + 4)
         of_mean = FRESH / (2 - FRESH)  # variance of an exponential mean, as a share of one measurement's
-        return math.sqrt(2 * of_mean * share * (1 - share) / (self.questions + 4))
+        return math.sqrt(of_mean) * estimate_noise(self.best, self.questions)
 
     @property
     def gone(self) -> float:
@@ -172,14 +179,10 @@ def measure_again(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
 
 
 class SkillGuard:
-    """The records of one node, which its checkpoints hold.
+    """The records of one node, which its checkpoints hold."""
 
-    Args:
-        guarded: whether tasks that have fallen are drawn more; they are followed and told all the same.
-    """
-
-    def __init__(self, guarded: bool = True) -> None:
-        self.guarded = guarded
+    def __init__(self) -> None:
+        self.guarded = True  # whether tasks that have fallen are drawn more; they are followed and told all the same
         self.records: dict[str, SkillRecord] = {}  # by task
 
     def note(self, measured: Mapping[str, Accuracy]) -> None:

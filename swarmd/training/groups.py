@@ -122,11 +122,7 @@ class Collected(msgspec.Struct):
 
 
 class PeerGroups:
-    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them.
-
-    Args:
-        own: this node's peer id.
-    """
+    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them."""
 
     def __init__(
         self, swarm: str, training: TrainingConfig, policy: Policy, plan: Plan, scorer: Scorer, own: str
@@ -137,7 +133,7 @@ class PeerGroups:
         self._policy = policy
         self._plan = plan
         self._scorer = scorer
-        self._own = own
+        self._own = own  # peer id
 
     def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> Collected:
         """Informative groups of peers to train on, the material for questions that build on earlier stages, and how
@@ -308,15 +304,10 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
 
 
 def vouch(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For each token of a completion whether it stands in a span of true text (1) or not (0).
+    """For each token of a completion whether it stands in a span of true text (1) or not (0). Spans are in characters.
 
     A span counts only where whole tokens spell exactly its text: one that reaches over its edge would bring along what
     stands beside it. The end token counts where a span ends the text.
-
-    Args:
-        text: of the completion.
-        tokens: of the completion, with the end token where it has one.
-        spans: in characters of the text.
     """
     sure = [0] * len(tokens)
     offsets = measure_offsets(policy, text, tokens) if spans else []

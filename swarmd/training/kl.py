@@ -16,8 +16,8 @@ import hashlib
 import time
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 import numpy as np
 import torch
@@ -55,7 +55,10 @@ class KlReference(Protocol):
     """Whatever stands in TRL's `ref_model`."""
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Log-probabilities (batch, keep) of the last `keep` tokens, 0 where the mask is 0."""
+        """Log-probabilities (batch, keep), float32, of the last `keep` tokens, fewer than all; 0 where the mask is 0.
+
+        `ids` and `mask` are (batch, width): prompts padded on the left, completions on the right.
+        """
 
 
 class FrozenCopy:
@@ -84,7 +87,6 @@ class ReferenceClient:
         temperature: that its logits are divided by.
         name: of this client; part of the ids of its jobs.
         cancellation: gives that of the running stage.
-        call_s: one attempt ends within this.
 
     Raises:
         ConfigError: the URL is none.
@@ -98,7 +100,6 @@ class ReferenceClient:
         token: str = "",
         name: str = "trainer",
         cancellation: CancellationSource = Cancellation,
-        call_s: float = CALL_S,
     ) -> None:
         self._url = _check_url(url)
         self._model = model
@@ -106,15 +107,9 @@ class ReferenceClient:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._name = name
         self._cancellation = cancellation
-        self._call_s = call_s
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Reference log-probabilities (batch, keep), float32, of the last `keep` tokens; 0 where the mask is 0.
-
-        Args:
-            ids: (batch, width); prompts padded on the left, completions on the right.
-            mask: the same shape, 1 where there is no padding.
-            keep: columns of the completion, at least 1 and fewer than `width`.
+        """See `KlReference`.
 
         Raises:
             ReferenceFailed: the server cannot be reached, refuses, or answers nonsense, after all attempts.
@@ -139,7 +134,7 @@ class ReferenceClient:
         for failures in range(ATTEMPTS_MAX):
             self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
             try:
-                return self._attempt(id, frame, time.monotonic() + self._call_s)
+                return self._attempt(id, frame, time.monotonic() + CALL_S)
             except _Again as error:
                 trouble = str(error)
             except Cancelled:
@@ -213,20 +208,13 @@ class ReferenceClient:
 def _check_url(url: str) -> str:
     """The URL without a final slash. Raises ConfigError."""
     try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-        host.encode("idna")
-    except ValueError:  # also of a host whose name is none in DNS
-        host = ""
-    odd = not host or parts.query or parts.fragment or parts.username or not _is_plain(host, parts.path)
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:  # also of a host whose name is none in DNS
+        parts = httpx.URL()
+    odd = not parts.host or parts.query or parts.fragment or parts.userinfo or " " in url
     if odd or parts.scheme not in ("http", "https"):
         raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
     return url.rstrip("/")
-
-
-def _is_plain(host: str, path: str) -> bool:
-    """Whether a request can be written to there."""
-    return path.isascii() and (host + path).isprintable() and " " not in host + path
 
 
 def _table(body: bytes) -> dict[str, object]:
@@ -244,10 +232,7 @@ def make_reference(
 
     To be called while the policy has the weights that the node began with: before a checkpoint is loaded.
 
-    Args:
-        root: the data directory, where a token's file lies.
-        name: of this node, for the ids of its jobs.
-        cancellation: gives that of the running stage.
+    `root` is the data directory, where a token's file lies; `name` is part of the ids of jobs.
 
     Raises:
         ConfigError: the server's URL or token is unusable, or the policy's numbers cannot be a server's.

@@ -16,7 +16,7 @@ from swarmd.config import TaskConfig
 from swarmd.swarms.code import frame_output
 from swarmd.swarms.gym_tasks import make_levels
 from swarmd.swarms.math.texts import TAGS
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, StageId
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, Split, StageId
 from swarmd.swarms.proposer.problems import (
     FAMILIES,
     NUMBER,
@@ -155,25 +155,24 @@ def draw_training(plan: Plan, round: int = 0) -> Iterator[Question]:
     return plan.draw(StageId("recipe", round, 0), NO_MATERIAL)
 
 
+def select(plan: Any, task: str, side: Split, count: int) -> list[Question]:
+    """Distinct questions of one side of the split. swarmd's own plans can all be asked for them."""
+    chosen: list[Question] = plan.select(task, side, count)
+    return chosen
+
+
 def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
     """Right answers, with tags on half of them."""
     random = Random(seed)
     for question in draw_training(plan):
         answer = str(question.entry["answer"])
-        yield Lesson(question, tag(answer) if random.random() < IN_FORM_SHARE else answer)
-
-
-def tag(answer: str) -> str:
-    return f"{OPENING}{answer}{CLOSING}"
+        yield Lesson(question, f"{OPENING}{answer}{CLOSING}" if random.random() < IN_FORM_SHARE else answer)
 
 
 def teach_programs(plan: Plan, seed: int) -> Iterator[Lesson]:
     """A program, what it prints, and the answer, in tags on half of them."""
-    random = Random(seed)
-    for question in draw_training(plan):
-        answer = str(question.entry["answer"])
-        written = write_reasoning(question, answer)
-        yield Lesson(question, written + (tag(answer) if random.random() < IN_FORM_SHARE else answer))
+    for question, answer in teach_answers(plan, seed):
+        yield Lesson(question, write_reasoning(question, str(question.entry["answer"])) + answer)
 
 
 def teach_school(plan: Plan, seed: int) -> Iterator[Lesson]:
@@ -264,7 +263,8 @@ def write_agreement(question: Question) -> str:
 def teach_problems(plan: Plan, seed: int) -> Iterator[Lesson]:
     """By turns a proposal, a program for a problem of the node's level, and one for a problem of any level."""
     random = Random(seed)
-    proposals, any_level = propose(plan, random), itertools.cycle(_select_training(plan))
+    proposals = propose(plan, random)
+    any_level = itertools.cycle(select(plan, plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS))
     for round in itertools.count():
         for question in itertools.islice(plan.draw(StageId("recipe", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS):
             yield next(proposals)
@@ -278,11 +278,6 @@ def propose(plan: Plan, random: Random) -> Iterator[Lesson]:
         problems = itertools.islice(plan.draw(StageId("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)
         for sections in filter(None, (write_sections(each.entry["problem"], random) for each in problems)):
             yield Lesson(next(asked), write_proposal(sections, random))
-
-
-def _select_training(plan: Any) -> list[Question]:
-    chosen: list[Question] = plan.select(plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS)
-    return chosen
 
 
 def write_proposal(sections: Mapping[str, str], random: Random) -> str:

@@ -15,20 +15,15 @@ from typing import Any
 HUB_TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"  # the variable, and huggingface_hub's constant
 
 
-def refuse_telemetry() -> None:
-    """Keep TRL and the hub's library from reporting what is trained, unless the environment says otherwise.
+def quieten() -> None:
+    """For a process whose stderr is a log. Imports transformers; to be called before datasets is imported.
 
-    The hub's library reads the variable once, when it is imported; where that was before, its constant is set.
+    TRL and the hub's library report what is trained only if the environment says so.
     """
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     refused = os.environ.setdefault(HUB_TELEMETRY, "1") == "1"
-    if refused and (constants := sys.modules.get("huggingface_hub.constants")):
+    if refused and (constants := sys.modules.get("huggingface_hub.constants")):  # it has read the variable already
         setattr(constants, HUB_TELEMETRY, True)
-
-
-def quieten() -> None:
-    """For a process whose stderr is a log. Imports transformers; to be called before datasets is imported."""
-    refuse_telemetry()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)

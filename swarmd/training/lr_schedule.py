@@ -20,13 +20,8 @@ def rate_at(training: TrainingConfig, steps: int, fresh_from: int = 0) -> float:
     """The learning rate of the step after `steps` steps: linear warm-up, then the schedule.
 
     The schedule is that of transformers' `get_scheduler` of the same name, but it never falls below a hundredth of the
-    rate and stays there after `schedule_steps`, because a node's life has no last step.
-
-    Args:
-        training: has rate, warm-up and schedule.
-        steps: of the node's life so far.
-        fresh_from: the number of steps at which the optimiser's moments began anew; they are warmed up again, to the
-            rate that the schedule has then.
+    rate and stays there after `schedule_steps`, because a node's life has no last step. Moments of the optimiser that
+    began anew at step `fresh_from` are warmed up again, to the rate that the schedule has then.
     """
     scheduled = _scheduled(training, steps)
     since = steps - fresh_from

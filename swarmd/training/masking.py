@@ -1,26 +1,24 @@
 """Which tokens of a batch count: what flat groups, foreign completions and doubtful tokens contribute to the gradient.
 
-* Flat groups count nothing. TRL takes a group's mean from its rewards in float32. Of equal rewards that are no sum of a
-  few powers of two, such as 1.2 eight times, the mean is off by a bit, and divided by almost nothing it comes to
-  advantages up to 2e-3, which Adam makes whole steps of. They are put to exactly 0 here.
-* Foreign completions, those that this node did not draw just now (peers', and its own earlier ones), count where they
-  are right. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a
-  negative advantage pushes the policy away from text that it would never have written, with nothing to gain and other
-  skills to lose. So their negative advantages count as 0.
-* Of peers' right completions those tokens count that this node can vouch for by itself. A reward says of a whole
-  completion that its answer is right, and raises every token of it. So a peer who puts a payload into its right
-  answers, and none into its wrong ones, has the payload raised with full reward, and nothing about it can be refused
-  (HTTT, arXiv 2511.09780). What other peers wrote proves nothing either, for identities cost nothing. Two things do:
-  the truth, which every node makes by itself (`swarmd.training.groups.vouch`), and this node's own policy, for a token
-  that it would write there anyway is none that it has to be taught. The policy vouches for a token to which it gives a
+* Flat groups count nothing: their advantages are put to exactly 0. TRL computes a group's mean in float32, which is off
+  by a bit for rewards such as 1.2 eight times. Divided by almost nothing, that comes to advantages up to 2e-3, of which
+  Adam makes whole steps.
+* Foreign completions, those that this node did not draw just now (peers', and its own earlier ones), count if they are
+  right. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a
+  negative advantage pushes the policy away from text that it would never have written, at the cost of other skills. So
+  their negative advantages count as 0.
+* Of peers' right completions those tokens count that this node can vouch for by itself. A reward raises every token of
+  a completion whose answer is right, so a peer that puts a payload into its right answers, and none into its wrong
+  ones, has the payload raised (HTTT, arXiv 2511.09780). What other peers wrote proves nothing, for identities cost
+  nothing. Two things do: the truth, which every node makes by itself (`swarmd.training.groups.vouch`), and this node's
+  own policy, for a token that it would write there anyway. The policy vouches for a token to which it gives a
   probability of `training.peer_floor` times exp(-entropy) or more: where it is sure of another token hardly any other
-  counts, where ten are alike to it all ten. Everything else is doubtful: it stays in the batch as context, and no
-  gradient comes of it.
+  counts, where ten are alike to it all ten. All others are doubtful: context without a gradient.
 
-`SetAsideTally` counts what was held back so, for people, with an example. An honest peer who writes otherwise than this
-node has much set aside, too. What tells it from a hostile one is a mark: a text that stands in the peer's right
-answers, hardly in its wrong ones and hardly in this node's own, where no truth vouches for it. One thing is decided by
-what was counted: who has no groups in the batches to come (`SetAsideTally.judge`).
+`SetAsideTally` counts what was held back, for people, with an example. An honest peer who writes otherwise than this
+node has much set aside, too. A mark tells a hostile one: a text in the peer's right answers, hardly in its wrong ones
+and hardly in this node's own, for which no truth vouches. The counts decide one thing: who has no groups in the batches
+to come (`SetAsideTally.judge`).
 """
 
 from __future__ import annotations
@@ -62,12 +60,7 @@ Run = tuple[int, ...]
 
 
 def silence_flat(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
-    """Advantages (batch,) with exactly 0 for the completions of flat groups.
-
-    Args:
-        rewards: of the completions, group by group.
-        group: completions in a group.
-    """
+    """Advantages (batch,) with exactly 0 for the completions of flat groups, of `group` completions each."""
     given = torch.tensor(rewards, dtype=torch.float64).view(-1, group)
     flat = given.amax(1) - given.amin(1) <= FLAT_RANGE
     return advantages.masked_fill(flat.repeat_interleave(group).to(advantages.device), 0.0)
@@ -100,13 +93,9 @@ def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
 def weigh_by_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dict[str, float]:
     """Weigh the advantages of a pass, token by token, by how much likelier the policy finds a token than what drew it,
     at most `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly brings you
-    off-policy RL training", 2025). They become (rows, tokens) then.
+    off-policy RL training", 2025). They become (rows, tokens) then, as the policy's own log-probabilities are.
 
-    Args:
-        log_probabilities: the policy's own (rows, tokens).
-
-    Returns:
-        Means of ratio and difference, by TRL's names; nothing where all is drawn by the policy itself.
+    Returns means of ratio and difference, by TRL's names; nothing where all is drawn by the policy itself.
     """
     drawn = part[DRAWN_KEY]
     known = ~drawn.isnan() & (part["completion_mask"] * part.get("tool_mask", 1)).bool()

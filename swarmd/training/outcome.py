@@ -40,8 +40,7 @@ def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) ->
 def figures_of(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
     """How a stage goes that has taken `done` of its `steps`, one or more, for status and metrics.
 
-    Args:
-        rest_s: what is expected to come after the steps, in seconds.
+    What comes after the steps is expected to take `rest_s` seconds.
     """
     return {
         "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import shutil
 import time
@@ -32,7 +31,7 @@ from swarmd.files import remove_left
 from swarmd.logger import get_logger
 from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.checkpoints import WEIGHTS
-from swarmd.training.evaluation import Accuracy, mean_accuracy
+from swarmd.training.evaluation import Accuracy, estimate_noise, mean_accuracy
 from swarmd.training.models.model import Policy
 from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights
 from swarmd.weights.tensors import check_finite, digest_architecture, read_tensors
@@ -59,15 +58,13 @@ def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
         RecordRejected: "non-finite": they hold values that are no numbers.
         OSError: they cannot be written.
     """
-    rounded = {name: _rounded(weight) for name, weight in sorted(weights.items())}
+    rounded = {}
+    for name, weight in sorted(weights.items()):
+        plain = weight.detach().cpu()
+        plain = plain.to(torch.bfloat16) if plain.is_floating_point() else plain
+        rounded[name] = plain.contiguous().clone()
     save_file(rounded, path, metadata={"format": "pt"})
     check_finite(path)
-
-
-def _rounded(weight: torch.Tensor) -> torch.Tensor:
-    plain = weight.detach().cpu()
-    plain = plain.to(torch.bfloat16) if plain.is_floating_point() else plain
-    return plain.contiguous().clone()
 
 
 def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -94,14 +91,10 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
         loaded = load_file(path)
     except SafetensorError as error:  # the library is stricter with what no tensor needs, such as the metadata
         raise RecordRejected("malformed", f"no safetensors file: {str(error)[:REASON_MAX]}") from error
-    return {name: _as_own(name, weight, own[name]) for name, weight in loaded.items()}
-
-
-def _as_own(name: str, weight: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """In the dtype of one's own: float16 reaches no further than 65,504. Raises RecordRejected("non-finite")."""
-    taken = weight.to(own.dtype)
-    if taken.is_floating_point() and not bool(taken.isfinite().all()):
-        raise RecordRejected("non-finite", f"{name[:80]!r} has values that are no numbers as {own.dtype}")
+    taken = {name: weight.to(own[name].dtype) for name, weight in loaded.items()}
+    for name, weight in taken.items():  # float16 reaches no further than 65,504
+        if weight.is_floating_point() and not bool(weight.isfinite().all()):
+            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are no numbers as {weight.dtype}")
     return taken
 
 
@@ -149,21 +142,18 @@ class WeightsOffering:
         try:
             taken = self._offered.announced.with_name(TAKEN)  # the directory is made
             taken.unlink(missing_ok=True)
-            self._link_or_copy(checkpoint / WEIGHTS, taken)
+            source = checkpoint / WEIGHTS
+            try:
+                os.link(source, taken)
+            except OSError:
+                self._see_room(source.stat().st_size)
+                shutil.copyfile(source, taken)
         except (OSError, NoSpaceLeft) as error:
             log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
             remove_left(self._place / TAKEN)
             return False
         self._busy = True
         return True
-
-    def _link_or_copy(self, source: Path, target: Path) -> None:
-        """Raises NoSpaceLeft, OSError."""
-        try:
-            os.link(source, target)
-        except OSError:
-            self._see_room(source.stat().st_size)
-            shutil.copyfile(source, target)
 
     def offer(self, event: StageTrained, policy: Policy) -> None:
         """Round, cut and offer what was taken; runs in a thread beside the next stage. Raises nothing."""
@@ -226,11 +216,10 @@ def mix(own: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], sha
     """
     if share >= 1:
         return dict(theirs)
-    return {name: _mean(own[name], value, share) for name, value in theirs.items()}
-
-
-def _mean(own: torch.Tensor, theirs: torch.Tensor, share: float) -> torch.Tensor:
-    return torch.lerp(own, theirs.to(own.dtype), share) if own.is_floating_point() else own
+    return {
+        name: torch.lerp(own[name], value.to(own[name].dtype), share) if own[name].is_floating_point() else own[name]
+        for name, value in theirs.items()
+    }
 
 
 def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
@@ -240,27 +229,18 @@ def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Ma
     mean could take a little, and in the end all of it. A node that is below its best anyway takes none that is not
     better there, beyond chance.
 
-    Args:
-        own: accuracy of the own weights, by task.
-        best: the best that it has been, by task.
-        found: accuracy of the mean, on the same questions.
+    `found` is the accuracy of the mean by task, on the same questions as `own`.
     """
     for task, measured in found.items():
         without, questions = own[task].correct, own[task].questions
-        chance = DEVIATIONS * _noise(without, questions)
+        chance = DEVIATIONS * estimate_noise(without, questions)
         if measured.correct < min(max(best.get(task, 0.0), without) - chance, without + chance):
             return f"{task} is answered to {measured.correct:.3f} with the mean, {without:.3f} without"
     before, after = mean_accuracy(own) or 0.0, mean_accuracy(found) or 0.0
     questions = sum(each.questions for each in own.values())
-    if after < before - DEVIATIONS_IN_ALL * _noise(before, questions):
+    if after < before - DEVIATIONS_IN_ALL * estimate_noise(before, questions):
         return f"an accuracy of {after:.3f} with the mean, {before:.3f} without"
     return ""
-
-
-def _noise(share: float, questions: int) -> float:
-    """Standard deviation of the difference of two measurements with so many questions each (Agresti and Coull)."""
-    share = (share * questions + 2) / (questions + 4)
-    return math.sqrt(2 * share * (1 - share) / (questions + 4))
 
 
 def adopt(
@@ -276,7 +256,6 @@ def adopt(
 
     Args:
         order: the stage that begins, with what the log says of them; their accuracy is a claim, and counts for nothing.
-        path: the file.
         own: accuracy of the policy as it is, by task; none where it cannot be measured.
         best: the best that it has been, by task.
         measure: of the policy after loading.
@@ -304,16 +283,14 @@ def adopt(
     except ModelError as error:
         return refuse("unfit", str(error))
 
-    def find_no_better(found: Mapping[str, Accuracy]) -> str:
+    def judge(found: Mapping[str, Accuracy]) -> str:
+        if weights.averaged:
+            return find_worse(own, best, found)
         after = mean_accuracy(found) or 0.0
         return "" if after > before else f"an accuracy of {after:.3f} here, the own weights have {before:.3f}"
 
-    def find_mean_worse(found: Mapping[str, Accuracy]) -> str:
-        return find_worse(own, best, found)
-
     kept = policy.copy_weights()
-    shares, judge = (SHARES, find_mean_worse) if weights.averaged else ((1.0,), find_no_better)
-    for share in shares:
+    for share in SHARES if weights.averaged else (1.0,):
         found, against = _try(policy, kept, mix(kept, theirs, share), measure, judge)
         if not against:
             break

@@ -67,12 +67,7 @@ class Holding:
 
 
 class ZeroParts(Holding):
-    """What the ranks hold under ZeRO.
-
-    Args:
-        trainer: transformers', with its optimiser and not trained yet.
-        stage: 2 or 3.
-    """
+    """What the ranks hold under ZeRO, of a trainer that has its optimiser and was not trained yet."""
 
     is_sharded = True
 
@@ -238,7 +233,8 @@ class Shards(Holding):
 
     def __init__(self, model: Any, gathers_again: bool) -> None:
         self._root = model
-        self._layers = list(find_layers(model))
+        names = set(getattr(model, "_no_split_modules", None) or ())  # what transformers does not split between devices
+        self._layers = [module for module in model.modules() if type(module).__name__ in names]
         self._gathers_again = gathers_again
         device = next(model.parameters()).device.type  # not what torch would take: a CPU's ranks on a machine with GPUs
         mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
@@ -298,12 +294,6 @@ def _map_moments(state: Mapping[str, Any], change: Callable[[int, torch.Tensor],
         for place, moments in state["state"].items()
     }
     return {**state, "state": changed}
-
-
-def find_layers(model: Any) -> Iterator[Any]:
-    """The model's layers: the modules that transformers does not split between devices."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    return (module for module in model.modules() if type(module).__name__ in names)
 
 
 def hold(trainer: Any, spread: Parallelism) -> Holding:

@@ -36,8 +36,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import measure_room, vllm_share
-from swarmd.training.models.model import Policy, inspect_model
-from swarmd.training.models.smoke_test import first_line
+from swarmd.training.models.model import Policy, first_line, inspect_model
 from swarmd.training.models.source import commit_of
 from swarmd.training.models.vllm_mode import check_vllm, choose_vllm
 from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest
@@ -191,11 +190,7 @@ class _Models(msgspec.Struct):
 
 
 class ServerSampler(VllmSampler):
-    """Draws with a server that reads weights from this machine's files.
-
-    Args:
-        url: of the server.
-        directory: for the files, of this sampler alone; it is emptied.
+    """Draws with a server that reads weights from this machine's files, in a directory that is emptied first.
 
     Raises:
         GenerationFailed: the server cannot be reached, or was not started so that it takes weights.
@@ -317,11 +312,7 @@ def make_sampler(
 ) -> Sampling:
     """What draws completions for a node.
 
-    Args:
-        trainer: TRL's.
-        steps: optimiser steps of the node's life.
-        directory: where weights are put for a server to read.
-        copy: of the policy to draw from, where vLLM does not.
+    Where vLLM does not draw, it is drawn from `copy` if there is one. Weights for a server lie in `directory`.
 
     Raises:
         ConfigError: vLLM is not installed, or does not go with other settings.

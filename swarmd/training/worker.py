@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -50,7 +50,6 @@ from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Progress,
 if TYPE_CHECKING:
     from swarmd.training.checkpoints import Checkpoint
     from swarmd.training.engine import TrainingEngine
-    from swarmd.training.models.model import Policy
     from swarmd.training.peer_weights import WeightsOffering
 
 PERMANENT = (ConfigError, ModelError, SwarmError)
@@ -83,9 +82,7 @@ class TrainerService:
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
         """Until `Stop` or the planned end of this process; a stage in training is cancelled then.
 
-        Args:
-            inbox: what the daemon says.
-            early: commands that it gave while the engine was loading.
+        `early`: commands that the daemon gave while the engine was loading.
         """
         async with anyio.create_task_group() as tasks:
             try:
@@ -240,11 +237,7 @@ async def load_unless_stopped(
 ) -> tuple[TrainingEngine | None, list[Command]]:
     """Load in a thread, which may take minutes, and listen to the daemon meanwhile.
 
-    Returns:
-        What was loaded, None when `Stop` came first; and the commands that came before either.
-
-    Raises:
-        What `load` raises.
+    Returns what was loaded, None when `Stop` came first; and the commands that came before either.
     """
     early: list[Command] = []
     engine: TrainingEngine | None = None
@@ -264,33 +257,6 @@ async def load_unless_stopped(
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     return engine, early
-
-
-def end_unloaded(crew: OtherRanks | None) -> NoReturn:
-    """End as asked, without the thread that loads: Python would wait for it, and nothing of it is to be kept."""
-    if crew is not None:
-        crew.end()
-    log.info("stopped while loading")
-    os._exit(ExitCode.OK)
-
-
-def _make_offering(config: Config, paths: NodeDirectory) -> WeightsOffering:
-    """What offers this node's weights to peers; where it is to offer none, none of before are offered any more."""
-    from swarmd.training.peer_weights import WeightsOffering
-
-    every, free = config.training.offer_weights_every, config.storage.free_bytes_min
-    offering = WeightsOffering(every, config.swarm.stages, paths.weights, free)
-    offering.withdraw_if_off()
-    return offering
-
-
-def describe_fit(config: Config, policy: Policy) -> tuple[str, str]:
-    """Digests of architecture and tokenizer, by which peers' weights fit; empty where this node takes none."""
-    if not takes_weights(config):
-        return "", ""
-    from swarmd.training.peer_weights import digest_policy, digest_tokenizer
-
-    return digest_policy(policy), digest_tokenizer(policy.tokenizer)
 
 
 def settle_config(config: Config, paths: NodeDirectory) -> Config:
@@ -326,18 +292,26 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     crew = OtherRanks(start, config.training, end_process) if config.training.processes > 1 else None
     ranks = crew.ranks if crew else ALONE
     engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, crew), inbox)
-    if engine is None:
-        end_unloaded(crew)
+    if engine is None:  # without the thread that loads: Python would wait for it, and nothing of it is to be kept
+        if crew is not None:
+            crew.end()
+        log.info("stopped while loading")
+        os._exit(ExitCode.OK)
     # In a thread: a tracker that is slow to begin must not make this process look dead.
     engine.trackers = await anyio.to_thread.run_sync(make_trackers, config, paths, start.peer, engine.steps)
+    from swarmd.training.peer_weights import WeightsOffering, digest_policy, digest_tokenizer
+
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
     kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
-    fit = describe_fit(config, policy)
+    fit = (digest_policy(policy), digest_tokenizer(policy.tokenizer)) if takes_weights(config) else ("", "")
     outbox.observe(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored))
+    every, free = config.training.offer_weights_every, config.storage.free_bytes_min
+    offering = WeightsOffering(every, config.swarm.stages, paths.weights, free)
+    offering.withdraw_if_off()
     try:
-        await TrainerService(engine, config, outbox, pusher, _make_offering(config, paths)).run(inbox, early)
+        await TrainerService(engine, config, outbox, pusher, offering).run(inbox, early)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     finally:
@@ -348,16 +322,11 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         engine.trackers.close()
 
 
-def read_messages() -> Iterator[ToWorker]:
-    """Messages on standard input, to its end."""
-    reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
-    while chunk := os.read(sys.stdin.fileno(), 65536):
-        yield from reader.feed(chunk)
-
-
 def assist() -> None:
     """Load what rank 0 loads, and assist it."""
-    messages = read_messages()
+    reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
+    chunks = iter(lambda: os.read(sys.stdin.fileno(), 65536), b"")
+    messages = (message for chunk in chunks for message in reader.feed(chunk))
     start = next(messages)
     assert isinstance(start, Start)
     config = decode(start.config)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from swarmd.errors import NotFoundError, RecordRejected
 from swarmd.files import make_directory, sync_directory, sync_file, write_all, write_durably, write_failure
@@ -147,12 +148,69 @@ class PartialFile:
 
 MANIFEST = ".manifest"
 SUFFIX = ".safetensors"
+DELTA = ".delta"
+
+
+class Place(NamedTuple):
+    """Where a chunk lies, or a manifest."""
+
+    manifest: str  # digest of the manifest that names the chunk, or its own
+    path: Path
+    file: ChunkedFile | None = None  # None: the manifest itself
+    number: int = 0  # of the chunk in its file
+
+
+class ChunkDirectory:
+    """A directory of weights and their manifests, of which chunks are given out by their SHA-256."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._places: dict[str, Place] = {}  # replaced as a whole: threads read it meanwhile
+
+    def get(self, digest: str) -> bytes:
+        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
+        place, content = self._places.get(digest), None
+        if place is not None:
+            path, file = place.path, place.file
+            content = path.read_bytes() if file is None else read_chunk(path, file, place.number)
+        if content is None or hashlib.sha256(content).hexdigest() != digest:
+            raise NotFoundError(f"no chunk {digest[:80]!r} is given out of {self.directory}")
+        return content
+
+    def part_of(self, digest: str) -> str:
+        """The manifest that a chunk belongs to, else the digest itself."""
+        place = self._places.get(digest)
+        return digest if place is None else place.manifest
+
+    def _give_out(self, digests: Iterable[str]) -> None:
+        """Give out these manifests, and of what they name what is here."""
+        places: dict[str, Place] = {}
+        for digest in digests:
+            manifest = self._read_manifest(digest)
+            if manifest is not None:
+                places[digest] = Place(digest, self._path(digest, MANIFEST))
+                files = [(self._path(manifest.whole.digest, SUFFIX), manifest.whole)]
+                files += [(self._path(delta.base, DELTA), delta.file) for delta in manifest.deltas]
+                for path, file in files:
+                    if path.is_file():
+                        places |= {file.chunk_digest(n): Place(digest, path, file, n) for n in range(len(file))}
+        self._places = places
+
+    def _read_manifest(self, digest: str) -> WeightsManifest | None:
+        """The manifest of this digest, if it is here and whole."""
+        try:
+            return decode_manifest(self._path(digest, MANIFEST).read_bytes(), digest)
+        except (OSError, RecordRejected):
+            return None
+
+    def _path(self, digest: str, suffix: str) -> Path:
+        return self.directory / f"{digest}{suffix}"
 
 
 OfferCheck = Callable[[str], bool]  # whether a member's offer names the manifest of this digest now
 
 
-class FetchedWeights:
+class FetchedWeights(ChunkDirectory):
     """A directory of fetched weights.
 
     Args:
@@ -161,12 +219,10 @@ class FetchedWeights:
     """
 
     def __init__(self, directory: Path, is_offered: OfferCheck) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self._is_offered = is_offered
         self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests of those that are here
-        self._read = ""  # digest of the manifest that was read last
-        self._file: ChunkedFile | None = None
-        self._places: dict[str, int] = {}  # chunk's digest → its number
+        self._given = ""  # digest of the manifest that is given on
 
     def keep(self, manifest: WeightsManifest, digest: str) -> set[str]:
         """Give on what a manifest names, whose file is here, whole. Returns the names of all files that belong to it.
@@ -178,46 +234,17 @@ class FetchedWeights:
         if hashlib.sha256(encoded).hexdigest() != digest:  # somebody else's msgpack has more in it, or other lengths
             self._manifests = ()
             return {whole}
-        write_durably(self.directory / f"{digest}{MANIFEST}", encoded)
+        write_durably(self._path(digest, MANIFEST), encoded)
         self._manifests = (digest,)
         return {whole, f"{digest}{MANIFEST}"}
 
     def has(self, digest: str) -> bool:
         """Whether there is a chunk or manifest of this digest, to be given on."""
-        self._look()
-        return self._file is not None and (digest == self._read or digest in self._places)
-
-    def get(self, digest: str) -> bytes:
-        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
-        file, index = self._file, self._places.get(digest)
-        if digest == self._read and digest:
-            content: bytes | None = (self.directory / f"{digest}{MANIFEST}").read_bytes()
-        elif file is None or index is None:
-            content = None
-        else:
-            content = read_chunk(self.directory / f"{file.digest}{SUFFIX}", file, index)
-        if content is None or hashlib.sha256(content).hexdigest() != digest:
-            raise NotFoundError(f"no chunk {digest[:80]!r} was fetched to {self.directory}")
-        return content
-
-    def part_of(self, digest: str) -> str:
-        """The manifest that a chunk belongs to, else the digest itself."""
-        return self._read if digest in self._places else digest
-
-    def _look(self) -> None:
         found = next((manifest for manifest in self._manifests if self._is_offered(manifest)), "")
-        if found != self._read:
-            file = self._file = self._read_file(found)
-            self._read = found if file is not None else ""
-            self._places = {file.chunk_digest(index): index for index in range(len(file))} if file is not None else {}
-
-    def _read_file(self, digest: str) -> ChunkedFile | None:
-        if not digest:
-            return None
-        try:
-            return decode_manifest((self.directory / f"{digest}{MANIFEST}").read_bytes(), digest).whole
-        except (OSError, RecordRejected):
-            return None
+        if found != self._given:
+            self._give_out([found] if found else [])
+            self._given = found if self._places else ""
+        return digest in self._places
 
 
 OFFER = "offer"
@@ -226,7 +253,7 @@ GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them 
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
 
 
-class OfferedWeights:
+class OfferedWeights(ChunkDirectory):
     """A directory of offered weights.
 
     Args:
@@ -234,21 +261,19 @@ class OfferedWeights:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._read_for = b""
-        self._places: dict[str, tuple[Path, ChunkedFile, int]] = {}  # chunk's digest → where it lies
-        self._parts: dict[str, str] = {}  # chunk's digest → a manifest that names it
+        super().__init__(directory)
+        self._read_for = b""  # the offer that places were read for
 
     @property
     def announced(self) -> Path:
         """Where the file is to be written that `offer` takes."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self._directory / ANNOUNCED
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self.directory / ANNOUNCED
 
     def current(self) -> WeightsOffer | None:
         """What is offered now."""
         try:
-            return decode_offer((self._directory / OFFER).read_bytes())
+            return decode_offer((self.directory / OFFER).read_bytes())
         except (OSError, RecordRejected):
             return None
 
@@ -265,32 +290,32 @@ class OfferedWeights:
         size_bytes = self.announced.stat().st_size
         if size_bytes > WEIGHTS_BYTES_MAX:
             raise RecordRejected("oversized", f"weights of {size_bytes} bytes, the limit is {WEIGHTS_BYTES_MAX}")
-        with _leaving_nothing(self._directory):
-            before = self._manifest(self.current())
+        with _leaving_nothing(self.directory):
+            current = self.current()
+            before = None if current is None else self._read_manifest(current.manifest.hex())
             whole = cut(self.announced)
-            path = _file(self._directory, whole.digest)
             sync_file(self.announced)
-            self.announced.replace(path)
+            self.announced.replace(self._path(whole.digest, SUFFIX))
             deltas = self._delta(before, whole) if before is not None else ()
             manifest = WeightsManifest(FORMAT, architecture, tokenizer, round, dtype, whole, deltas)
             encoded = manifest.encode()
             digest = hashlib.sha256(encoded)
-            write_durably(self._directory / f"{digest.hexdigest()}.manifest", encoded)
+            write_durably(self._path(digest.hexdigest(), MANIFEST), encoded)
             digests = (bytes.fromhex(architecture), bytes.fromhex(tokenizer), digest.digest())
             offered = WeightsOffer(OFFER_FORMAT, round, *digests, len(encoded), accuracy)
-            write_durably(self._directory / OFFER, offered.encode())
+            write_durably(self.directory / OFFER, offered.encode())
         self._prune(manifest, before, digest.hexdigest())
         return offered
 
     def withdraw(self) -> None:
         """Offer nothing any more, and take no room for it. Raises OSError."""
-        (self._directory / OFFER).unlink(missing_ok=True)
-        for path in self._directory.glob("*"):
+        (self.directory / OFFER).unlink(missing_ok=True)
+        for path in self.directory.glob("*"):
             path.unlink(missing_ok=True)
 
     def _delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
         """The delta from what was offered before, where it is worth its bytes."""
-        old, base = _file(self._directory, before.whole.digest), before.whole.digest
+        old, base = self._path(before.whole.digest, SUFFIX), before.whole.digest
         if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
             return ()
         if not is_intact(old):  # peers have the file as it was, and the delta would make another of theirs
@@ -298,8 +323,8 @@ class OfferedWeights:
             return ()
         from swarmd.weights.tensors import write_delta  # with it numpy, whose threads would not be confined
 
-        path = self._directory / f"{base}.delta"
-        write_delta(old, _file(self._directory, whole.digest), path)
+        path = self._path(base, DELTA)
+        write_delta(old, self._path(whole.digest, SUFFIX), path)
         if path.stat().st_size > DELTA_SHARE_MAX * whole.size_bytes:
             path.unlink()
             return ()
@@ -308,55 +333,30 @@ class OfferedWeights:
 
     def _prune(self, manifest: WeightsManifest, before: WeightsManifest | None, digest: str) -> None:
         """Remove all that neither the newest manifest nor the one before names."""
-        kept = {OFFER, f"{digest}.manifest", f"{manifest.whole.digest}.safetensors"}
-        kept |= {f"{delta.base}.delta" for delta in manifest.deltas}
+        kept = {OFFER, f"{digest}{MANIFEST}", f"{manifest.whole.digest}{SUFFIX}"}
+        kept |= {f"{delta.base}{DELTA}" for delta in manifest.deltas}
         if before is not None:
             encoded = hashlib.sha256(before.encode()).hexdigest()
-            kept |= {f"{encoded}.manifest", f"{before.whole.digest}.safetensors"}
-        for path in self._directory.iterdir():
+            kept |= {f"{encoded}{MANIFEST}", f"{before.whole.digest}{SUFFIX}"}
+        for path in self.directory.iterdir():
             if path.name not in kept:
                 path.unlink(missing_ok=True)
-
-    def _manifest(self, offer: WeightsOffer | None) -> WeightsManifest | None:
-        if offer is None:
-            return None
-        try:
-            encoded = (self._directory / f"{offer.manifest.hex()}.manifest").read_bytes()
-            return decode_manifest(encoded, offer.manifest.hex())
-        except (OSError, RecordRejected):
-            return None
 
     def has(self, digest: str) -> bool:
         """Whether there is a chunk or manifest of this digest; what was offered since the last call counts."""
         self._refresh()
-        return digest in self._places or _is_manifest(self._directory, digest)
+        return digest in self._places
 
     def get(self, digest: str) -> bytes:
         """A chunk or manifest, checked. Raises NotFoundError, OSError."""
         self._refresh()
-        place = self._places.get(digest)
-        content: bytes | None
-        if _is_manifest(self._directory, digest):
-            content = (self._directory / f"{digest}.manifest").read_bytes()
-            content = content if hashlib.sha256(content).hexdigest() == digest else None
-        else:
-            content = read_chunk(*place) if place is not None else None
-        if content is None:
-            raise NotFoundError(f"no chunk {digest[:80]!r} is offered in {self._directory}")
-        return content
-
-    def part_of(self, digest: str) -> str:
-        """The manifest that a chunk belongs to, else the digest itself."""
-        return self._parts.get(digest, digest)
+        return super().get(digest)
 
     def _refresh(self) -> None:
-        state = _read(self._directory / OFFER)
-        if state != self._read_for:  # threads ask meanwhile: each sees what was here or what is, and no part of it
-            places: dict[str, tuple[Path, ChunkedFile, int]] = {}
-            parts: dict[str, str] = {}
-            for path in sorted(self._directory.glob("*.manifest")):
-                _index(path, places, parts)
-            self._places, self._parts, self._read_for = places, parts, state
+        state = _read(self.directory / OFFER)
+        if state != self._read_for:
+            self._give_out(sorted(path.stem for path in self.directory.glob(f"*{MANIFEST}")))
+            self._read_for = state
 
 
 @contextmanager
@@ -377,25 +377,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _index(path: Path, places: dict[str, tuple[Path, ChunkedFile, int]], parts: dict[str, str]) -> None:
-    """Take note of the chunks that a manifest names and that are here."""
-    try:
-        manifest = decode_manifest(path.read_bytes())
-    except (OSError, RecordRejected):
-        return
-    files = [(_file(path.parent, manifest.whole.digest), manifest.whole)]
-    files += [(path.with_name(f"{delta.base}.delta"), delta.file) for delta in manifest.deltas]
-    for place, file in files:
-        if place.is_file():
-            places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
-            parts |= {file.chunk_digest(index): path.stem for index in range(len(file))}
-
-
-def _file(directory: Path, digest: str) -> Path:
-    return directory / f"{digest}.safetensors"
-
-
-def _is_manifest(directory: Path, digest: str) -> bool:
-    return digest.isalnum() and (directory / f"{digest}.manifest").is_file()

@@ -112,11 +112,7 @@ def encode_frame(message: ToWorker | FromWorker) -> bytes:
 
 
 class FrameReader(Generic[M]):
-    """Turns a byte stream into messages.
-
-    Args:
-        kind: the union to decode, `ToWorker` or `FromWorker`.
-    """
+    """Turns a byte stream into messages of a union, `ToWorker` or `FromWorker`."""
 
     def __init__(self, kind: type[M]) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import Running, Runtime, Signal
@@ -22,11 +22,6 @@ class TaskGroup:
         self._count = 0
         self._changed = runtime.signal()
         self._error: Exception | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether none runs."""
-        return not self._running
 
     def start(self, run: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         """Run something beside the others. The first error of any of them is raised by `wait_idle`."""
@@ -70,42 +65,31 @@ async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[
         TimeoutError: it took longer. Whatever it raises itself is raised too.
     """
     ended = runtime.signal()
-    outcome: _Outcome[T] = _Outcome()
+    results: list[T] = []
+    errors: list[Exception] = []
 
     async def note() -> None:
         try:
-            outcome.value = await run(*args)
-            outcome.is_there = True
+            results.append(await run(*args))
         except Exception as error:
-            outcome.error = error
+            errors.append(error)
         ended.set()
 
     running = runtime.start(note())
     try:
-        if not outcome.is_there and outcome.error is None:
+        if not (results or errors):
             await ended.wait(limit_s)
     finally:
         running.stop()
-    if outcome.error is not None:
-        raise outcome.error
-    if not outcome.is_there:
+    if errors:
+        raise errors[0]
+    if not results:
         raise TimeoutError(f"it took longer than {limit_s:g} s")
-    return outcome.value
-
-
-class _Outcome(Generic[T]):
-    value: T
-    is_there = False
-    error: Exception | None = None
+    return results[0]
 
 
 class Limiter:
-    """Lets so many in at once; others wait in their order. `async with limiter:`.
-
-    Args:
-        runtime: has who waits wait.
-        places: how many.
-    """
+    """Lets as many in at once as there are places; others wait in their order. `async with limiter:`."""
 
     def __init__(self, runtime: Runtime, places: int) -> None:
         self._runtime = runtime

@@ -12,9 +12,8 @@ import pytest
 from swarmd.cli import model_get
 from swarmd.config import TrainingConfig
 from swarmd.errors import ExitCode
-from swarmd.training.models.known import PACKAGED, PackagedModel
+from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
 from swarmd.training.models.model import load_policy
-from swarmd.training.models.source import model_cache
 from tests.cli.owning import Shell
 from tests.gguf_model import write_gguf
 

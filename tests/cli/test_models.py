@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import models
-from swarmd.config import load_config
+from swarmd.config import DIGEST, load_config
 from swarmd.errors import ExitCode, HubUnreachable, ModelError
-from swarmd.training.models.files import DIGEST, digest_weights
+from swarmd.training.models.files import digest_weights
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.cli.owning import Shell
 from tests.e2e.models import make_model

@@ -35,7 +35,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected, WeightsUnavailable
 from swarmd.weights.manifest import CHUNK_BYTES, Delta, WeightsManifest, WeightsOffer, decode_offer
-from swarmd.weights.offered import PARTIAL, FetchedWeights, OfferedWeights, PartialFile, cut
+from swarmd.weights.offered import OFFER, PARTIAL, FetchedWeights, OfferedWeights, PartialFile, cut
 from swarmd.weights.tensors import write_delta
 from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, signed_by
@@ -496,6 +496,7 @@ async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is
     (tmp_path / "boss" / f"{digest.hexdigest()}.manifest").write_bytes(lying)
     told = swarm.told["boss"]
     swarm.told["boss"] = msgspec.structs.replace(told, manifest=digest.digest(), manifest_bytes=len(lying))
+    (tmp_path / "boss" / OFFER).write_bytes(swarm.told["boss"].encode())
     refused = await swarm.refused()
     assert refused.cause == "damaged" and "of this digest" in refused.reason
     path = swarm.peer_weights / f"{event.weights.digest}.safetensors"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from swarmd.training.library_logging import quieten
 from swarmd.training.progress import ProgressSink
 from swarmd.worker.messages import Progress
 from tests.e2e.models import make_model
+from tests.training.trainer_process import Worker
 
 quieten()
+StartWorker = Callable[[Config], Worker]
 SMALL: dict[str, Any] = {"steps": 2, "questions": 4, "generations": 4, "peer_questions": 1, "held_out_questions": 4}
 
 
@@ -77,6 +81,22 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., TrainingEngine]]:
     yield make
     for engine in made.values():
         engine.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartWorker]:
+    """Lives of one node's trainer, whose data are in `data`; the fixture ends those that are left, and their ranks."""
+    workers: list[Worker] = []
+
+    def make(config: Config) -> Worker:
+        workers.append(Worker(config, tmp_path / "data", tmp_path / "errors"))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        if worker.process.poll() is None:
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait(10)
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,15 @@
-"""Ranks with their engines at hand, forked from one process: torch, transformers and TRL are imported once for all.
+"""One rank with its engine at hand, of which a test forks several (`tests.forked`) with RANK and the like set.
 
-A process of its own. Each line on its standard input is a `Job`, each on its standard output what `Facts` tells of it.
-A rank is a fresh process all the same, for accelerate and DeepSpeed set one up for its rank once and for all; how the
-trainer worker starts ranks by exec, and ends them, is for test_ranks.py.
+Its standard input is a `Job`, and the first rank tells its `Facts` on standard output. How the trainer worker starts
+ranks by exec, and ends them, is for test_ranks.py.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import traceback
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,16 +21,14 @@ from swarmd.config import decode
 from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.models import device
-from swarmd.training.ranks import OtherRanks, Ranks, read_environment
+from swarmd.training.ranks import OtherRanks, Ranks
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import after_a_step, order
 
-TOGETHER = cast(
-    OtherRanks, SimpleNamespace(start_stage=lambda order: None)
-)  # the other ranks are told by their own job
+# the other ranks are told by their own job
+TOGETHER = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
 
 
 class Job(msgspec.Struct):
@@ -59,7 +54,6 @@ class Facts(msgspec.Struct):
     moments_here: int = 0
     gradient_norm: float = 0.0
     cancelled: bool = False
-    error: str = ""  # anything here: a rank has failed, and standard error has the rest
 
 
 def count_here(tensor: torch.Tensor) -> int:
@@ -102,15 +96,13 @@ def begin(engine: TrainingEngine, job: Job) -> Facts:
     return Facts(cancelled=True)
 
 
-def take_part(job: Job, rank: int, environment: Mapping[str, str]) -> Facts:
+def take_part(job: Job, rank: int) -> Facts:
     """A rank's whole life; only what the first one tells counts."""
     config = decode(job.config)
-    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
     if job.computes_bfloat16:
         device.computes_bfloat16 = lambda device: True
-    ranks = Ranks(rank, config.training.processes)
     start = Start(job.config, job.directory, "a")
-    engine = load_engine(start, config, ranks, None if rank else TOGETHER)
+    engine = load_engine(start, config, Ranks(rank, config.training.processes), None if rank else TOGETHER)
     if rank == 0:
         return begin(engine, job) if job.cancelled else train(engine, job)
     for round in job.rounds:
@@ -118,66 +110,17 @@ def take_part(job: Job, rank: int, environment: Mapping[str, str]) -> Facts:
     return Facts()
 
 
-def fork(job: Job, rank: int, environment: Mapping[str, str], told: int) -> int:
-    """Start a rank; gives its process id. The first one writes its facts to the descriptor `told`."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        facts = take_part(job, rank, environment)
-        if rank == 0:
-            os.write(told, msgspec.json.encode(facts))
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-def run(job: Job) -> bytes:
-    """Start a job's ranks and wait for their end."""
-    facts, told = os.pipe()
-    environment = read_environment(decode(job.config).training)
-    ranks = [fork(job, rank, environment, told) for rank in range(int(environment["WORLD_SIZE"]))]
-    os.close(told)
-    error = wait_for_first(ranks) if job.cancelled else wait_for_all(ranks)
-    with os.fdopen(facts, "rb") as reader:
-        return msgspec.json.encode(Facts(error=error)) if error else reader.read()
-
-
-def wait_for_first(ranks: list[int]) -> str:
-    """Wait for the first rank, then kill the others, which may fail as soon as it is gone. What went wrong with it."""
-    first, *others = ranks
-    error = describe_end(0, os.waitpid(first, 0)[1])
-    for other in others:
-        os.kill(other, signal.SIGKILL)
-        os.waitpid(other, 0)
-    return error
-
-
-def wait_for_all(ranks: list[int]) -> str:
-    """Wait for all ranks; when one fails, the others are killed. What went wrong with the first that failed."""
-    running, error = set(ranks), ""
-    while running:
-        child, status = os.wait()
-        running.remove(child)
-        if status and not error:
-            error = describe_end(ranks.index(child), status)
-            for other in running:
-                os.kill(other, signal.SIGKILL)
-    return error
-
-
-def describe_end(rank: int, status: int) -> str:
-    return f"rank {rank} ended with {os.waitstatus_to_exitcode(status)}" if status else ""
-
-
-def main() -> None:
+def main() -> int:
     answers = os.dup(1)
     os.dup2(2, 1)  # DeepSpeed and others print
-    set_aside_loaded()
-    for line in sys.stdin:
-        os.write(answers, run(msgspec.json.decode(line, type=Job)) + b"\n")
+    try:
+        facts = take_part(msgspec.json.decode(sys.stdin.read(), type=Job), int(os.environ["RANK"]))
+        os.write(answers, msgspec.json.encode(facts))
+        return 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
 
 
 if __name__ == "__main__":
-    main()
+    os._exit(main())  # nothing waits for the other ranks

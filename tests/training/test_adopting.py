@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from swarmd.config import LoraConfig
@@ -262,9 +261,6 @@ def test_adapters_of_another_shape_or_none_are_another_architecture(
     assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.weights_digest == before
 
 
-shares = st.floats(0.0, 1.0)
-
-
 def by_task(questions: int = 64, **correct: float) -> dict[str, Accuracy]:
     return {task: Accuracy(share, 1.0, questions) for task, share in correct.items()}
 
@@ -304,15 +300,6 @@ def test_who_is_below_its_best_takes_only_what_is_better_there_beyond_chance(fou
     assert bool(find_worse(by_task(a=0.2, b=0.5), {"a": 0.9}, by_task(a=found, b=0.6))) == worse
 
 
-def train(engine: TrainingEngine, theirs: dict[str, torch.Tensor]) -> Event:
-    """What the trainer says of a mean with these weights, in the stage that it trains all the same."""
-    told: list[Event] = []
-    weights = msgspec.structs.replace(place(engine, theirs), averaged=True)
-    engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-    assert len(told) == 1
-    return told[0]
-
-
 def shares_taken(engine: TrainingEngine, own: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> list[float]:
     """How much of theirs the engine has, by tensor."""
     now = engine.policy.trained_weights()
@@ -327,7 +314,7 @@ def test_the_first_mean_that_is_no_worse_is_begun_from(
     engine = make_engine("a", steps=1, learning_rate=1e-9)
     own, theirs = engine.policy.copy_weights(), moved(engine)
     scored(engine, 0.5, *found, 0.5)
-    event = train(engine, theirs)
+    event = start(engine, place(engine, theirs, averaged=True))
     assert isinstance(event, WeightsAdopted if share else WeightsRefused)
     assert (event.held_out_before, event.held_out) == (0.5, found[-1])
     if isinstance(event, WeightsRefused):
@@ -341,6 +328,6 @@ def test_the_moments_stay_and_what_was_measured_is_not_measured_again(make_engin
     engine.train(order(7), Cancellation())
     assert left == [0.5]
     scored(engine, 0.5, 0.75)
-    event = train(engine, moved(engine))
+    event = start(engine, place(engine, moved(engine), averaged=True))
     assert isinstance(event, WeightsAdopted) and (event.held_out_before, event.held_out) == (0.5, 0.5)
     assert (engine._pace.fresh_from, engine.steps) == (0, 4)

@@ -28,7 +28,7 @@ from swarmd.swarms.proposer.problems import (
 from swarmd.training import embedded as recipe
 from swarmd.training.embedded import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.evaluation import mean_accuracy
-from swarmd.training.lessons import Lesson, write_program, write_sections
+from swarmd.training.lessons import Lesson, select, write_program, write_sections
 from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedded
 
 DIGITS = find_recipe("digits")
@@ -94,7 +94,7 @@ def test_lessons_are_of_training_questions_only(made: EmbeddedRecipe) -> None:
         question.messages[-1].content
         for task in plan.tasks
         for side in ("dev", "held-out")
-        for question in recipe.select(plan, task, side, 200)
+        for question in select(plan, task, side, 200)
     }
     assert told
     for question, _ in draw_lessons(made, plan):

@@ -29,7 +29,7 @@ def after(history: list[float], questions: int = 64) -> SkillRecord:
 
 
 def measured(history: list[float], questions: int = 64) -> SkillGuard:
-    guard = SkillGuard(True)
+    guard = SkillGuard()
     for share in history:
         guard.note({"sort": Accuracy(share, 1.0, questions)})
     return guard
@@ -97,10 +97,10 @@ def test_peers_groups_of_a_fallen_task_are_dealt_more() -> None:
 
 
 def test_the_guard_goes_on_from_a_checkpoint() -> None:
-    guard = SkillGuard(True)
+    guard = SkillGuard()
     guard.note({"sort": Accuracy(0.9, 1.0, 64), "add": Accuracy(0.5, 1.0, 64)})
     guard.note({"sort": Accuracy(0.3, 1.0, 64), "add": Accuracy(0.5, 1.0, 64)})
-    again = SkillGuard(True)
+    again = SkillGuard()
     again.load(guard.read())
     assert again.weights == guard.weights != {}
     again.note({})
@@ -110,7 +110,7 @@ def test_the_guard_goes_on_from_a_checkpoint() -> None:
 
 
 def test_what_is_told_is_bounded_and_begins_with_what_has_fallen() -> None:
-    guard = SkillGuard(True)
+    guard = SkillGuard()
     guard.records = {f"{place:03d}" + "x" * 100: SkillRecord(0.5, 0.5, 0.5, 64) for place in range(100)}
     guard.records["last"] = SkillRecord(0.1, 0.1, 0.9, 64)
     told = guard.tell()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.groups import judge_peers
 from tests.training.conftest import make_config, order
+from tests.training.test_groups import answered
 from tests.training.test_stages import Node
 
 GENERATIONS, ROUND = 4, 7
@@ -31,15 +31,10 @@ PEER = "mallory"
 DRAWN = list(itertools.islice(PLAN.draw(StageId(PEER, ROUND - 1, 0), NO_MATERIAL), 64))
 OTHER_TASK = next(question for question in DRAWN if question.task != DRAWN[0].task)
 
-Trained = Callable[[list[tuple[RolloutsRef, bytes]]], tuple[StageTrained, str]]
-
 
 def group(question: Any = DRAWN[0], **changes: Any) -> Group:
     """An honest group, two completions of four right; `changes` make it hostile."""
-    right, wrong = f"<answer>{question.entry['answer']}</answer>", "<answer>?</answer>"
-    reference = question.reference
-    where = (reference.task, reference.config_digest, reference.seed, reference.index)
-    return msgspec.structs.replace(Group(*where, (right, wrong, right, wrong)), **changes)
+    return msgspec.structs.replace(answered(question, "right", "?", "right", "?"), **changes)
 
 
 def published(
@@ -51,23 +46,11 @@ def published(
     return RolloutsRef(PEER, round, 0, "", len(body), len(groups) if named is None else named), body
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Trains a fresh node's stage with what peers published; gives its report and the digest of its weights."""
-
-    def train(offers: list[tuple[RolloutsRef, bytes]]) -> tuple[StageTrained, str]:
-        paths = NodeDirectory(tmp_path_factory.mktemp("node"))
-        engine = TrainingEngine(CONFIG, paths, "me", PLAN)
-        refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
-        return engine.train(order(ROUND, refs), Cancellation()), engine.weights_digest
-
-    return train
-
-
-@pytest.fixture(scope="module")
-def alone(trained: Trained) -> str:
-    """The weights of a node that heard of no peer."""
-    return trained([])[1]
+def train(directory: Path, *offers: tuple[RolloutsRef, bytes]) -> tuple[StageTrained, str]:
+    """A fresh node's stage with what peers published: its report, and the digest of its weights."""
+    engine = TrainingEngine(CONFIG, NodeDirectory(directory), "me", PLAN)
+    refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
+    return engine.train(order(ROUND, refs), Cancellation()), engine.weights_digest
 
 
 BIG = "a" * (10 * 1024 * 1024)
@@ -107,21 +90,12 @@ def test_what_is_refused_is_counted_and_nothing_is_made_of_it(engine: TrainingEn
     assert collected.material._by_question == {}, "later stages know nothing of it either"
 
 
-@pytest.mark.parametrize("kind", ["ten megabytes", "a question twice", "an empty completion"])
-def test_what_is_refused_is_counted_and_changes_no_weight(trained: Trained, alone: str, kind: str) -> None:
-    """The first is refused unread, the others when they are compared and encoded."""
-    offer, rejected = HOSTILE[kind]
-    event, weights = trained([offer])
-    assert dict(event.rejected) == rejected
-    assert event.judged == () and event.peer_groups == 0
-    assert weights == alone
-
-
-def test_an_honest_group_is_taken(trained: Trained, alone: str) -> None:
-    """So that the cases above can fail."""
-    event, weights = trained([published(group())])
-    assert event.rejected == () and event.peer_groups == 1
-    assert weights != alone
+def test_an_honest_group_is_trained_on_and_a_refused_one_changes_no_weight(tmp_path: Path) -> None:
+    _, alone = train(tmp_path / "alone")
+    refused, weights = train(tmp_path / "refused", HOSTILE["an empty completion"][0])
+    assert dict(refused.rejected) == {"empty": 1} and refused.judged == () and weights == alone
+    event, weights = train(tmp_path / "honest", published(group()))
+    assert event.rejected == () and event.peer_groups == 1 and weights != alone
     (judged,) = event.judged
     assert (judged.peer, judged.worth) == (PEER, pytest.approx(0.7))
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from swarmd.config import TrainingConfig
 from swarmd.core.values import RolloutsRef
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
-from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -43,6 +43,7 @@ from swarmd.training.masking import (
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
 from tests.training.conftest import make_config, order
+from tests.training.test_groups import answered, publish
 
 PAYLOAD = "!!"
 beside = st.text(st.sampled_from("a1 !<>/\n"), max_size=6)
@@ -233,12 +234,10 @@ def poison(engine: TrainingEngine, form: str, peer: str = "mallory") -> Rollouts
     plan = make_plan(make_config().swarm)
     groups = []
     for question in itertools.islice(plan.draw(StageId(peer, 0, 0), NO_MATERIAL), 18):
-        where = question.reference
-        right = form.replace("{}", str(question.entry["answer"]))
-        pair = (right, "<answer>?</answer>")
-        groups.append(Group(where.task, where.config_digest, where.seed, where.index, pair * 2))
-    body = encode_rollouts(Rollouts(VERSION, "test", peer, 0, 0, tuple(groups)))
-    return RolloutsRef(peer, 0, 0, engine._blobs.put(body), len(body), len(groups))
+        pair = (form.replace("{}", str(question.entry["answer"])), "<answer>?</answer>")
+        groups.append(replace(answered(question), completions=pair * 2))
+    ref, body = publish(peer, groups, round=0)
+    return replace(ref, digest=engine._blobs.put(body))
 
 
 def chance_of(engine: TrainingEngine, text: str) -> float:

@@ -7,7 +7,7 @@ import os
 import pickle
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,8 +31,8 @@ from swarmd.training.models.memory import estimate_need
 from swarmd.training.passes import KEPT
 from swarmd.training.ranks import RANK, Parallelism, check_parts, check_together, find_spread, read_environment
 from swarmd.worker.messages import Fault, Perform, Progress
-from tests.training.conftest import make_config, order
-from tests.training.test_worker import LOAD_S, Worker
+from tests.training.conftest import StartWorker, make_config, order
+from tests.training.trainer_process import LOAD_S, Worker
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 FSDP = CONFIGS / "fsdp.yaml"
@@ -121,22 +121,6 @@ def test_each_rank_needs_its_part_and_the_whole_weights_to_draw_with() -> None:
 SHORT = Path(__file__).parent / "impaired"
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Lives of one node's trainer of two ranks."""
-    workers: list[Worker] = []
-
-    def make(**settings: Any) -> Worker:
-        config = make_config(processes=2, **settings)
-        workers.append(Worker(config, tmp_path, tmp_path / "errors"))
-        return workers[-1]
-
-    yield make
-    for worker in workers:
-        worker.process.kill()
-        worker.process.wait()
-
-
 def rank_of(worker: Worker) -> psutil.Process:
     """The other rank's process."""
     children = psutil.Process(worker.process.pid).children()
@@ -150,7 +134,7 @@ def train(worker: Worker, round: int) -> StageTrained:
 
 
 def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
-    start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one life all cut smaller, those of the next agree and train. For the first rank, see test_memory_pressure.py.
 
@@ -158,12 +142,12 @@ def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
     """
     for name, value in {"PYTHONPATH": SHORT, "SHORT_RANK": 1, "ROWS_THAT_FIT": 4}.items():
         monkeypatch.setenv(name, str(value))
-    settings = {"share_groups": 16, "held_out_questions": 0}
-    short = start(**settings)  # two questions of four completions on each rank
+    settings = {"processes": 2, "share_groups": 16, "held_out_questions": 0}
+    short = start(make_config(**settings))  # two questions of four completions on each rank
     short.expect(TrainerReady, 2 * LOAD_S)
     short.send(Perform(order(0)))
     short.process.wait(LOAD_S)
-    worker = start(**settings)
+    worker = start(make_config(**settings))
     worker.expect(TrainerReady, 2 * LOAD_S)
     digests = []
     for round in range(2):
@@ -171,19 +155,19 @@ def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
         digests.append(worker.expect(CheckpointWritten, LOAD_S).digest)  # all ranks wait for the disk
         event = worker.expect(StageTrained)
         assert event.steps == 2
-        groups = decode_rollouts(Blobs(NodeDirectory(tmp_path).blobs).get(event.rollouts.digest)).groups
+        groups = decode_rollouts(Blobs(NodeDirectory(tmp_path / "data").blobs).get(event.rollouts.digest)).groups
         asked = {group.reference for group in groups}
         assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
     assert len(set(digests)) == 2
-    assert (NodeDirectory(tmp_path).checkpoints / KEPT).is_file()
+    assert (NodeDirectory(tmp_path / "data").checkpoints / KEPT).is_file()
     rank_of(worker).send_signal(signal.SIGKILL)
     assert worker.process.wait(30) != 0
     assert "rank 1 of 2 ended" in worker.errors.read_text()
 
 
-def test_no_rank_outlives_the_first(start: Callable[..., Worker]) -> None:
+def test_no_rank_outlives_the_first(start: StartWorker) -> None:
     """Wherever it is killed: here in a stage."""
-    worker = start(accelerate="fsdp", held_out_questions=0)
+    worker = start(make_config(processes=2, accelerate="fsdp", held_out_questions=0))
     worker.expect(TrainerReady, 2 * LOAD_S)
     other = rank_of(worker)
     assert train(worker, 0).steps == 2
@@ -195,8 +179,8 @@ def test_no_rank_outlives_the_first(start: Callable[..., Worker]) -> None:
 
 
 @pytest.mark.soak
-def test_a_cancelled_stage_replaces_all(start: Callable[..., Worker]) -> None:
-    worker = start(accelerate="zero3", held_out_questions=2)
+def test_a_cancelled_stage_replaces_all(start: StartWorker) -> None:
+    worker = start(make_config(processes=2, accelerate="zero3", held_out_questions=2))
     worker.expect(TrainerReady, 2 * LOAD_S)
     other = rank_of(worker)
     assert train(worker, 0).held_out is not None

@@ -22,9 +22,9 @@ from swarmd.worker.messages import Perform, Stop
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
 from tests.results.test_trackers import read_scalars
-from tests.training.conftest import make_config, order
+from tests.training.conftest import StartWorker, make_config, order
 from tests.training.test_sampling import AfterTokens
-from tests.training.test_worker import LOAD_S, Worker
+from tests.training.trainer_process import LOAD_S, Worker
 
 STEP_FIGURES = {"reward", "accuracy", "format", "tokens_per_s", "own_groups", "other_groups", "flat_share"}
 STEP_FIGURES |= {"completion_tokens"}
@@ -80,18 +80,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, hub: HubDouble) -> Iterator[Worker]:
+def worker(tmp_path: Path, hub: HubDouble, start: StartWorker) -> Worker:
     """A trainer worker that pushes after every round; its data directory has a node's log."""
     data = tmp_path / "data"
     shutil.copytree(NODE / "events", data / "events")
     (data / "token").touch(0o600)
     (data / "token").write_text(TOKEN)
     results = ResultsConfig(hub=HubConfig(repo="someone/tiny", token="token"))
-    started = Worker(msgspec.structs.replace(make_config(threads=1), results=results), data, tmp_path / "errors")
-    yield started
-    if started.process.poll() is None:
-        started.process.kill()
-    started.process.wait(10)
+    return start(msgspec.structs.replace(make_config(threads=1), results=results))
 
 
 def test_a_worker_pushes_what_it_trained_and_trains_on_beside_a_push_that_hangs(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.config import TrainingConfig
-from swarmd.swarms.plan import Message, Question, Score
+from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import (
     COMPLETION_CHARACTERS_MAX,
     VERSION,
@@ -44,11 +44,11 @@ PEERS = ("anna", "bert", "mallory")
 offers = st.lists(st.tuples(st.sampled_from(TASKS), st.sampled_from(PEERS)), max_size=80)
 
 
-def group(task: str, index: int, flat: bool = False, peer: str = "") -> TrainingGroup:
+def group(task: str, index: int, flat: bool = False, peer: str = "", text: str = "3") -> TrainingGroup:
     question = Question(Reference(task, "0" * 16, 0, index), (), {})
     rewards = [1.0, 1.0 if flat else 0.0]
     scores = [Score(reward) for reward in rewards]
-    return TrainingGroup(question, [1], [[2], [3]], ["2", "3"], rewards, scores, [[1], [1]], peer)
+    return TrainingGroup(question, [1], [[2], [3]], ["2", text], rewards, scores, [[1], [1]], peer)
 
 
 def tasks_of(groups: list[TrainingGroup]) -> Counter[str]:
@@ -188,19 +188,12 @@ def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:
     assert 60 < often["add"] < 140  # tasks alike, however many groups they have
 
 
-def make_group(index: int, *texts: str) -> TrainingGroup:
-    question = Question(Reference("task", "digest", 0, index), (Message("user", "?"),), {})
-    rewards = [float(place) for place in range(len(texts))]
-    tokens = [[1] for _ in texts]
-    return TrainingGroup(question, [1], tokens, list(texts), rewards, [Score(reward) for reward in rewards], tokens)
-
-
 def test_a_text_too_long_for_the_wire_costs_its_group_and_not_the_stage() -> None:
     """A model that repeats itself reaches the bound within its token limit; the whole body used to be refused then."""
     publication = Publication(8)
-    publication.add(make_group(0, "x", "y" * COMPLETION_CHARACTERS_MAX))
-    publication.add(make_group(1, "x", "y" * (COMPLETION_CHARACTERS_MAX + 1)))
+    for index in range(2):
+        publication.add(group("sort", index, text="y" * (COMPLETION_CHARACTERS_MAX + index)))
     chosen = publication.choose()
-    groups = tuple(Group("task", "digest", 0, each.question.reference.index, tuple(each.texts)) for each in chosen)
+    groups = tuple(Group("sort", "0" * 16, 0, each.question.reference.index, tuple(each.texts)) for each in chosen)
     body = encode_rollouts(Rollouts(VERSION, "swarm", "peer", 0, 0, groups))
     assert [group.index for group in decode_rollouts(body).groups] == [0]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import select
 import shutil
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +21,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints import Checkpoint, Checkpoints
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.ranks import read_environment
 from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 from tests.training.forked_ranks import Facts, Job
@@ -31,7 +29,7 @@ from tests.training.forked_ranks import Facts, Job
 REPLICAS, PARTS = "ddp", ("fsdp", "zero2", "zero3")
 ROUNDING = 1e-5
 SHORT = "bfloat16 over float32"
-LIFE_S = 200.0  # the first also imports everything
+LIFE_S = 200.0
 APART, ZERO_SHORT_APART = 1e-4, 0.1  # largest distance, as a share; DeepSpeed holds the weights themselves in bfloat16
 SETTINGS: dict[str, Any] = {
     "processes": 2,
@@ -43,47 +41,35 @@ SETTINGS: dict[str, Any] = {
 TAKEN_UP = {"fsdp": REPLICAS, "zero2": "fsdp", "zero3": "zero2"}  # whose checkpoint
 
 
-class Forks:
-    """The process that forks ranks; its standard error goes to a file. One that got stuck is replaced."""
-
-    def __init__(self, errors: Path) -> None:
-        self._errors = errors
-        self._process = self._start()
-
-    def _start(self) -> Forked:
-        with self._errors.open("ab") as errors:
-            server = start_server(*ALL)
-            return Forked(order_fork(server, "tests.training.forked_ranks", (), os.environ, stderr=errors.fileno()))
-
-    def train(self, directory: Path, file: str, rounds: list[int], **job: Any) -> Facts:
-        """One life of two ranks that train these rounds; `settings` among the rest change the configuration."""
-        config = make_config(**{**SETTINGS, "accelerate": file, **job.pop("settings", {})})
-        facts = self._ask(Job(encode(config), str(directory), rounds, **job))
-        assert not facts.error, (facts.error, self._errors.read_text()[-3000:])
-        return facts
-
-    def _ask(self, job: Job) -> Facts:
-        if self._process.poll() is not None:
-            self._process = self._start()
-        os.write(self._process.stdin.fileno(), msgspec.json.encode(job) + b"\n")
-        ready, _, _ = select.select([self._process.stdout], [], [], LIFE_S)
-        line = self._process.stdout.readline() if ready else b""
-        if line:
-            return msgspec.json.decode(line, type=Facts)
-        self.end()
-        return Facts(error=f"no answer within {LIFE_S} s")
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+Train = Callable[..., Facts]
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    started = Forks(tmp_path_factory.mktemp("forks") / "errors")
-    yield started
-    started.end()
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """One life of two ranks that train these rounds; `settings` among the rest change the configuration."""
+    errors = tmp_path_factory.mktemp("ranks") / "errors"
+
+    def run(directory: Path, file: str, rounds: list[int], **rest: Any) -> Facts:
+        config = make_config(**{**SETTINGS, "accelerate": file, **rest.pop("settings", {})})
+        job = Job(encode(config), str(directory), rounds, **rest)
+        environment = os.environ | read_environment(config.training)
+        ranks: list[Forked] = []
+        try:
+            for rank in ("0", "1"):
+                own = environment | {"RANK": rank, "LOCAL_RANK": rank}
+                with errors.open("ab") as told:
+                    pipes = order_fork(start_server(*ALL), "tests.training.forked_ranks", (), own, None, told.fileno())
+                ranks.append(Forked(pipes))
+                ranks[-1].stdin.write(msgspec.json.encode(job))
+                ranks[-1].stdin.close()
+            for forked in ranks[:1] if job.cancelled else ranks:  # the others may fail as soon as the first is gone
+                assert forked.wait(LIFE_S) == 0, errors.read_text()[-3000:]
+            return msgspec.json.decode(ranks[0].stdout.read(), type=Facts)
+        finally:
+            for forked in ranks:
+                forked.kill()
+
+    return run
 
 
 def read(directory: Path, round: int) -> Checkpoint:
@@ -157,7 +143,7 @@ class Told(NamedTuple):
 
 @pytest.fixture(scope="module")
 def run_first(
-    forks: Forks, published: tuple[RolloutsRef, bytes], tmp_path_factory: pytest.TempPathFactory
+    train: Train, published: tuple[RolloutsRef, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, str], Told]:
     """Has two ranks train two stages of a kind, with a peer's groups."""
     root = tmp_path_factory.mktemp("first")
@@ -168,7 +154,7 @@ def run_first(
         directory = root / file / kind
         Blobs(NodeDirectory(directory).blobs).put(body)
         rest = {"rollouts": (ref,), "computes_bfloat16": kind == SHORT}
-        return Told(directory, forks.train(directory, file, [1, 2], settings=KINDS[kind], **rest))
+        return Told(directory, train(directory, file, [1, 2], settings=KINDS[kind], **rest))
 
     return run
 
@@ -205,7 +191,7 @@ def test_each_rank_holds_its_part(run_first: Callable[[str, str], Told], file: s
 @pytest.mark.parametrize("file", [PARTS[0], *(pytest.param(each, marks=pytest.mark.soak) for each in PARTS[1:])])
 def test_each_takes_up_what_another_wrote(
     tmp_path: Path,
-    forks: Forks,
+    train: Train,
     published: tuple[RolloutsRef, bytes],
     run_first: Callable[[str, str], Told],
     make_engine: Callable[..., TrainingEngine],
@@ -213,7 +199,7 @@ def test_each_takes_up_what_another_wrote(
 ) -> None:
     """One process too: a checkpoint does not show how many wrote it, and in which way."""
     here = copy_until(run_first(TAKEN_UP[file], ALL_WEIGHTS).directory, tmp_path / "a", 1)
-    told = forks.train(here, file, [2], settings=KINDS[ALL_WEIGHTS], rollouts=published[:1])
+    told = train(here, file, [2], settings=KINDS[ALL_WEIGHTS], rollouts=published[:1])
     assert told.steps == [2] and None not in told.held_out
     whole = run_first(REPLICAS, ALL_WEIGHTS).directory
     assert_alike(read(here, 2), read(whole, 2))
@@ -225,7 +211,7 @@ def test_each_takes_up_what_another_wrote(
 
 
 @pytest.mark.parametrize("file", [PARTS[0], *(pytest.param(each, marks=pytest.mark.soak) for each in PARTS[1:])])
-def test_a_cancelled_stage_ends_on_the_first_rank_without_the_others(tmp_path: Path, forks: Forks, file: str) -> None:
+def test_a_cancelled_stage_ends_on_the_first_rank_without_the_others(tmp_path: Path, train: Train, file: str) -> None:
     """Nothing that it undoes on its way out waits for them: they are in the middle of a step."""
-    told = forks.train(tmp_path / "a", file, [0], cancelled=True)
+    told = train(tmp_path / "a", file, [0], cancelled=True)
     assert told.cancelled and told.steps == []

@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.core.commands import Train
+from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.core.values import RolloutsRef
-from swarmd.paths import NodeDirectory
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.plan import Material, Question
-from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Group, decode_rollouts
-from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import TrainingEngine
+from swarmd.training.sampling import Sampling
 from tests.swarms.math.voices import answer, gather, publish
+from tests.training.test_stages import TRAINING, Node
 
 PEERS = ("anna", "otto")
 QUESTIONS = 4
@@ -33,58 +31,29 @@ def write(peer: str, question: Question) -> tuple[str, str]:
     return f"{room}\n{said}", room
 
 
-class Node:
-    """An engine, and what verbose peers published."""
-
-    def __init__(self, directory: Path, rewards: str, prompt_tokens: int) -> None:
-        options = {"brief": True, "questions": QUESTIONS, "students": 2, "rewards": rewards}
-        swarm = SwarmConfig(
-            id="test",
-            kind="gsm8k",
-            stages=3,
-            tasks=(TaskConfig("chain_sum", config={"max_terms": 2}),),
-            options=options,
-        )
-        training = TrainingConfig(
-            device="cpu",
-            prompt_tokens=prompt_tokens,
-            completion_tokens=COMPLETION_TOKENS,
-            steps=1,
-            questions=2,
-            generations=2,
-            peer_questions=1,
-            held_out_questions=0,
-        )
-        plan = make_plan(swarm, training, directory)
-        assert isinstance(plan, MathPlan)
-        config = Config(swarm, role="coordinator", training=training)
-        self.engine = TrainingEngine(config, NodeDirectory(directory / "node"), "node", plan)
-        self._plan, self._material = plan, Material()
-        self._told: dict[int, tuple[RolloutsRef, ...]] = {}
-
-    def hear(self, stage: int) -> None:
-        """All peers' rollouts of a stage."""
-        bodies = {peer: publish(self._plan, peer, stage, self._material, write, QUESTIONS) for peer in PEERS}
-        gather(self._plan, bodies.values(), self._material)
-        self._told[stage] = tuple(
-            RolloutsRef(peer, 0, stage, self.engine._blobs.put(body), len(body), QUESTIONS)
-            for peer, body in bodies.items()
-        )
-
-    def train(self, stage: int) -> tuple[Group, ...]:
-        """What the node publishes of a stage."""
-        context = tuple(ref for earlier in range(stage - 1) for ref in self._told[earlier])
-        order = Train(f"train/0/{stage}", 0, stage, self._told[stage - 1], context)
-        event = self.engine.train(order, Cancellation())
-        assert event.steps == 1 and dict(event.rejected).keys() <= {"prompt-length"}, event.rejected
-        return decode_rollouts(self.engine._blobs.get(event.rollouts.digest)).groups
+def train(directory: Path, stage: int, rewards: str, prompt_tokens: int) -> tuple[Group, ...]:
+    """What a node publishes of a stage, after verbose peers published of all those before."""
+    tasks = (TaskConfig("chain_sum", config={"max_terms": 2}),)
+    options = {"brief": True, "questions": QUESTIONS, "students": 2, "rewards": rewards}
+    swarm = SwarmConfig(id="test", kind="gsm8k", stages=3, tasks=tasks, options=options)
+    lengths = {"prompt_tokens": prompt_tokens, "completion_tokens": COMPLETION_TOKENS}
+    node = Node("node", directory, swarm, msgspec.structs.replace(TRAINING, steps=1, peer_questions=1, **lengths))
+    plan, material, published = node.engine._plan, Material(), dict[RolloutsRef, bytes]()
+    assert isinstance(plan, MathPlan)
+    for earlier in range(stage):
+        node.context = (*node.context, *published)
+        bodies = {peer: publish(plan, peer, earlier, material, write, QUESTIONS) for peer in PEERS}
+        gather(plan, bodies.values(), material)
+        put = node.engine._blobs.put
+        published = {RolloutsRef(of, 0, earlier, put(body), len(body), QUESTIONS): body for of, body in bodies.items()}
+    event = node.train(stage, published)
+    assert event.steps == 1 and dict(event.rejected).keys() <= {"prompt-length"}, event.rejected
+    return decode_rollouts(node.body(event)).groups
 
 
 @pytest.fixture
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the prompts that completions are drawn to."""
-    from swarmd.training.sampling import Sampling
-
     lengths: list[int] = []
     draw = Sampling.sample
 
@@ -98,10 +67,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_what_is_too_long_is_cut_until_the_question_fits(tmp_path: Path, prompts: list[int], stage: int) -> None:
-    node = Node(tmp_path, "fixed", ROOM[stage])
-    for earlier in range(stage):
-        node.hear(earlier)
-    groups = node.train(stage)
+    groups = train(tmp_path, stage, "fixed", ROOM[stage])
     assert {source.peer for group in groups for source in group.sources} == set(PEERS), "all are shown"
     assert all(len(group.sources) == len(PEERS) * stage for group in groups)
     assert ROOM[stage] * 0.8 < max(prompts) <= ROOM[stage], "no shorter than it has to be"
@@ -114,9 +80,6 @@ def test_what_is_too_long_is_cut_until_the_question_fits(tmp_path: Path, prompts
 def test_where_no_cut_helps_questions_without_peers_text_are_answered(
     tmp_path: Path, prompts: list[int], stage: int, rewards: str, prompt_tokens: int
 ) -> None:
-    node = Node(tmp_path, rewards, prompt_tokens)
-    for earlier in range(stage):
-        node.hear(earlier)
-    groups = node.train(stage)
+    groups = train(tmp_path, stage, rewards, prompt_tokens)
     assert groups and all(group.sources == () for group in groups)
     assert max(prompts) <= prompt_tokens

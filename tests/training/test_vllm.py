@@ -44,6 +44,17 @@ def policy() -> Policy:
     return load_policy(TrainingConfig(device="cpu"))
 
 
+@pytest.fixture
+def sampler(server: ServerDouble, policy: Policy, tmp_path: Path) -> ServerSampler:
+    return ServerSampler(policy, lambda: 0, server.url, tmp_path)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_sampler, "CONNECT_S", 0.0)
+    monkeypatch.setattr(vllm_sampler, "RETRY_S", 0.0)
+
+
 def draw(sampler: VllmSampler, cancellation: Cancellation | None = None, rooms: tuple[int, ...] = ()) -> Any:
     wanted = cancellation or Cancellation()
     drawn = sampler.sample([[5, 6, 7], [8, 9]], 3, 6, 1.0, torch.Generator(), wanted, rooms=rooms)
@@ -80,9 +91,8 @@ def test_a_server_draws_with_the_weights_of_each_step(server: ServerDouble, make
 
 
 def test_a_server_gets_weights_that_were_loaded_without_a_step(
-    server: ServerDouble, policy: Policy, tmp_path: Path
+    server: ServerDouble, policy: Policy, sampler: ServerSampler
 ) -> None:
-    sampler = ServerSampler(policy, lambda: 0, server.url, tmp_path)
     draw(sampler)
     draw(sampler)
     sent = server.calls.count("/collective_rpc")
@@ -95,10 +105,7 @@ def test_a_server_gets_weights_that_were_loaded_without_a_step(
     assert sent == 1 and server.calls.count("/collective_rpc") == 2 and agreed == [True]
 
 
-def test_completions_of_a_server_keep_to_their_rooms_and_equal_prompts_differ(
-    server: ServerDouble, policy: Policy, tmp_path: Path
-) -> None:
-    sampler = ServerSampler(policy, lambda: 0, server.url, tmp_path)
+def test_completions_of_a_server_keep_to_their_rooms_and_equal_prompts_differ(sampler: ServerSampler) -> None:
     rows = draw(sampler, rooms=(2, 5))
     assert [len(row) <= room for row, room in zip(rows, [2, 2, 2, 5, 5, 5], strict=True)] == [True] * 6
     assert max(map(len, rows)) > 2
@@ -107,9 +114,8 @@ def test_completions_of_a_server_keep_to_their_rooms_and_equal_prompts_differ(
 
 
 def test_what_a_server_does_wrong_is_an_error_and_weights_are_sent_again(
-    server: ServerDouble, policy: Policy, tmp_path: Path
+    server: ServerDouble, sampler: ServerSampler
 ) -> None:
-    sampler = ServerSampler(policy, lambda: 0, server.url, tmp_path)
     draw(sampler)
     for spoil, told in (
         (lambda choices: choices[:-1], "6 completions of this model's tokens"),
@@ -144,27 +150,24 @@ def test_adapters_reach_a_server_that_was_started_again(server: ServerDouble, ma
         (0, "/v1/models", "See its log"),
     ],
 )
+@pytest.mark.usefixtures("impatient")
 def test_a_server_that_takes_no_weights_is_known_at_the_start(
-    server: ServerDouble, make_engine: MakeEngine, rank: int, absent: str, fix: str, monkeypatch: pytest.MonkeyPatch
+    server: ServerDouble, make_engine: MakeEngine, rank: int, absent: str, fix: str
 ) -> None:
-    monkeypatch.setattr(vllm_sampler, "CONNECT_S", 0.0)
-    monkeypatch.setattr(vllm_sampler, "RETRY_S", 0.0)
     server.absent = {absent}
     with pytest.raises(GenerationFailed) as caught:
         make_engine(lora=LoraConfig(rank=rank), vllm=VllmConfig(mode="server", url=server.url))
     assert fix in caught.value.fix and absent in caught.value.message
 
 
-def test_a_server_that_does_not_answer_is_given_up(policy: Policy, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(vllm_sampler, "CONNECT_S", 0.0)
-    monkeypatch.setattr(vllm_sampler, "RETRY_S", 0.0)
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_does_not_answer_is_given_up(policy: Policy, tmp_path: Path) -> None:
     with pytest.raises(GenerationFailed) as caught:
         ServerSampler(policy, lambda: 0, "http://127.0.0.1:9", tmp_path)
     assert "training.vllm.url" in caught.value.fix
 
 
-def test_a_server_is_not_waited_for_after_a_cancellation(server: ServerDouble, policy: Policy, tmp_path: Path) -> None:
-    sampler = ServerSampler(policy, lambda: 0, server.url, tmp_path)
+def test_a_server_is_not_waited_for_after_a_cancellation(server: ServerDouble, sampler: ServerSampler) -> None:
     draw(sampler)
     server.hold.clear()
     cancellation = Cancellation()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import msgspec
 import pytest
 
-from swarmd.config import Config, encode
+from swarmd.config import Config
 from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import CheckpointWritten, CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import RolloutsRef
@@ -27,85 +26,12 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.worker import PROGRESS_S, TrainerService
-from swarmd.worker.messages import (
-    STAGE_FAILED,
-    Fault,
-    FrameReader,
-    FromWorker,
-    Observed,
-    Perform,
-    Ping,
-    Pong,
-    Progress,
-    Start,
-    Stop,
-    ToWorker,
-    encode_frame,
-)
-from tests.forked import ALL, Forked, order_fork, start_server
-from tests.training.conftest import make_config, order
-
-LOAD_S = 90.0
-Kind = TypeVar("Kind")
+from swarmd.worker.messages import STAGE_FAILED, Fault, Perform, Ping, Pong, Progress, Stop
+from tests.training.conftest import StartWorker, make_config, order
+from tests.training.trainer_process import LOAD_S
 
 
-class Worker:
-    """A running trainer worker, forked from a process that has imported all; whole nodes have theirs executed."""
-
-    def __init__(self, config: Config, directory: Path, errors: Path) -> None:
-        self.errors = errors
-        with errors.open("wb") as told:
-            server = start_server(*ALL)
-            pipes = order_fork(server, "swarmd.training.worker", (), os.environ, stderr=told.fileno())
-        self.process = Forked(pipes)
-        self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
-        self._unread: list[FromWorker] = []
-        self.seen: list[FromWorker] = []
-        self.send(Start(encode(config), str(directory), "peer"))
-
-    def send(self, message: ToWorker) -> None:
-        os.write(self.process.stdin.fileno(), encode_frame(message))
-
-    def receive(self, within_s: float) -> FromWorker:
-        """The next message."""
-        deadline = time.monotonic() + within_s
-        while not self._unread:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            assert chunk, f"no message within {within_s} s: {self.errors.read_text()[-3000:]}"
-            self._unread += self._reader.feed(chunk)
-        self.seen.append(self._unread.pop(0))
-        return self.seen[-1]
-
-    def expect(self, kind: type[Kind], within_s: float = 60.0) -> Kind:
-        """The next message of a kind, or the next observed event of that kind."""
-        deadline = time.monotonic() + within_s
-        while True:
-            message = self.receive(max(0.1, deadline - time.monotonic()))
-            found = message.event if isinstance(message, Observed) else message
-            if isinstance(found, kind):
-                return found
-
-    def end(self, within_s: float = 20.0) -> int:
-        return self.process.wait(within_s)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[object]:
-    workers: list[Worker] = []
-
-    def make(config: Config, name: str = "data") -> Worker:
-        workers.append(Worker(config, tmp_path / name, tmp_path / f"{name}.err"))
-        return workers[-1]
-
-    yield make
-    for worker in workers:
-        if worker.process.poll() is None:
-            os.killpg(worker.process.pid, signal.SIGKILL)
-        worker.process.wait(10)
-
-
-def test_a_life(start: type[Worker], tmp_path: Path) -> None:
+def test_a_life(start: StartWorker, tmp_path: Path) -> None:
     """Ready, a stage with progress and pings, the same again, one refused, one cancelled, stopped; back, left alone."""
     config = make_config(steps=8, held_out_questions=2, threads=1)
     worker = start(config)
@@ -158,7 +84,7 @@ def test_a_life(start: type[Worker], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.soak)])
-def test_a_kill_costs_what_one_stage_has_learnt_at_most(start: type[Worker], tmp_path: Path, kills: int) -> None:
+def test_a_kill_costs_what_one_stage_has_learnt_at_most(start: StartWorker, tmp_path: Path, kills: int) -> None:
     """At random instants around a report, some within the next stage; what was reported is trained only once."""
     random, reported = Random(kills), -1
     config = make_config(threads=1, steps=1, held_out_questions=0)
@@ -178,7 +104,7 @@ def test_a_kill_costs_what_one_stage_has_learnt_at_most(start: type[Worker], tmp
         worker.process.wait(10)
 
 
-def test_a_stop_while_it_loads_is_heeded_at_once(start: type[Worker]) -> None:
+def test_a_stop_while_it_loads_is_heeded_at_once(start: StartWorker) -> None:
     """Loading takes longer than this worker's whole life, and nothing that is loaded is kept."""
     worker = start(make_config(threads=1))
     while worker.expect(Progress, LOAD_S).what != "loading":
@@ -187,7 +113,7 @@ def test_a_stop_while_it_loads_is_heeded_at_once(start: type[Worker]) -> None:
     assert worker.end() == 0
 
 
-def test_what_no_restart_can_help(start: type[Worker], tmp_path: Path) -> None:
+def test_what_no_restart_can_help(start: StartWorker, tmp_path: Path) -> None:
     worker = start(make_config(model=str(tmp_path / "nowhere")))
     fault = worker.expect(Fault, LOAD_S)
     assert fault.permanent and fault.exit_code == ExitCode.NO_INPUT
@@ -229,13 +155,14 @@ def trained_in(round: int) -> StageTrained:
 
 def live(
     config: Config,
-    pusher: object,
     outbox: Heard,
-    use: Callable[[Any], Awaitable[None]],
+    rounds: int,
+    pusher: Idle | None = None,
     offering: Any = None,
     settle: Callable[[], None] = lambda: None,
+    before: Callable[[int], None] = lambda round: None,
 ) -> None:
-    """A trainer's loop around an engine that is done at once; `use` gets what tells it things."""
+    """A trainer's loop around an engine that is done at once, to its end after so many rounds."""
 
     def train(command: Train, *given: Any) -> StageTrained:
         written = SimpleNamespace(meta=SimpleNamespace(event=trained_in(command.round)), directory=Path(), digest="")
@@ -243,31 +170,19 @@ def live(
         return trained_in(command.round)
 
     engine: Any = SimpleNamespace(steps=0, policy=SimpleNamespace(device="cpu"), train=train, settle=settle)
+    service = TrainerService(engine, config, outbox, pusher or Idle(), offering)  # type: ignore[arg-type]
 
     async def run() -> None:
         told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
         with anyio.fail_after(60.0):
             async with told, inbox, anyio.create_task_group() as tasks:
-                tasks.start_soon(TrainerService(engine, config, outbox, pusher, offering).run, inbox)  # type: ignore[arg-type]
-                await use(told)
+                tasks.start_soon(service.run, inbox)
+                for round in range(rounds):
+                    before(round)
+                    await told.send(Perform(order(round)))
+                    assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
 
     anyio.run(run)
-
-
-def reason_to_retire(rounds: int, **settings: Any) -> str:
-    """Why a trainer retires, which it does after just so many rounds. test_ranks.py has how its process ends then."""
-    outbox = Heard()
-
-    async def train(told: Any) -> None:
-        for round in range(rounds):
-            assert outbox.retired == []
-            await told.send(Perform(order(round)))
-            assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
-
-    live(make_config(**settings), Idle(), outbox, train)
-    assert outbox.events == [trained_in(round) for round in range(rounds)]
-    (reason,) = outbox.retired
-    return reason
 
 
 def test_a_plan_that_leaves_by_sys_exit_fails_its_stage_and_ends_no_process() -> None:
@@ -312,22 +227,23 @@ def test_weights_are_kept_before_another_checkpoint_is_written_and_offered_after
         offer=lambda event, policy: offered.release(),
     )
 
-    async def train(told: Any) -> None:
-        for round in range(2):
-            await told.send(Perform(order(round)))
-            assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
-
-    live(make_config(recycle_rounds=2), Idle(), outbox, train, offering)
+    live(make_config(recycle_rounds=2), outbox, 2, offering=offering)
     assert offered.acquire(timeout=30.0) and outbox.retired
     assert took_at == [0, 1] and len(outbox.written) == 2
 
 
-def test_a_process_retires_after_its_rounds() -> None:
-    assert "training.recycle_rounds" in reason_to_retire(2, recycle_rounds=2)
+@pytest.mark.parametrize(("rounds", "settings"), [(2, {"recycle_rounds": 2}), (1, {"memory_bytes_max": 1})])
+def test_a_process_retires_after_its_rounds_or_when_it_holds_too_much(rounds: int, settings: dict[str, int]) -> None:
+    """test_ranks.py has how its process ends then."""
+    outbox = Heard()
 
+    def check(round: int) -> None:
+        assert outbox.retired == []
 
-def test_a_process_retires_when_it_holds_too_much() -> None:
-    assert "training.memory_bytes_max" in reason_to_retire(1, memory_bytes_max=1)
+    live(make_config(**settings), outbox, rounds, before=check)
+    assert outbox.events == [trained_in(round) for round in range(rounds)]
+    (reason,) = outbox.retired
+    assert f"training.{next(iter(settings))}" in reason
 
 
 def test_a_process_that_has_something_to_finish_stays() -> None:
@@ -338,11 +254,8 @@ def test_a_process_that_has_something_to_finish_stays() -> None:
         if full.pop(0):
             raise CheckpointFailed("no space left")
 
-    async def train(told: Any) -> None:
-        for round in range(3):
-            pusher.busy = round == 1
-            await told.send(Perform(order(round)))
-            assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
+    def push(round: int) -> None:
+        pusher.busy = round == 1
 
-    live(make_config(recycle_rounds=1), pusher, outbox, train, settle=settle)
+    live(make_config(recycle_rounds=1), outbox, 3, pusher, settle=settle, before=push)
     assert len(outbox.events) == 3 and len(outbox.retired) == 1 and full == []

@@ -40,7 +40,8 @@ class Precision(msgspec.Struct, frozen=True):
 
 def choose_device(wanted: str) -> str:
     """The accelerator there is, or the wanted one. Raises ConfigError when that is not there."""
-    present = [name for name in ACCELERATORS if _is_present(name)]
+    modules = {name: torch.backends.mps if name == "mps" else getattr(torch, name) for name in ACCELERATORS}
+    present = [name for name, module in modules.items() if module.is_available()]
     if wanted == "auto":
         return present[0] if present else "cpu"
     if wanted != "cpu" and wanted not in present:
@@ -78,11 +79,6 @@ def name_device(device: str) -> str:
     return torch.backends.cpu.get_cpu_capability() if device == "cpu" else device
 
 
-def _is_present(name: str) -> bool:
-    module = torch.backends.mps if name == "mps" else getattr(torch, name, None)
-    return bool(module and module.is_available())
-
-
 def computes_bfloat16(device: str) -> bool:
     """Whether the device computes bfloat16 in hardware: CUDA from Ampere on, and XPU."""
     return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
@@ -95,12 +91,8 @@ def draws_shorter(training: TrainingConfig, device: str, numbers: Precision, par
         return False
     if numbers.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
         return False
-    return numbers.mixed if device != "cpu" else _cpu_computes_bfloat16()
-
-
-def _cpu_computes_bfloat16() -> bool:
     able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    return numbers.mixed if device != "cpu" else bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:

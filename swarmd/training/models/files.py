@@ -25,7 +25,6 @@ CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which transformers looks for them
-DIGEST = "sha256:"  # before a digest of weights, where it stands for a revision
 HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as the library has it
 BLOCK_BYTES = 2**22
 _WRAPPERS = {  # part of a weight's name: what puts it there, and what is the model within
@@ -52,17 +51,14 @@ def check_directory(directory: Path) -> None:
             _check_content(path)
     for path in list_weights(directory):
         if path.suffix == ".safetensors" and path.is_file():
-            _check_names(path, read_header(path))
-
-
-def _check_names(path: Path, names: Iterable[str]) -> None:
-    """Raise ModelUnfit where all weights are called after what was around the model when it was saved."""
-    first = {name.partition(".")[0] for name in names}
-    if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
-        raise ModelUnfit(
-            f"the weights in {path} are not called as a model's are: all of their names begin with {first.pop()!r}",
-            explain_wrapper(names),
-        )
+            names = read_header(path)
+            first = {name.partition(".")[0] for name in names}
+            if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
+                raise ModelUnfit(
+                    f"the weights in {path} are not called as a model's are: all of their names begin with "
+                    f"{first.pop()!r}",
+                    explain_wrapper(names),
+                )
 
 
 def explain_wrapper(names: Iterable[str]) -> str:
@@ -142,7 +138,7 @@ def _check_content(path: Path) -> None:
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Of a safetensors file: dtype, shape and bounds (`data_offsets`, from the end of the header) by name.
+    """Of a safetensors file: dtype, shape and bounds (`data_offsets`, from the file's beginning) by name.
 
     Raises ModelError where it is none or is cut off, OSError.
     """
@@ -153,7 +149,9 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     try:
         header: dict[str, dict[str, Any]] = msgspec.json.decode(raw, type=dict[str, dict[str, Any]])
         header.pop("__metadata__", None)
-        whole_bytes = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        for entry in header.values():
+            entry["data_offsets"] = [8 + length + offset for offset in entry["data_offsets"]]
+        whole_bytes = max((entry["data_offsets"][1] for entry in header.values()), default=8 + length)
     except (*DECODE_ERRORS, LookupError, TypeError) as error:
         if raw.startswith(b"{") and len(raw) < length:
             raise ModelError(f"{path} is cut off in its header, at {size_bytes:,} bytes", _AGAIN) from error
@@ -180,10 +178,7 @@ def digest_weights(directory: Path) -> str:
             _add(digest, path, 0, path.stat().st_size)
     for name, (path, entry) in sorted(places.items()):
         digest.update(msgspec.json.encode([name, entry["dtype"], entry["shape"]]))
-        with path.open("rb") as file:
-            offset = 8 + int.from_bytes(file.read(8), "little")
-        start, end = entry["data_offsets"]
-        _add(digest, path, offset + start, offset + end)
+        _add(digest, path, *entry["data_offsets"])
     return digest.hexdigest()
 
 

@@ -22,9 +22,10 @@ from swarmd.files import make_whole
 from swarmd.logger import get_logger
 from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.models.files import no_template
+from swarmd.training.models.known import model_cache
 from swarmd.training.models.memory import measure_host
 from swarmd.training.models.remembered import Remembered
-from swarmd.training.models.source import WITHOUT_CODE, is_gguf, model_cache
+from swarmd.training.models.source import WITHOUT_CODE, is_gguf
 
 log = get_logger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
 
 from swarmd.errors import HubUnreachable, ModelError
 from swarmd.training.models.files import ADAPTERS
@@ -16,10 +15,7 @@ _ACCESS = "`hf auth login`, or set HF_TOKEN where the node runs"
 
 
 def ask_hub(name: str, revision: str, shipped: tuple[str, ...]) -> str:
-    """The commit of a model's revision on the Hub.
-
-    Args:
-        shipped: models to fall back on, for the error.
+    """The commit of a model's revision on the Hub. Errors name the `shipped` models to fall back on.
 
     Raises:
         ModelError: the Hub has none of this name and revision, gives it to others alone, or it is no whole model.
@@ -54,7 +50,6 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     from huggingface_hub import errors as hub
 
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
-    elsewhere = f"Download it while there is a network{own}"
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
         return ModelError(
@@ -97,7 +92,10 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
             f"Open a page of the Hub in a browser on this network, or see what HF_ENDPOINT and the proxies name{own}",
         )
     reason = f"it answers {status}" if status else type(error).__name__
-    return HubUnreachable(f"the model {name} is not on this machine, and the Hub cannot be asked: {reason}", elsewhere)
+    return HubUnreachable(
+        f"the model {name} is not on this machine, and the Hub cannot be asked: {reason}",
+        f"Download it while there is a network{own}",
+    )
 
 
 def status_of(error: BaseException) -> int:
@@ -112,23 +110,18 @@ def find_hub_error(error: BaseException) -> BaseException | None:
     """
     from huggingface_hub import errors as hub
 
-    chain = [each for each in _causes(error) if not isinstance(each, hub.RemoteEntryNotFoundError)]
-    told = (hub.HfHubHTTPError, hub.HFValidationError, hub.FileMetadataError)
-    found: list[BaseException] = [each for each in chain if isinstance(each, told)]
-    if not found:
-        found = [each for each in chain if isinstance(each, hub.LocalEntryNotFoundError) or _is_of_http(each)]
-    return found[-1] if found else None  # the innermost
-
-
-def _is_of_http(error: BaseException) -> bool:
-    """Whether the Hub's HTTP library raised it, which it may exchange for another."""
-    return type(error).__module__.partition(".")[0].startswith("httpx")
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen = set[int]()
+    chain: list[BaseException] = []
     following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        yield following
+    while following is not None and following not in chain:
+        chain.append(following)
         following = following.__cause__ or following.__context__
+    told = (hub.HfHubHTTPError, hub.HFValidationError, hub.FileMetadataError)
+    chain = [each for each in chain if not isinstance(each, hub.RemoteEntryNotFoundError)]
+    found: list[BaseException] = [each for each in chain if isinstance(each, told)]
+    if not found:  # then whatever the Hub's HTTP library raised, which it may exchange for another
+        found = [
+            each
+            for each in chain
+            if isinstance(each, hub.LocalEntryNotFoundError) or type(each).__module__.startswith("httpx")
+        ]
+    return found[-1] if found else None  # the innermost

@@ -1,8 +1,10 @@
-"""The models that swarmd knows the size of, without torch: the table that `auto` and estimates go by."""
+"""The models that swarmd knows, without torch: the table that `auto` and estimates go by, and those of packages."""
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -44,6 +46,11 @@ PACKAGED = {
         "SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, quantised to 4 bits (Q4_1) by QuantFactory",
     )
 }
+
+
+def model_cache() -> Path:
+    """Where models lie that were converted or fetched here; all of it can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swarmd" / "models"
 
 
 def _shape(
@@ -99,15 +106,18 @@ def count_parameters(name: str) -> int | None:
     return int(found[0]) if found else None
 
 
-def known_models() -> tuple[str, ...]:
+def _list_spellings(name: str) -> set[str]:
+    return {name.replace(one, other) for one in _SAME for other in _SAME}
+
+
+def known_models() -> list[str]:
     """The ids in the table, and those of other publications of the same weights."""
-    spellings = (row.name.replace(one, other) for row in TABLE for one in _SAME for other in _SAME)
-    return tuple(dict.fromkeys((*(row.name for row in TABLE), *sorted(spellings))))
+    return sorted(spelling for row in TABLE for spelling in _list_spellings(row.name))
 
 
 def find_model(name: str) -> PooledModel | None:
     """The table's row of a model, or one made from the size in its name and the shape of the nearest row."""
-    spellings = {name, *(name.replace(prefix, other) for prefix in _SAME for other in _SAME if prefix in name)}
+    spellings = _list_spellings(name)
     for row in TABLE:
         if row.name in spellings:
             return msgspec.structs.replace(row, name=name)

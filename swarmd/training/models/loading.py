@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from swarmd.errors import ModelError, ModelUnfit
+from swarmd.errors import ModelError, ModelUnfit, SwarmdError
 from swarmd.training.models.files import explain_wrapper
 from swarmd.training.models.hub import explain_hub, find_hub_error
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
@@ -30,12 +31,7 @@ _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
 def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
-    """The model of a directory or of the Hub, as transformers loads it.
-
-    Args:
-        name: what errors call it.
-        source: directory or Hugging Face id.
-        settings: further ones of `from_pretrained`.
+    """The model of a directory or of the Hub, as transformers loads it. Errors call it `name`.
 
     Raises:
         ModelUnfit: its files have other weights than its configuration describes.
@@ -50,7 +46,7 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
         **settings,
         **WITHOUT_CODE,
     )
-    if getattr(model, "_hf_peft_config_loaded", False):  # it was read without a word
+    if model._hf_peft_config_loaded:  # it was read without a word
         raise ModelUnfit(
             f"{name} has adapters beside its weights (adapter_config.json), which change what the model computes",
             "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
@@ -67,11 +63,8 @@ def check_loaded(
 ) -> None:
     """Raise ModelUnfit unless all weights were loaded, and no more.
 
-    Args:
-        name: of the model.
-        missing: names that the model has and the files do not.
-        unexpected: the reverse.
-        misshapen: name, shape in the files and shape in the model.
+    `missing` are names that the model has and the files do not, `unexpected` the reverse. `misshapen`: name, shape in
+    the files and shape in the model.
     """
     lost = sorted(missing)
     foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
@@ -93,11 +86,8 @@ def check_loaded(
 def _count(names: list[str], one: str, many: str) -> str:
     if not names:
         return ""
-    return f"{len(names)} {one if len(names) == 1 else many} ({_some(names)})"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
+    some = ", ".join(names[:NAMED_MAX]) + (", ..." if len(names) > NAMED_MAX else "")
+    return f"{len(names)} {one if len(names) == 1 else many} ({some})"
 
 
 def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
@@ -106,7 +96,8 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
         return wrapped
     if any(_OTHER_HEADS.match(key) for key in foreign):
         return "It was saved as a classifier or reward model: take the language model that it was made of"
-    if prefix := _find_prefix(lost, foreign):
+    prefixes = (key.removesuffix(own) for key in foreign for own in lost if key.endswith(f".{own}"))
+    if prefix := next(prefixes, ""):
         return f"The names of its weights begin with {prefix!r} too many: save the inner model with save_pretrained"
     if lost and all(_HEADS.match(key) for key in lost) and not (foreign or wrong):
         return (
@@ -118,20 +109,11 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
     return "Copy all of its files again, or put the config.json beside the weights that belongs to them"
 
 
-def _find_prefix(lost: list[str], foreign: list[str]) -> str:
-    """What stands before the model's own names in those of the files; empty where nothing does."""
-    for key in foreign:
-        for own in lost:
-            if key.endswith(f".{own}"):
-                return key.removesuffix(own)
-    return ""
-
-
 def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
     """Run a loader of transformers; whatever it raises becomes a ModelError that says why."""
     try:
         return load()
-    except (MemoryError, ModelError):
+    except (MemoryError, torch.OutOfMemoryError, SwarmdError):
         raise
     except Exception as error:
         raise explain_failure(name, error, what) from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError, ModelUnfit, SwarmdError
+from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
@@ -30,11 +31,10 @@ from swarmd.training.models.device import (
 )
 from swarmd.training.models.files import no_template
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
-from swarmd.training.models.loading import explain_failure, guarded, read_model
+from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
-from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import (
     MAIN,
     WITHOUT_CODE,
@@ -47,6 +47,9 @@ from swarmd.training.models.source import (
     prefer_cache,
 )
 from swarmd.training.sharding import Holding
+
+TOKENS = 4  # of the prompt that a model is tried out on
+_DRAWN = 2  # completion tokens then, so that the key-value cache is used once
 
 log = get_logger(__name__)
 
@@ -196,7 +199,12 @@ def load_policy(training: TrainingConfig) -> Policy:
     torch.backends.cuda.enable_cudnn_sdp(False)
     tokenizer = load_tokenizer(source, training.model, commit_of(training))
     shape = inspect_model(source, training.model, commit_of(training))
-    _check_quantization(training, shape)
+    if shape.quantized and shape.quantized != training.quantization:
+        raise ConfigError(
+            f"the files of {training.model} are quantised to {shape.quantized}, training.quantization is "
+            f"{training.quantization!r}",
+            f'Set training.quantization = "{shape.quantized}" and training.lora.rank, or take the plain model',
+        )
     wanted = choose_precision(training, device)
     plain = Precision("float32", False, wanted.quantization, wanted.adapters)
     reason = ""
@@ -233,15 +241,12 @@ def _load(
     """The model ready to train, or why it does not work this way. Raises ModelError when nothing else would help."""
     remembered = Remembered(find_directory(source, training.revision), name_device(device), numbers)
     try:
-        model = _read_model(source, training, shape, device, numbers, attention)
-    except (ImportError, ValueError) as error:
-        if "attention" not in str(error).lower() and "attn" not in str(error).lower():
-            raise explain_failure(training.model, error) from error
-        return first_line(error)
-    except (MemoryError, torch.OutOfMemoryError, SwarmdError):
+        model = guarded(training.model, lambda: _read_model(source, training, shape, device, numbers, attention))
+    except ModelError as error:
+        cause = error.__cause__
+        if isinstance(cause, ImportError | ValueError) and re.search("attention|attn", str(cause), re.IGNORECASE):
+            return first_line(cause)
         raise
-    except Exception as error:
-        raise explain_failure(training.model, error) from error
     choose_threads(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -261,7 +266,7 @@ def _load(
         if reason:
             return reason
         remembered.keep(trial, policy.digest)
-    policy.model.train()  # as the smoke test leaves it
+    policy.model.train()  # as `try_out` leaves it
     return policy
 
 
@@ -295,16 +300,6 @@ def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     with torch.device("meta"):
         empty: Any = guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
     return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
-
-
-def _check_quantization(training: TrainingConfig, shape: ModelShape) -> None:
-    """Raise ConfigError where the files are quantised otherwise than configured: their weights cannot be trained."""
-    if shape.quantized and shape.quantized != training.quantization:
-        raise ConfigError(
-            f"the files of {training.model} are quantised to {shape.quantized}, training.quantization is "
-            f"{training.quantization!r}",
-            f'Set training.quantization = "{shape.quantized}" and training.lora.rank, or take the plain model',
-        )
 
 
 def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
@@ -347,3 +342,58 @@ def _digest(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> st
         plain = plain.float() if plain.is_floating_point() else plain
         digest.update(plain.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
+    """Generate, and compute a loss and its gradients, on a few tokens; why that fails, or nothing.
+
+    Before hours are spent on numbers that do not work on this device: RL Swarm's nodes with 16-bit weights on CPUs died
+    of a RuntimeError in their first step, or trained on NaN. Weights and random generators stay as they were. Raises
+    what running out of memory raises.
+    """
+    try:
+        return _generate(model, autocast) or _differentiate(model, autocast)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {first_line(error)}"
+    finally:
+        model.zero_grad(set_to_none=True)
+
+
+def _generate(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
+    model.eval()
+    ids = _some_tokens(model)
+    with torch.no_grad(), autocast():
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=_DRAWN,
+            min_new_tokens=_DRAWN,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+    finite = all(bool(torch.isfinite(logits).all()) for logits in output.logits)
+    return "" if finite else "its logits are not finite"
+
+
+def _differentiate(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
+    model.train()
+    ids = _some_tokens(model)
+    with autocast():
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    norms = [parameter.grad.float().norm() for parameter in model.parameters() if parameter.grad is not None]
+    return "" if bool(torch.isfinite(torch.stack([loss.detach().float(), *norms])).all()) else "NaN in its gradients"
+
+
+def _some_tokens(model: Any) -> torch.Tensor:
+    vocabulary = model.get_input_embeddings().num_embeddings
+    return torch.tensor([[token % vocabulary for token in range(11, 11 + TOKENS)]], device=model.device)
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message, without a full stop at the end; its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

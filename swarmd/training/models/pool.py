@@ -45,11 +45,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
 def list_pool(
     training: TrainingConfig, inspect: Callable[[str], ModelShape], named_by: str = "training.pool"
 ) -> list[PooledModel]:
-    """The models that `training.pool` names, in its order.
-
-    Args:
-        inspect: the shape of a model directory.
-        named_by: what errors blame: where the entries really come from.
+    """The models that `training.pool` names, in its order. Errors blame `named_by`, where the entries come from.
 
     Raises:
         ConfigError: an entry whose size cannot be told.
@@ -135,9 +131,6 @@ def settle_model(
     The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
     memory is free then: another model would begin anew. Checkpoints name it too, and count where the file is lost.
 
-    Args:
-        inspect: the shape of a model directory.
-
     Raises:
         ModelError: no model fits, or the one that was chosen is no longer there.
         ConfigError: the file is not what was written, or the pool names what cannot be weighed.
@@ -147,17 +140,18 @@ def settle_model(
     kept = paths.model
     choice = read_choice(kept)
     if choice is None:
-        choice = _find_trained(paths.checkpoints) or _choose(training, inspect)
+        trained = sorted(paths.checkpoints.glob(f"r*/{CHOICE}"))  # the newest last
+        choice = (read_choice(trained[-1]) if trained else None) or _choose(training, inspect)
         write_choice(kept, choice)
         log.info("model chosen", model=choice.model, reason=choice.reason)
-    _check_there(choice.model, kept)
+    try:
+        locate_model(choice.model)
+    except ModelError as error:
+        raise ModelError(
+            f'{choice.model}, the model that training.model = "auto" stands for on this node, is no longer there',
+            f"Put it back, or name another in training.model; without {kept} and the checkpoints a new one is chosen",
+        ) from error
     return msgspec.structs.replace(training, model=choice.model)
-
-
-def _find_trained(checkpoints: Path) -> ModelChoice | None:
-    """The model that the newest checkpoint names."""
-    names = sorted((place for place in checkpoints.glob(f"r*/{CHOICE}")), reverse=True)
-    return read_choice(names[0]) if names else None
 
 
 def _choose(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> ModelChoice:
@@ -168,16 +162,6 @@ def _choose(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> M
     name = str(place.absolute()) if place.exists() else fit.model.name
     reason = f"takes about {fit.need.total / GIB:.1f} of {room.free / GIB:.1f} GiB free on {device}"
     return ModelChoice(_CHOICE_FORMAT, name, reason)
-
-
-def _check_there(name: str, kept: Path) -> None:
-    try:
-        locate_model(name)
-    except ModelError as error:
-        raise ModelError(
-            f'{name}, the model that training.model = "auto" stands for on this node, is no longer there',
-            f"Put it back, or name another in training.model; without {kept} and the checkpoints a new one is chosen",
-        ) from error
 
 
 def read_choice(path: Path) -> ModelChoice | None:

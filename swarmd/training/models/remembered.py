@@ -1,6 +1,7 @@
 """What was found out about the models on this machine, so that a start does not find it out again.
 
-- It is the digest of a model's weights, and that the smoke test went well. A failure is not kept: its cause may go.
+- It is the digest of a model's weights, as read and as files, and that a model was tried out with success. A failure is
+  not kept: its cause may go.
 - Each finding is kept by all that it depends on: path, size, inode and time of change of every file of the model,
   versions of the libraries, and what else the caller names. The files are looked at before they are read: what changes
   meanwhile counts as changed.
@@ -22,7 +23,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.files import read_regular, replace_durably
 from swarmd.logger import get_logger
-from swarmd.training.models.source import model_cache
+from swarmd.training.models.known import model_cache
 
 FILE = "remembered.json"
 KEPT = 128  # findings; a model has two for each of its settings

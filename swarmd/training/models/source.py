@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import json
-import os
 import re
 from pathlib import Path
 
-from swarmd.config import TrainingConfig
+from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import ConfigError, GgufRefused, ModelError
 from swarmd.files import read_start
 from swarmd.installed import extra_command
-from swarmd.training.models.files import DIGEST, check_directory, check_template, digest_weights
+from swarmd.training.models.files import check_directory, check_template, digest_weights, list_weights
 from swarmd.training.models.hub import SIMILAR, ask_hub
-from swarmd.training.models.known import PACKAGED
+from swarmd.training.models.known import PACKAGED, model_cache
+from swarmd.training.models.remembered import Remembered
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
@@ -36,11 +35,6 @@ def list_embedded() -> tuple[str, ...]:
 def is_embedded(name: str) -> bool:
     """Whether a name is meant for a shipped model, be it there or not."""
     return name == EMBEDDED or (name.startswith(f"{EMBEDDED}-") and "/" not in name)
-
-
-def model_cache() -> Path:
-    """Where models lie that were converted or fetched here; all of it can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swarmd" / "models"
 
 
 def is_gguf(source: str) -> bool:
@@ -76,10 +70,14 @@ def locate_model(name: str) -> str:
             check_directory(path)
             return str(path)
         if is_gguf(name) and path.exists():
-            _check_gguf(path)
+            if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
+                raise GgufRefused(f"{path} is no GGUF file", "Download it again, or correct training.model")
+            require_gguf(name)
             return str(path)
         if name in PACKAGED:
-            return str(_find_packaged(name))
+            if not (place := model_cache() / name).is_dir():
+                raise ModelError(f"the model {name} is not on this machine", f"Fetch it: `swarmd model get {name}`")
+            return str(place)
         absolute = path.is_absolute() or name.startswith((".", "~"))
         meant = absolute or name.count("/") > 1 or path.exists() or is_gguf(name)
     except RuntimeError as error:  # ~somebody whom this machine does not know
@@ -103,20 +101,6 @@ def _nothing_there(path: Path, name: str) -> ModelError:
     what = "GGUF file" if is_gguf(name) else "model directory"
     seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
     return ModelError(f"there is no {what} {path}", f"Correct training.model{seen_from}")
-
-
-def _find_packaged(name: str) -> Path:
-    place = model_cache() / name
-    if not place.is_dir():
-        raise ModelError(f"the model {name} is not on this machine", f"Fetch it: `swarmd model get {name}`")
-    return place
-
-
-def _check_gguf(path: Path) -> None:
-    """Raise GgufRefused for a file that begins as no GGUF file does, or where nothing reads it. Raises OSError."""
-    if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
-        raise GgufRefused(f"{path} is no GGUF file", "Download it again, or correct training.model")
-    require_gguf(str(path))
 
 
 def require_gguf(name: str) -> None:
@@ -187,7 +171,8 @@ def compare_weights(training: TrainingConfig, directory: str) -> str:
     """
     if not training.revision.startswith(DIGEST):
         return ""
-    found, named = digest_weights(Path(directory)), training.revision.removeprefix(DIGEST)
+    place, named = Path(directory), training.revision.removeprefix(DIGEST)
+    found = Remembered(place).find("files", lambda: digest_weights(place))
     if found == named:
         return ""
     return f"the weights of {training.model} have the digest {found[:16]}, training.revision names {named[:16]}"
@@ -199,18 +184,8 @@ def prefer_cache(source: str, revision: str = "") -> str:
     Unreachable, the Hub would be asked again and again for minutes. A tokenizer is fetched before the weights are.
     """
     directory = None if Path(source).exists() else find_directory(source, revision)
-    return str(directory) if directory is not None and _has_weights(directory) else source
-
-
-def _has_weights(directory: Path) -> bool:
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        index = directory / f"{name}.index.json"
-        if index.is_file():
-            files = json.loads(index.read_bytes()).get("weight_map", {}).values()
-            return all((directory / file).is_file() for file in files)
-        if (directory / name).is_file():
-            return True
-    return False
+    weights = [] if directory is None else list_weights(directory)
+    return str(directory) if weights and all(path.is_file() for path in weights) else source
 
 
 def require_model(training: TrainingConfig) -> None:

@@ -341,8 +341,3 @@ def _write_tensor(tensor: torch.Tensor) -> bytes:
     file = io.BytesIO()
     torch.save(tensor, file)
     return file.getvalue()
-
-
-def count_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes that the tensors take in memory."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

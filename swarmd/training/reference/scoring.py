@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Iterator
 from functools import cached_property
@@ -61,8 +60,8 @@ def load_frozen(training: TrainingConfig) -> Frozen:
             f"{free / 2**30:.1f} GiB are free",
             "Choose a smaller model, shorter numbers or another device, or free memory",
         )
-    name, settings = training.model, {"dtype": numbers.dtype}
-    model = guarded(name, lambda: read_model(name, source, commit_of(training), **settings).to(device))
+    name, dtype = training.model, numbers.dtype
+    model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
     choose_threads(training.threads, model)
     return Frozen(freeze(model), device, numbers.mixed)
 
@@ -73,18 +72,10 @@ def freeze(model: Any) -> Any:
 
 
 class ReferenceScorer:
-    """Scores batches with a frozen model, in parts of similar length that fit into memory.
+    """Scores batches with a frozen model, in parts of similar length that fit into memory, one sequence at least."""
 
-    Args:
-        frozen: the model.
-        tokens_max: of one forward pass, padding included; one sequence is always taken.
-        logits_max: completion tokens x vocabulary of one forward pass; likewise.
-    """
-
-    def __init__(self, frozen: Frozen, tokens_max: int = BATCH_TOKENS_MAX, logits_max: int = BATCH_LOGITS_MAX) -> None:
+    def __init__(self, frozen: Frozen) -> None:
         self.frozen = frozen
-        self._tokens_max = tokens_max
-        self._logits_max = logits_max
         self._selects = "logits_to_keep" in inspect.signature(type(frozen.model).forward).parameters
 
     @cached_property
@@ -106,15 +97,13 @@ class ReferenceScorer:
         results = torch.zeros(ids.size(0), keep, device=ids.device)
         if not keep:
             return results
-        with torch.inference_mode(), self._autocast():
+        mixed = self.frozen.mixed
+        with torch.inference_mode(), torch.autocast(self.frozen.device, torch.bfloat16, enabled=mixed):
             for rows, left, right in self._parts(mask, keep):
                 part = slice(left, ids.size(1) - keep + right)
                 logs = self._score(ids[rows, part], mask[rows, part], right, temperature)
                 results[rows, :right] = logs.to(results.device)
         return results * mask[:, -keep:]
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return torch.autocast(self.frozen.device, torch.bfloat16) if self.frozen.mixed else contextlib.nullcontext()
 
     def _parts(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
         """Rows of similar length, the first column that any of them uses, and the longest completion among them."""
@@ -133,8 +122,8 @@ class ReferenceScorer:
             yield torch.tensor(part, device=mask.device), mask.size(1) - keep - longest[0], longest[1]
 
     def _fits(self, rows: int, prompt: int, completion: int) -> bool:
-        tokens = rows * (prompt + completion) <= self._tokens_max
-        return tokens and rows * (completion + 1) * self.frozen.vocabulary <= self._logits_max
+        tokens = rows * (prompt + completion) <= BATCH_TOKENS_MAX
+        return tokens and rows * (completion + 1) * self.frozen.vocabulary <= BATCH_LOGITS_MAX
 
     def _score(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
         """(batch, keep) of one part; the output head is computed at the columns that predict a completion only."""

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from swarmd import __version__
 from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
-from swarmd.http_server import Address, bears_token, check_listen, is_address, on_signals
+from swarmd.http_server import Address, bears_token, is_address, on_signals
 from swarmd.logger import get_logger
 from swarmd.training.library_logging import quieten
 from swarmd.training.reference.frame import (
@@ -39,7 +39,6 @@ from swarmd.training.reference.frame import (
     ScoringBatch,
     TooLong,
     Upload,
-    count_bytes,
     decode_job,
     encode_result,
     read_upload,
@@ -104,10 +103,6 @@ class JobQueue:
     """Jobs, first in, first out, bounded in number, bytes and age. All methods belong to one event loop.
 
     A result is leased, not handed over: it stays until its taker acknowledges it, or until its time is over.
-
-    Args:
-        limits: of number, bytes and age.
-        clock: monotonic seconds.
     """
 
     def __init__(self, limits: QueueLimits, clock: TimeSource = time.monotonic) -> None:
@@ -189,15 +184,12 @@ class JobQueue:
             await self._changed.wait()
         return None
 
-    def finish(self, job: ScoringJob, result: Logs) -> None:
-        """The running job has its result."""
-        job.result = result
-        self._settle(job, JobStatus.DONE)
-
-    def fail(self, job: ScoringJob, failure: str) -> None:
-        """The running job came to nothing; `failure` says why."""
-        job.failure = failure
-        self._settle(job, JobStatus.FAILED)
+    def finish(self, job: ScoringJob, result: Logs | None, failure: str = "") -> None:
+        """The running job has its result, or came to nothing; `failure` says why."""
+        if job.stand is JobStatus.RUNNING:  # else it was given up meanwhile
+            job.result, job.failure = result, failure
+            job.settle(JobStatus.FAILED if failure else JobStatus.DONE)
+            self._keep(job, self.limits.age_s)
 
     def close(self) -> None:
         """Run nothing more: what waits is dropped, what runs may finish."""
@@ -213,11 +205,6 @@ class JobQueue:
     def size_bytes(self) -> int:
         """Of all jobs that are kept."""
         return sum(job.size_bytes for job in self._jobs.values())
-
-    def _settle(self, job: ScoringJob, stand: JobStatus) -> None:
-        if job.stand is JobStatus.RUNNING:  # else it was given up meanwhile
-            job.settle(stand)
-            self._keep(job, self.limits.age_s)
 
     def _keep(self, job: ScoringJob, seconds: float) -> None:
         job.keep_until = max(job.keep_until, self._clock() + seconds)
@@ -239,14 +226,7 @@ class ServerLimits(NamedTuple):
 
 
 class ReferenceApp:
-    """Takes jobs, has them computed one after another, and gives results.
-
-    Args:
-        reference: the frozen model.
-        limits: of what is taken.
-        token: that requests must carry; empty for none.
-        compat: also answer simple_GRPO's /upload and /get.
-    """
+    """Takes jobs, has them computed one after another, and gives results; to simple_GRPO's trainers too if `compat`."""
 
     def __init__(self, reference: ReferenceScorer, limits: ServerLimits, token: str = "", compat: bool = False) -> None:
         self._reference = reference
@@ -280,7 +260,7 @@ class ReferenceApp:
                     logs = await loop.run_in_executor(thread, self._score, job.batch)
                 except Exception as error:  # out of memory, most likely; the next job may be smaller
                     log.exception("job %s failed", job.id)
-                    self._queue.fail(job, f"{type(error).__name__}: {str(error)[:200]}")
+                    self._queue.finish(job, None, f"{type(error).__name__}: {str(error)[:200]}")
                 else:
                     self._queue.finish(job, logs)
 
@@ -365,8 +345,8 @@ class ReferenceApp:
         self._check_vocabulary(upload.batch)
         self._uploads += 1
         rows, _ = upload.batch.ids.shape
-        held = upload.batch.ids.nbytes + count_bytes([upload.inputs, *upload.others])
-        size = held + upload.batch.mask.nbytes + 4 * rows * upload.batch.keep
+        held = upload.batch.ids.nbytes + upload.batch.mask.nbytes
+        size = held + sum(each.nbytes for each in (upload.inputs, *upload.others)) + 4 * rows * upload.batch.keep
         self._queue.put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), upload.batch, size, upload)
         return Response(ACCEPTED)
 
@@ -413,15 +393,11 @@ def _seconds(request: Request) -> float:
 async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
     """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
 
-    Args:
-        training: of which the model, device, dtype and threads count.
-
     Raises:
-        ConfigError: strangers could reach it, or there is no such device.
+        ConfigError: there is no such device.
         ModelError: the model cannot be loaded.
         AddressInUse: the address cannot be listened on.
     """
-    check_listen(listen, token, "the reference server")
     quieten()
     reference = ReferenceScorer(load_frozen(training))
     desk = ReferenceApp(reference, limits, token, compat)

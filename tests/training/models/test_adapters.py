@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.models import adapters, device, model
+from swarmd.training.models import adapters, device
+from swarmd.training.models import model as subject
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
@@ -27,12 +29,6 @@ from tests.training.models.architectures import GPT, SMALL
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
-
-
-@pytest.fixture
-def untried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is loaded is tried out, for nothing is remembered."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def frozen(policy: Policy) -> dict[str, torch.Tensor]:
@@ -171,17 +167,17 @@ def test_what_nothing_uses_is_not_imported(
     assert adapters.sys.modules == dict.fromkeys(spared)
 
 
-@pytest.mark.usefixtures("untried")
+@pytest.mark.usefixtures("own_cache")
 def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """What RL Swarm's users met: 16-bit kernels that this CPU does not have, or NaN."""
     told: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(model.log, "warning", lambda text, **words: told.append((text, words)), raising=False)
-    real = model.try_out
+    monkeypatch.setattr(subject.log, "warning", lambda text, **words: told.append((text, words)), raising=False)
+    real = subject.try_out
 
     def fail(loaded: Any, autocast: Any) -> str:
         return "RuntimeError: no Half here" if loaded.dtype == torch.float16 else real(loaded, autocast)
 
-    monkeypatch.setattr(model, "try_out", fail)
+    monkeypatch.setattr(subject, "try_out", fail)
     policy = load_policy(TrainingConfig(device="cpu", dtype="float16"))
     assert policy.model.dtype == torch.float32 and policy.numbers.text == "float32"
     assert len(told) == 1 and told[0][1]["wanted"] == "float16" and "no Half" in told[0][1]["reason"]
@@ -191,7 +187,7 @@ def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, 
 def test_the_trial_finds_what_does_not_work(spoil: str) -> None:
     policy = load_policy(TrainingConfig(device="cpu"))
     weights = policy.copy_weights()
-    assert model.try_out(policy.model, policy.autocast) == ""
+    assert subject.try_out(policy.model, policy.autocast) == ""
     assert same(policy.copy_weights(), weights) and all(p.grad is None for p in policy.model.parameters())
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -201,18 +197,18 @@ def test_the_trial_finds_what_does_not_work(spoil: str) -> None:
         next(policy.model.parameters()).data.fill_(float("nan"))
     else:
         policy.model.forward = forward
-    reason = model.try_out(policy.model, policy.autocast)
+    reason = subject.try_out(policy.model, policy.autocast)
     assert "not finite" in reason if spoil == "nan" else reason.endswith("not implemented for 'Half'")
 
 
-@pytest.mark.usefixtures("untried")
+@pytest.mark.usefixtures("own_cache")
 def test_attention_falls_back_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = model.try_out
+    real = subject.try_out
 
     def fail(loaded: Any, autocast: Any) -> str:
         return "no sdpa" if loaded.config._attn_implementation == "sdpa" else real(loaded, autocast)
 
-    monkeypatch.setattr(model, "try_out", fail)
+    monkeypatch.setattr(subject, "try_out", fail)
     assert load_policy(TrainingConfig(device="cpu")).attention == "eager"
     with pytest.raises(ModelError, match="no sdpa"):
         load_policy(TrainingConfig(device="cpu", attention="sdpa"))
@@ -242,15 +238,10 @@ def test_numbers_follow_the_device(settings: dict[str, Any], fast: bool, text: s
     assert device.choose_precision(TrainingConfig(**settings), "cuda", fast).text == text
 
 
-def test_files_that_are_quantised_want_the_setting(tmp_path: Path, llama: Path) -> None:
-    import json
-    import shutil
-
-    directory = tmp_path / "m"
-    shutil.copytree(llama, directory)
-    config = json.loads((directory / "config.json").read_text())
+def test_files_that_are_quantised_want_the_setting(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    (directory / "config.json").write_text(json.dumps(config))
+    (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="4bit") as caught:
-        load_policy(TrainingConfig(model=str(directory), device="cpu"))
+        load_policy(TrainingConfig(model=str(model), device="cpu"))
     assert "quantization" in caught.value.fix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from swarmd.config import TrainingConfig
+from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
-from swarmd.training.models.files import DIGEST, digest_weights
+from swarmd.training.models.files import digest_weights
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import locate_configured, locate_model, require_model
 
@@ -22,14 +21,14 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134
 PAGE = "\n<!DOCTYPE html><html><title>Sign in</title></html>"
 
 
-@pytest.fixture
-def model(llama: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(llama, tmp_path / "tiny"))
-
-
 def cut(model: Path) -> None:
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
+
+
+def cut_in_the_header(model: Path) -> None:
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
 
 
 def no_safetensors(model: Path) -> None:
@@ -85,6 +84,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     ),
     "an empty file": (lambda model: (model / "model.safetensors").write_bytes(b""), "is empty", "again"),
     "weights that are cut off": (cut, "model.safetensors is cut off: it has ", "again"),
+    "a header that is cut off": (cut_in_the_header, "model.safetensors is cut off in its header", "again"),
     "another format": (no_safetensors, "model.safetensors is no safetensors file", "again"),
     "a wrapper around the model": (wrapped, "all of their names begin with '_orig_mod'", "model._orig_mod"),
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
@@ -104,7 +104,10 @@ def test_a_directory_that_is_no_model_is_refused_before_it_is_loaded(fault: str,
     assert fix in caught.value.fix, str(caught.value)
 
 
-def test_a_file_in_place_of_a_directory(model: Path) -> None:
+def test_a_directory_that_is_not_there_and_a_file_in_place_of_one(model: Path) -> None:
+    with pytest.raises(ModelError, match="there is no model directory") as caught:
+        locate_model(str(model / "none"))
+    assert str(model / "none") in caught.value.message
     with pytest.raises(ModelError, match="is a file, no model directory") as caught:
         locate_model(str(model / "model.safetensors"))
     assert f'training.model = "{model}"' in caught.value.fix

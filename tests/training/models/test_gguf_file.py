@@ -24,16 +24,14 @@ from swarmd.swarms.plan import Message
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models import gguf_file, source
 from swarmd.training.models.gguf_file import unpack_model
+from swarmd.training.models.known import model_cache
 from swarmd.training.models.memory import DeviceMemory
 from swarmd.training.models.model import load_policy, read_base
-from swarmd.training.models.source import locate_configured, model_cache, require_model
+from swarmd.training.models.source import locate_configured, require_model
 from tests.gguf_model import write_gguf
 from tests.training.conftest import order
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

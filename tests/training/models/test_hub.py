@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from swarmd.errors import HubUnreachable, ModelError
 from swarmd.training.models.hub import ask_hub
 from swarmd.training.models.model import inspect_model
 from swarmd.training.models.source import require_model
+from tests.training.impostor import impostor, send
 
 PAGE = b"<!DOCTYPE html><html>Please log in to this network</html>"
 JSON = {"Content-Type": "application/json"}
@@ -29,38 +28,18 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
     """A server that gives every request the same answer, and that huggingface_hub takes for the Hub."""
     given: tuple[int, dict[str, str], bytes] = 404, {}, b""
 
-    class Answers(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-        def do_GET(self) -> None:
-            status, headers, body = given
-            self.send_response(status)
-            for name, value in (*headers.items(), ("Content-Length", str(len(body)))):
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET
-
-    def answer(status: int, headers: dict[str, str] | None = None, body: bytes = b"{}") -> None:
+    def answer(status: int, headers: dict[str, str], body: bytes) -> None:
         nonlocal given
-        given = status, headers or {}, body
+        given = status, headers, body
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    )
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    yield answer
-    server.shutdown()
-    server.server_close()
+    with impostor(lambda door: send(door, given[0], given[2], given[1])) as url:
+        template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield answer
 
 
 def model_info(*files: str) -> bytes:

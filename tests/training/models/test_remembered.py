@@ -11,24 +11,23 @@ import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
 
-from swarmd.config import LoraConfig, TrainingConfig
+from swarmd.config import DIGEST, LoraConfig, TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.models import model, remembered
+from swarmd.training.models import model, remembered, source
+from swarmd.training.models.files import digest_weights
+from swarmd.training.models.known import model_cache
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.models.remembered import BYTES_MAX, FILE, Remembered
-from swarmd.training.models.source import EMBEDDED_DIR, model_cache
+from swarmd.training.models.source import EMBEDDED_DIR
 from tests.training.conftest import order
 
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
 BOTH = Counter(hashed=1, tried=1)
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -39,20 +38,21 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often weights were hashed, and a model was tried out."""
+    """How often weights were hashed, as read and as files, and a model was tried out."""
     counts: Counter[str] = Counter()
 
-    def counting(name: str, what: str) -> None:
-        real = getattr(model, name)
+    def counting(module: Any, name: str, what: str) -> None:
+        real = getattr(module, name)
 
         def counted(*args: Any) -> Any:
             counts[what] += 1
             return real(*args)
 
-        monkeypatch.setattr(model, name, counted)
+        monkeypatch.setattr(module, name, counted)
 
-    counting("digest_weights", "hashed")
-    counting("try_out", "tried")
+    counting(model, "digest_weights", "hashed")
+    counting(model, "try_out", "tried")
+    counting(source, "digest_weights", "compared")
     return counts
 
 
@@ -72,10 +72,12 @@ def change(place: Path) -> None:
 
 
 def test_a_second_load_neither_hashes_nor_tries_out(place: Path, done: Counter[str]) -> None:
-    first = load(place)
-    assert done == BOTH and first.digest == first.digest_now()
+    named = {"revision": DIGEST + digest_weights(place)}
+    first = load(place, **named)
+    assert done == BOTH + Counter(compared=1) and first.other_weights == ""
+    assert first.digest == first.digest_now()
     done.clear()
-    again = load(place)
+    again = load(place, **named)
     assert not done and again.digest == first.digest and again.model.training == first.model.training
 
 

@@ -1,10 +1,9 @@
 """The trainer's side: what it does when the server is away, slow, another one, or dies."""
 
-import http.server
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,20 +17,17 @@ from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.kl import ReferenceClient
 from swarmd.training.reference.frame import ResultHeader, encode_result
 from swarmd.training.reference.scoring import ReferenceScorer
-from tests.training.reference.conftest import CALL_S, TOKEN, Process, Serving, some_batch
+from tests.training.impostor import Answer, impostor, send
+from tests.training.reference.conftest import TOKEN, Process, Serving, some_batch
 
 Serve = Callable[..., Serving]
 
 
 def client_of(
-    url: str,
-    reference: ReferenceScorer,
-    token: str = "",
-    call_s: float = CALL_S,
-    cancellation: Cancellation | None = None,
+    url: str, reference: ReferenceScorer, token: str = "", cancellation: Cancellation | None = None
 ) -> ReferenceClient:
     stage = cancellation or Cancellation()
-    return ReferenceClient(url, reference.digest, 0.7, token, "node", lambda: stage, call_s)
+    return ReferenceClient(url, reference.digest, 0.7, token, "node", lambda: stage)
 
 
 def check_right(client: ReferenceClient, reference: ReferenceScorer, prompts: int = 3) -> None:
@@ -87,42 +83,8 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         ReferenceClient(url, "0" * 64, 1.0)
 
 
-Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
-
-
-@contextmanager
-def impostor(answer: Answer) -> Iterator[str]:
-    """A server that answers everything in one way."""
-
-    class Door(http.server.BaseHTTPRequestHandler):
-        def respond(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            answer(self)
-
-        do_GET = do_POST = do_DELETE = respond
-
-        def log_message(self, *arguments: Any) -> None:
-            """Nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=[0.05])
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def sends(status: int, body: bytes) -> Answer:
-    def answer(door: http.server.BaseHTTPRequestHandler) -> None:
-        door.send_response(status)
-        door.end_headers()
-        door.wfile.write(body)
-
-    return answer
+    return lambda door: send(door, status, body)
 
 
 def result(model: str, value: float = -1.0) -> bytes:
@@ -148,7 +110,7 @@ def test_answers_that_are_not_to_the_question_are_refused(
         client_of(url, embedded).log_probabilities(**some_batch(embedded))
 
 
-def drips(door: http.server.BaseHTTPRequestHandler) -> None:
+def drips(door: BaseHTTPRequestHandler) -> None:
     """One byte after another, for ever: no single read takes long."""
     door.send_response(200)
     door.end_headers()
@@ -161,7 +123,7 @@ def drips(door: http.server.BaseHTTPRequestHandler) -> None:
         return
 
 
-def silent(door: http.server.BaseHTTPRequestHandler) -> None:
+def silent(door: BaseHTTPRequestHandler) -> None:
     door.rfile.read(1)
 
 
@@ -170,9 +132,10 @@ def test_an_attempt_ends_in_time_whatever_the_server_does(
     embedded: ReferenceScorer, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(subject, "CALL_S", 0.5)
     began = time.monotonic()
     with impostor(answer) as url, pytest.raises(ReferenceFailed):
-        client_of(url, embedded, call_s=0.5).log_probabilities(**some_batch(embedded))
+        client_of(url, embedded).log_probabilities(**some_batch(embedded))
     assert time.monotonic() - began < 5
 
 

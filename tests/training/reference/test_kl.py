@@ -66,14 +66,10 @@ def check_close(ours: list[torch.Tensor], theirs: list[torch.Tensor], share: flo
     assert size > 0 and difference <= share * size
 
 
-def weights_of(engine: TrainingEngine) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in engine.policy.model.state_dict().items()}
-
-
 def train(engine: TrainingEngine, rounds: int = 1, first: int = 0) -> dict[str, torch.Tensor]:
     for round in range(first, first + rounds):
         engine.train(order(round), Cancellation())
-    return weights_of(engine)
+    return engine.policy.copy_weights()
 
 
 def check_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -127,12 +123,12 @@ def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
 ) -> None:
     server = serve()
     engine = make_engine("a", beta=BETA, reference=ReferenceConfig(server.url), **QUICK)
-    before = weights_of(engine)
+    before = engine.policy.copy_weights()
     monkeypatch.setattr(kl, "BACKOFF", Backoff(0.01, 0.01))
     server.reference.failures += [RuntimeError("away")] * kl.ATTEMPTS_MAX
     with pytest.raises(ReferenceFailed, match="gave no log-probabilities"):
         engine.train(order(0), Cancellation())
-    check_same(weights_of(engine), before)
+    check_same(engine.policy.copy_weights(), before)
     assert engine.train(order(0), Cancellation()).steps == 2
 
 

@@ -12,6 +12,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.reference import scoring
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from tests.training.reference.conftest import batch_of
 
@@ -48,17 +49,19 @@ def test_they_are_those_of_trl(
 
 
 @pytest.mark.parametrize(("tokens", "logits"), [(1, 1 << 30), (1 << 20, 1), (30, 1 << 30), (1 << 20, 8000)])
-def test_how_a_batch_is_cut_changes_nothing(embedded: ReferenceScorer, tokens: int, logits: int) -> None:
+def test_how_a_batch_is_cut_changes_nothing(
+    embedded: ReferenceScorer, tokens: int, logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = batch_of(embedded.frozen.vocabulary, prompts=4)
     arguments = batch["input_ids"], batch["attention_mask"], 5
-    cut = ReferenceScorer(embedded.frozen, tokens, logits)
+    whole = embedded.log_probabilities(*arguments)
+    monkeypatch.setattr(scoring, "BATCH_TOKENS_MAX", tokens)
+    monkeypatch.setattr(scoring, "BATCH_LOGITS_MAX", logits)
     sizes: list[int] = []
-    cut.frozen.model.register_forward_pre_hook(
+    embedded.frozen.model.register_forward_pre_hook(
         lambda model, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    torch.testing.assert_close(
-        cut.log_probabilities(*arguments), embedded.log_probabilities(*arguments), atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(embedded.log_probabilities(*arguments), whole, atol=1e-5, rtol=1e-5)
     assert len(sizes) > 2
 
 

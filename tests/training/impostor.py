@@ -1,0 +1,44 @@
+"""Servers on loopback that answer whatever they are asked in one way."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def impostor(answer: Answer) -> Iterator[str]:
+    """Serves while the block runs. Gives its URL."""
+
+    class Door(BaseHTTPRequestHandler):
+        def respond(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer(self)
+
+        do_GET = do_HEAD = do_POST = do_DELETE = respond
+
+        def log_message(self, *arguments: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, args=[0.05])
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def send(door: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    door.send_response(status)
+    for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
+        door.send_header(name, value)
+    door.end_headers()
+    if door.command != "HEAD":
+        door.wfile.write(body)
