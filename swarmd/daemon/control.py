@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import msgspec
 from anyio.abc import SocketListener, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
@@ -86,10 +87,11 @@ class Control:
             if self._connections >= CONNECTIONS_MAX:
                 return
             self._connections += 1
+            lines = BufferedByteReceiveStream(stream)
             try:
                 with anyio.move_on_after(CALL_S):
-                    await stream.send(await self._reply(await read_line(stream, REQUEST_BYTES_MAX)) + b"\n")
-            except (anyio.BrokenResourceError, anyio.EndOfStream, ControlError) as error:
+                    await stream.send(await self._reply(await lines.receive_until(b"\n", REQUEST_BYTES_MAX)) + b"\n")
+            except (anyio.BrokenResourceError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
                 log.debug("a control connection ended early", error=str(error))
             finally:
                 self._connections -= 1
@@ -109,13 +111,3 @@ class Control:
             await self._facts.observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))
-
-
-async def read_line(stream: SocketStream, bytes_max: int) -> bytes:
-    """One line, without its end. Raises ControlError beyond `bytes_max`, EndOfStream when there is none."""
-    line = b""
-    while b"\n" not in line:
-        line += await stream.receive()
-        if len(line) > bytes_max:
-            raise ControlError(f"a line of more than {bytes_max} bytes")
-    return line.partition(b"\n")[0]

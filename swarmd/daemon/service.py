@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import anyio
 import msgspec
+import psutil
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
@@ -286,7 +287,7 @@ class Node:
         """How the node is, now."""
         live = Live(
             os.getpid(),
-            resident_bytes(),
+            psutil.Process().memory_info().rss,
             self._supervisor.live("network"),
             self._supervisor.live("trainer"),
             self._supervisor.live("chain"),
@@ -309,10 +310,3 @@ def digests_in_use(state: State) -> frozenset[str]:
         rollouts = getattr(command, "rollouts", ())
         needed += rollouts if isinstance(rollouts, tuple) else (rollouts,)
     return frozenset(reference.digest for reference in needed)
-
-
-def resident_bytes() -> int:
-    """This process's resident memory, 0 where it cannot be told."""
-    with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/self/statm") as statm:  # noqa: PTH123
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0

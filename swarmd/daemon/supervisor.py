@@ -15,7 +15,6 @@ from typing import NamedTuple, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.config import WorkersConfig
 from swarmd.core.commands import Command, StopWorkers, SupervisorCommand
@@ -159,18 +158,15 @@ class WorkerProcess:
     async def _write(self, child: Child, first: Start) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is ending; the exit tells
             await child.write(encode_frame(first))
-            await self._write_messages(child, self._messages)
-
-    async def _write_messages(self, child: Child, messages: MemoryObjectReceiveStream[ToWorker]) -> None:
-        async for message in messages:
-            try:
-                frame = encode_frame(message)
-            except FrameError as error:
-                log.error("a message is too large for the worker", worker=self.worker, error=str(error))
-                if isinstance(message, Perform):
-                    await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
-                continue
-            await child.write(frame)
+            async for message in self._messages:
+                try:
+                    frame = encode_frame(message)
+                except FrameError as error:
+                    log.error("a message is too large for the worker", worker=self.worker, error=str(error))
+                    if isinstance(message, Perform):
+                        await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
+                    continue
+                await child.write(frame)
 
     async def _ping(self) -> None:
         while True:

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -116,28 +117,18 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a function in a daemon thread: one that hangs keeps nobody from ending."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, failure: BaseException | None) -> None:
-        if outcome.cancelled():
-            return
-        if failure is not None:
-            outcome.set_exception(failure)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
+    outcome: futures.Future[T] = futures.Future()
 
     def work() -> None:
-        result, failure = None, None
+        if not outcome.set_running_or_notify_cancel():
+            return
         try:
-            result = function(*arguments)
+            outcome.set_result(function(*arguments))
         except Exception as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, failure)
+            outcome.set_exception(error)
 
-    threading.Thread(target=work, name=f"doctor-{getattr(function, '__name__', 'check')}", daemon=True).start()
-    return await outcome
+    threading.Thread(target=work, daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 class Once(Generic[T]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,6 @@ from packaging.specifiers import SpecifierSet
 
 from swarmd import __version__
 from swarmd.config import Config, StorageConfig, TrainingConfig
-from swarmd.daemon.directory import free_bytes
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
@@ -304,7 +304,7 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
     """What is free against what the node may come to use; `checkpoints` in bytes."""
     whole = data.root.absolute()
     place = next(each for each in (whole, *whole.parents) if each.exists())
-    status, free = os.statvfs(place), free_bytes(place)
+    status, free = os.statvfs(place), shutil.disk_usage(place).free
     if status.f_flag & os.ST_RDONLY or not os.access(place, os.W_OK | os.X_OK):
         evidence = f"user {os.geteuid()} cannot write to {place}, or its file system is mounted read-only"
         fix = "Mount it writable, give the directory to the node's user, or name another one with --data"

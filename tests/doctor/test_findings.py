@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -492,7 +493,7 @@ def test_what_the_node_has_already_is_not_asked_for_again(
     data = NodeDirectory(tmp_path)
     data.events.mkdir(parents=True)
     put(data.blobs / "there").write_bytes(bytes(THERE))
-    monkeypatch.setattr(machine, "free_bytes", lambda place: free)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
     monkeypatch.setattr(machine, "INODES_MIN", 0)
     assert [each.id for each in machine.examine_disk(data, STORAGE, 0) if each.severity != "ok"] == found
 
