@@ -147,7 +147,7 @@ def node_tag(peer: str, data_dir: Path) -> str:
 def tag_of(process: psutil.Process) -> str:
     """The tag that a process carries; empty without one, or if it has ended or is another user's."""
     try:
-        return process.environ().get(TAG_VARIABLE, "")
+        return str(process.environ().get(TAG_VARIABLE, ""))
     except (psutil.Error, OSError):
         return ""
 

@@ -115,7 +115,9 @@ class WorkerProcess:
             with anyio.move_on_after(DRAIN_S):
                 await readers.wait()
             watching.cancel_scope.cancel()
-        self._flush_lines()
+        for line in self._lines.end():
+            self._folder.log(line.level, line.text, anyio.current_time())
+        self._folder.flush()
 
     async def _read(self, child: Child, done: anyio.Event) -> None:
         async with anyio.create_task_group() as reading:
@@ -149,11 +151,6 @@ class WorkerProcess:
         while chunk := await child.read_stderr():
             for line in self._lines.feed(chunk):
                 self._folder.log(line.level, line.text, anyio.current_time())
-
-    def _flush_lines(self) -> None:
-        for line in self._lines.end():
-            self._folder.log(line.level, line.text, anyio.current_time())
-        self._folder.flush()
 
     async def _write(self, child: Child, first: Start) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is ending; the exit tells

@@ -19,7 +19,7 @@ import time
 from asyncio.subprocess import PIPE
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -29,6 +29,7 @@ from swarmd.config import TrainingConfig
 from swarmd.dht.addresses import split_address, tcp_place
 from swarmd.errors import SwarmdError
 
+T = TypeVar("T")
 MODULE = "swarmd.doctor.children"
 CONNECT_S = 4.0  # TCP
 DIAL_S = 8.0  # libp2p's handshake and the ping, together
@@ -106,17 +107,15 @@ async def ask_child(what: str, request: bytes) -> bytes:
 
 async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
     """What torch says of this machine and of models, in order. Raises ChildFailed."""
-    answers: list[ProbeAnswer] = await _ask("torch", list(questions), list[ProbeAnswer])
-    return answers
+    return await _ask("torch", list(questions), list[ProbeAnswer])
 
 
 async def ask_dialler(addresses: list[str]) -> list[DialResult]:
     """What came of dialling each address. Raises ChildFailed."""
-    answers: list[DialResult] = await _ask("dial", addresses, list[DialResult])
-    return answers
+    return await _ask("dial", addresses, list[DialResult])
 
 
-async def _ask(what: str, question: object, kind: Any) -> Any:
+async def _ask(what: str, question: object, kind: type[T]) -> T:
     said = await ask_child(what, msgspec.json.encode(question))
     try:
         return msgspec.json.decode(said, type=kind)

@@ -9,7 +9,6 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from itertools import islice
 from pathlib import Path
@@ -30,7 +29,7 @@ from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
-from swarmd.swarms.options import decode_options
+from swarmd.swarms.options import CodeOptions, ProposerOptions, decode_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
 from swarmd.training.models.source import AUTO, compare_weights, find_snapshot, require_model
@@ -248,9 +247,9 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 # --- the sandbox ---
 
-RUNS_PROGRAMS = {  # kind: (module, options)
-    "code": ("swarmd.swarms.options", "CodeOptions"),
-    "proposer-solver": ("swarmd.swarms.options", "ProposerOptions"),
+RUNS_PROGRAMS: dict[str, type[CodeOptions | ProposerOptions]] = {
+    "code": CodeOptions,
+    "proposer-solver": ProposerOptions,
 }
 
 
@@ -260,9 +259,8 @@ def check_sandbox(subject: Subject) -> Iterator[Finding]:
     if swarm.kind not in RUNS_PROGRAMS:
         yield well(f"the kind {swarm.kind} runs no programs")
         return
-    module, name = RUNS_PROGRAMS[swarm.kind]
     try:
-        options = decode_options(swarm.options, getattr(import_module(module), name))
+        options = decode_options(swarm.options, RUNS_PROGRAMS[swarm.kind])
         sandbox = Sandbox(options.limits, options.sandbox)
     except SandboxUnavailable as failure:
         fix = "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, "

@@ -35,7 +35,6 @@ from swarmd.eventlog.store import log_bytes
 from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
-from swarmd.observe.layers import Layer
 from swarmd.observe.learning import LearningStatus, advice_on
 from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
@@ -407,9 +406,8 @@ def check_daemon(subject: Subject) -> Iterator[Finding]:
 
 
 def _examine_status(status: Status) -> Iterator[Finding]:
-    for name in Status.__struct_fields__:
-        layer = getattr(status, name)
-        if isinstance(layer, Layer) and not layer.healthy:
+    for name, layer in status.layers.items():
+        if not layer.healthy:
             evidence = f"{name}: {layer.state}: {layer.reason or 'no reason given'}"
             fix = "`swarmd status` shows all layers; a layer that only starts is well in a minute"
             fix = advice_on(layer.cause) if isinstance(layer, LearningStatus) and layer.cause else fix

@@ -42,7 +42,7 @@ swarmd/http_server.py
   a token may be short
     - if len(token) < chars_min or not re.fullmatch
     + if not re.fullmatch
-    tests/cli/test_signer.py
+    tests/test_http.py
 swarmd/web/http/stream.py
   any number of clients listen
     -         return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None
@@ -93,8 +93,8 @@ swarmd/backup/bundle.py
     tests/backup/test_bundle.py::test_a_secret_anywhere_stops_it
 swarmd/doctor/examination.py
   the doctor prints secrets
-    - [cover(finding, secrets) for finding in (*findings, *unread)]
-    + [*findings, *unread]
+    - hide = Redactor(secrets).hide
+    + hide = Redactor().hide
     tests/doctor/test_examination.py
   a warning of the doctor ends with 0
     - {"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}
