@@ -301,7 +301,7 @@ async def _serve(
     task_status: TaskStatus[RunningNode],
 ) -> None:
     """Run the node; tell when it has begun."""
-    from swarmd.daemon.service import WORKER_PROGRAMS, Host, serve_inside
+    from swarmd.daemon.service import WORKER_PROGRAMS, serve_inside
 
     runs: list[RunningNode] = []
 
@@ -311,7 +311,8 @@ async def _serve(
 
     code = ExitCode.FAILURE
     try:
-        code = await serve_inside(config, paths, {**WORKER_PROGRAMS, **programs}, asked, host=Host(begun, _end_at_once))
+        chosen = {**WORKER_PROGRAMS, **programs}
+        code = await serve_inside(config, paths, chosen, asked, begun=begun, end=_end_at_once)
         if code != ExitCode.OK:
             raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").ending(code)
     except BaseExceptionGroup as group:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
@@ -411,7 +412,11 @@ RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads 
 
 def check_together(config: Config, origin: str) -> None:
     """Raise ConfigError where settings do not go together; `origin` names the configuration in it."""
-    _check_texts(config, "", origin)
+    for key, value in leaves(config):
+        if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
+            raise ConfigError(f"{origin}: {key} has a NUL in it", "Write it without")
+        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in settings whose types only a kind knows
+            raise ConfigError(f"{origin}: {key}: an integer of more than 64 bits", "Write a smaller one")
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
             f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
@@ -436,20 +441,20 @@ def check_together(config: Config, origin: str) -> None:
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
-    _check_numbers(config.swarm.options, "swarm.options", origin)
-    for index, task in enumerate(config.swarm.tasks):
-        _check_numbers(task.config, f"swarm.tasks[{index}].config", origin)
 
 
-def _check_texts(value: Any, key: str, origin: str) -> None:
-    """Raise ConfigError for a text with the one character that no path or address has, wherever it stands."""
-    if isinstance(value, str) and "\0" in value:
-        raise ConfigError(f"{origin}: {key} has a NUL in it", "Write it without")
-    for index, inner in enumerate(value if isinstance(value, tuple | list) else ()):
-        _check_texts(inner, f"{key}[{index}]", origin)
-    fields = {name: getattr(value, name) for name in getattr(value, "__struct_fields__", ())}
-    for name, inner in (value if isinstance(value, dict) else fields).items():
-        _check_texts(inner, f"{key}.{name}".lstrip("."), origin)
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every plain value of a configuration with its key, as training.steps or swarm.tasks[1].weight."""
+    if isinstance(value, Section):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from leaves(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, tuple | list):
+        for index, inner in enumerate(value):
+            yield from leaves(inner, f"{key}[{index}]")
+    else:
+        yield key, value
 
 
 def check_name(name: str, key: str) -> None:
@@ -489,18 +494,6 @@ def open_service(url: str, key: str) -> Apprise:
             "See https://appriseit.com/services; a webhook is jsons://host/path, a file of URLs file:PATH",
         )
     return apprise.Apprise(plugin, asset=asset)
-
-
-def _check_numbers(value: Any, key: str, origin: str) -> None:
-    """Raise ConfigError for an integer that no worker can be told, in settings whose types only a kind knows."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _check_numbers(inner, f"{key}.{name}", origin)
-    elif isinstance(value, list):
-        for inner in value:
-            _check_numbers(inner, key, origin)
-    elif isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:
-        raise ConfigError(f"{origin}: {key}: an integer of more than 64 bits", "Write a smaller one")
 
 
 def _check_training(training: TrainingConfig, origin: str) -> None:

@@ -81,10 +81,10 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_tree(root: Path, files: bool = True) -> None:
-    """Make a directory durable with all directories in it, and all files unless those were synced. Raises OSError."""
+def sync_tree(root: Path) -> None:
+    """Make a directory durable with all that is in it. Raises OSError."""
     for place, _, names in os.walk(root):
-        for name in names if files else ():
+        for name in names:
             sync_file(Path(place, name))
         sync_directory(Path(place))
 

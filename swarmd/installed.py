@@ -40,7 +40,13 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
 
 def extra_command(extra: str) -> str:
     """The command that installs what an extra brings."""
-    return install_command(*(_needs_of(extra) or [extra]))
+    try:
+        needs = [Requirement(each) for each in requires(DISTRIBUTION) or []]
+    except PackageNotFoundError:  # from a checkout that was never installed
+        needs = []
+    optional = [each for each in needs if each.marker and not each.marker.evaluate({"extra": ""})]
+    brought = [each for each in optional if each.marker and each.marker.evaluate({"extra": extra})]
+    return install_command(*([f"{each.name}{each.specifier}" for each in brought] or [extra]))
 
 
 def require(package: str, extra: str, key: str) -> Any:
@@ -50,14 +56,3 @@ def require(package: str, extra: str, key: str) -> Any:
             f"{key} needs the package {package}, which is not installed", f"Install it: {extra_command(extra)}"
         )
     return importlib.import_module(package)
-
-
-def _needs_of(extra: str) -> list[str]:
-    try:
-        needs = [Requirement(each) for each in requires(DISTRIBUTION) or []]
-    except PackageNotFoundError:  # from a checkout that was never installed
-        return []
-    of_extra = [each for each in needs if each.marker and not each.marker.evaluate({"extra": ""})]
-    return [
-        f"{each.name}{each.specifier}" for each in of_extra if each.marker and each.marker.evaluate({"extra": extra})
-    ]

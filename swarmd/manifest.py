@@ -183,13 +183,15 @@ def recipe_of(config: Config) -> ManifestRecipe:
 
     Raises ManifestError for what has no place in a manifest: a GGUF file, or settings that are no plain values.
     """
-    training = msgspec.structs.asdict(config.training)
+    training, model = msgspec.structs.asdict(config.training), config.training.model
+    # A directory goes by its last name, as which it is handed out.
+    shared_model = f"{HANDED_OUT}{Path(model).expanduser().resolve().name}" if is_directory(model) else model
     shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
     swarm = config.swarm
     tasks = [msgspec.structs.asdict(task) for task in swarm.tasks]
     content = {
         **shared,
-        "model": _shared_name(config.training.model),
+        "model": shared_model,
         "kind": swarm.kind,
         "stages": swarm.stages,
         "tasks": tasks,
@@ -201,17 +203,12 @@ def recipe_of(config: Config) -> ManifestRecipe:
     except msgspec.ValidationError as error:
         if "$.model" in str(error):
             raise ManifestError(
-                f"no manifest can name the model {config.training.model}",
+                f"no manifest can name the model {model}",
                 "Name a model directory that is there, a Hugging Face id, or swarmd's name for a model",
             ) from error
         raise ManifestError(f"the recipe cannot be shared: {error}") from error
     check_recipe(recipe)
     return recipe
-
-
-def _shared_name(model: str) -> str:
-    """What a manifest calls a model: a directory by its last name, as which it is handed out."""
-    return f"{HANDED_OUT}{Path(model).expanduser().resolve().name}" if is_directory(model) else model
 
 
 def check_form(manifest: Manifest) -> None:

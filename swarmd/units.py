@@ -19,12 +19,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 import swarmd
-from swarmd.config import Config
+from swarmd.config import Config, leaves
 from swarmd.daemon.directory import Moved, refuse_moved, refuse_other_swarm, swarm_of_config, write_note
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.store import take_lock
@@ -250,15 +249,8 @@ def _read(path: Path) -> str:
 
 def credential_names(config: Config) -> tuple[str, ...]:
     """Names of the credentials that a configuration asks for."""
-    found = [text for text in _texts(msgspec.to_builtins(config)) if text.startswith(CREDENTIAL)]
-    return tuple(dict.fromkeys(text.removeprefix(CREDENTIAL) for text in found))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _texts(part)
+    texts = (value for _, value in leaves(config) if isinstance(value, str) and value.startswith(CREDENTIAL))
+    return tuple(dict.fromkeys(text.removeprefix(CREDENTIAL) for text in texts))
 
 
 def device_groups(dev: Path) -> tuple[str, ...]:

@@ -80,7 +80,10 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (COORDINATOR + '[swarm.options]\nx = [{a = "\\u0000"}]', "swarm.options.x[0].a has a NUL in it"),
         (COORDINATOR + "[dht]\nrecord_s = 4000.0", "dht.record_s is 4000, it must lie between 5 and 3600"),
         ('name = "a\\tb"\n' + COORDINATOR, "name: 'a\\tb' has characters that cannot be printed, and peers refuse it"),
-        (COORDINATOR + f"[swarm.options]\na = [{{b = {2**64}}}]", "swarm.options.a.b: an integer of more than 64 bits"),
+        (
+            COORDINATOR + f"[swarm.options]\na = [{{b = {2**64}}}]",
+            "swarm.options.a[0].b: an integer of more",
+        ),
         (COORDINATOR + f'tasks = [{{name = "t", config = {{n = {-(2**63) - 1}}}}}]', "swarm.tasks[0].config.n: an"),
     ],
 )

@@ -1,7 +1,6 @@
 """Files that a node cannot do without outlive a power cut, and what a user names to be read is a regular file."""
 
 import os
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from swarmd.training.models.source import locate_model
 from tests.backup.making import make_node
 from tests.dht.making import CLOCK, SWARM
 from tests.durability import recording
+from tests.tmpfs import tmpfs
 
 KEY = SecretKind("key", IdentityError, 1000)
 
@@ -80,14 +80,8 @@ def test_own_records_are_written_before_they_take_the_place_of_earlier_ones(tmp_
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A file system that takes no writes, as one is after an error of its disk."""
-    place = tmp_path / "read-only"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"mounting a tmpfs is not permitted here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with tmpfs(tmp_path / "read-only", "ro") as place:
+        yield place
 
 
 def test_a_read_only_disk_is_named_by_the_error_of_the_write(read_only: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ CHECKED = {
 OWN = {
     *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2"),
     *("JournalEntry", "Record", "AuditLine", "OutputLine", "UnitLine", "Line", "ChainConfig", "Config"),
-    *("InitProfile", "SimProfile", "Status", "ControlRequest", "HttpRequest", "Copied", "DataLayout"),
+    *("InitProfile", "SimProfile", "Status", "ControlRequest", "HttpRequest", "Copied"),
     *("SandboxLayout", "KeptStandings", "Summary", "GatheredHistory", "_KeptBoards", "KeptChain"),
     *("KeptWithdrawals", "BackupNote", "Reference", "list[OwnRecord]", "list[LogEntry]", "list[SignedEntry]"),
     *("list[ProbeQuestion]", "list[Question]", "list[RpcMessage]", "list[ProbeAnswer]", "list[Answer]"),
@@ -87,7 +87,7 @@ OWN = {
     *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),
     *("_KeptFeed", "_KeptLedger", "_KeptOutcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
-    *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
+    *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),
     *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
 }
 

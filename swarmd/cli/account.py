@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -66,13 +67,8 @@ def show(
     else:
         address = read_keystore(path, take_passphrase(passphrase_file, "")).address
     typer.echo(address)
-    if rpc:
-        _show_balance(address, rpc)
-
-
-def _show_balance(address: str, rpc: str) -> None:
-    import asyncio
-
+    if not rpc:
+        return
     chain_id, balance_wei, count = asyncio.run(_ask_about(address, rpc))
     typer.echo(f"chain: {chain_id}")
     whole, rest = divmod(balance_wei, COIN_WEI)
@@ -108,7 +104,6 @@ def _new_passphrase(file: Path | None) -> str:
 
 
 def _take_key() -> str:
-
     if sys.stdin.isatty():
         return ask_hidden("Private key").strip()
     key = sys.stdin.buffer.read(KEY_CHARS_MAX).decode("ascii", "replace").strip()

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from swarmd.cli.options import RULE, BackupPassphraseFile, Located, locate, log_in, take_passphrase, utc
+from swarmd.cli.options import (
+    RULE,
+    BackupPassphraseFile,
+    Located,
+    keep_note_of_backup,
+    locate,
+    log_in,
+    take_passphrase,
+    utc,
+)
 from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
 
 if TYPE_CHECKING:
@@ -77,7 +86,7 @@ def make(
     if secret is None or not data.identity.exists():
         typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
     else:
-        _note(data.identity, manifest, out)
+        keep_note_of_backup(data.identity, manifest.peer, manifest.made_at, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
         typer.echo(f"swarmd restore {quoted(out.name)} DIR --moved")
@@ -95,15 +104,6 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
     node = locate(named[0] if named else None, config)
     log_in(node, not named and config is None)
     return node, out
-
-
-def _note(key: Path, manifest: BackupManifest, out: Path) -> None:
-    from swarmd.dht.identity.backup import note_backup
-
-    try:
-        note_backup(key, manifest.peer, manifest.made_at, out)
-    except OSError as error:
-        typer.echo(f"`swarmd doctor` will not know of this backup: {error.strerror}", err=True)
 
 
 @app.command()

@@ -55,7 +55,9 @@ def chart(
     loaded = load_charts(charts)
     current = chart_states(load(log_of(state))[0]) if state else {}
     if write:
-        write_pages(loaded, write)
+        write.mkdir(parents=True, exist_ok=True)
+        for each in NAMES:
+            (write / f"{each}.md").write_text(page(pick(loaded, each)), encoding="utf-8")
     elif name is None:
         Console().print(overview(loaded, current))
     elif mermaid:
@@ -134,15 +136,8 @@ def _why(chart: AnyChart, state: str, trigger: str) -> str:
     return ""
 
 
-def write_pages(charts: Charts, directory: Path) -> None:
-    """One page per chart, the same bytes for the same chart."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in NAMES:
-        (directory / f"{name}.md").write_text(page(pick(charts, name)), encoding="utf-8")
-
-
 def page(chart: AnyChart) -> str:
-    """The Markdown page of a chart."""
+    """The Markdown page of a chart, the same bytes for the same chart."""
     rows = "\n".join(
         f"| {each['trigger']} | {_in_words(each['source'], 'any')} | {each['dest']} | {each.get('why', '')} |"
         for each in chart.source["transitions"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import tomlkit
@@ -14,7 +13,11 @@ from tomlkit.items import Table
 
 from swarmd.cli.questions import tell_untried
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
+from swarmd.manifest import commented
 from swarmd.toml_text import parse_toml
+
+if TYPE_CHECKING:
+    from swarmd.observe.redaction import Redactor
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
@@ -60,49 +63,21 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
 
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
     """All keys as TOML, the tables last; a value that stands in `given` is commented with `origin`."""
-    document = tomlkit.document()
-    _fill(document, config, given, origin)
+    from swarmd.observe.redaction import Redactor, secrets_outside_files
+
+    document, cover = tomlkit.document(), Redactor(secrets_outside_files(config, {}))
+    _fill(document, config, given, origin, cover)
     return tomlkit.dumps(document)
 
 
-def _fill(table: Container | Table, section: Section, given: dict[str, Any], origin: str) -> None:
+def _fill(table: Container | Table, section: Section, given: dict[str, Any], origin: str, cover: Redactor) -> None:
     fields = {key: value for key, value in msgspec.structs.asdict(section).items() if value is not None}
     for key, value in fields.items():
         if not isinstance(value, Section):
-            plain = without_secrets(msgspec.to_builtins(value, builtin_types=()))
-            item = tomlkit.item(_inline(plain) if isinstance(plain, list | tuple) else plain)
-            item.comment(origin if key in given else "default")
-            table.add(key, item)
+            plain = cover.hide(msgspec.to_builtins(value, builtin_types=()))
+            table.add(key, commented(plain, origin if key in given else "default"))
     for key, value in fields.items():
         if isinstance(value, Section):
             inner = tomlkit.table()
-            _fill(inner, value, given.get(key, {}), origin)
+            _fill(inner, value, given.get(key, {}), origin, cover)
             table.add(key, inner)
-
-
-def without_secrets(value: Any) -> Any:
-    """URLs without what a provider or a password hides in them; anything else as it is."""
-    from swarmd.observe.redaction import REDACTED, address_secrets, redact_text
-
-    if isinstance(value, list | tuple):
-        return [without_secrets(inner) for inner in value]
-    if isinstance(value, dict):
-        return {key: without_secrets(inner) for key, inner in value.items()}
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    for secret in sorted(address_secrets(value), key=len, reverse=True):
-        value = value.replace(secret, REDACTED)
-    return redact_text(value)
-
-
-def _inline(rows: Sequence[Any]) -> Any:
-    """Rows of the tasks as inline tables, so that an array stays one value with one origin."""
-    array = tomlkit.array()
-    for row in rows:
-        if isinstance(row, dict):
-            entry = tomlkit.inline_table()
-            entry.update(row)
-            array.append(entry)
-        else:
-            array.append(row)
-    return array

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -17,7 +15,7 @@ from swarmd.paths import NodeDirectory
 if TYPE_CHECKING:
     import socket
 
-    from swarmd.web.http.guard import AccessRules, RequestGuard
+    from swarmd.web.http.guard import AccessRules
 
 
 LISTEN = "127.0.0.1:8800"
@@ -132,6 +130,7 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
     from swarmd.chain.endpoints import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
+    from swarmd.web.companion import serve_page
     from swarmd.web.observer import DhtSwarm
 
     read = read_manifest(manifest)
@@ -155,17 +154,3 @@ def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socke
     secret = load_token(page.token, root)
     check_listen(address, secret, "the dashboard")
     return AccessRules(address, secret, page.hosts), bind(address, page.else_any)
-
-
-def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
-    """Tell the URL and serve until stopped."""
-    from swarmd.uvicorn_server import serve, url_of
-
-    url = url_of(endpoint)
-
-    def tell() -> None:
-        typer.echo(f"{url}/  (Ctrl-C ends it)")
-        if open_page:
-            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-
-    serve(app, endpoint, tell, app.let_go)

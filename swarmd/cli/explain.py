@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from swarmd.cli.options import ConfigFile, log_of, utc
-from swarmd.errors import ConfigError, ControlError, ExitCode, RecordRejected
+from swarmd.errors import ConfigError, ExitCode, RecordRejected
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
@@ -83,14 +83,10 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
 
 def has_daemon(directory: Path) -> bool:
     """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
+    from swarmd.daemon.control import ask_status
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.control import NoDaemon, ask
 
-    try:
-        ask(NodeDirectory(find_log(directory).parent).control, "status", ANSWER_S)
-    except ControlError as error:
-        return not isinstance(error, NoDaemon)
-    return True
+    return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
 def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:

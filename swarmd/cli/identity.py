@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.animals import Words, animal_name, read_words
-from swarmd.cli.options import KeyPassphraseFile, PrintJson, print_json, refuse_existing, take_passphrase, utc
+from swarmd.cli.options import (
+    KeyPassphraseFile,
+    PrintJson,
+    keep_note_of_backup,
+    print_json,
+    refuse_existing,
+    take_passphrase,
+    utc,
+    warn,
+)
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
     create_identity,
     load_identity,
+    note_name,
     parse_identity,
     write_private,
 )
@@ -36,10 +46,6 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="The key file, usually DATA/identity.key.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="BACKUP", help="A file that `swarmd identity backup` wrote.")]
-
-
-def warn(line: str) -> None:
-    typer.echo(f"warning: {line}", err=True)
 
 
 @app.command()
@@ -69,7 +75,7 @@ def backup(
     passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
-    from swarmd.dht.identity.backup import Backup, note_backup, seal_backup
+    from swarmd.dht.identity.backup import Backup, seal_backup
 
     identity = load_identity(path)
     refuse_existing(out, "it")
@@ -77,10 +83,7 @@ def backup(
     passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     made_at = time.time()
     write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
-    try:
-        note_backup(path, identity.peer_id, made_at, out)
-    except OSError as error:
-        warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
+    keep_note_of_backup(path, identity.peer_id, made_at, out)
     at_round = f", at round {marks.round}" if marks is not None and marks.round >= 0 else ""
     typer.echo(f"{out}: backup of {identity.peer_id}{at_round}")
 
@@ -155,15 +158,10 @@ def import_key(
     typer.echo(identity.peer_id)
     warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
     typer.echo(_name_to_keep(identity.peer_id, words), err=True)
-    if words is not None:
-        _note_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
-
-
-def _note_name(path: Path, peer: str, name: str) -> None:
-    from swarmd.dht.identity.identity import note_name
-
+    if words is None:
+        return
     try:
-        note_name(path, peer, name)
+        note_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
     except OSError as error:
         warn(f"`swarmd join --identity {quoted(path)}` will not know this name: {error.filename}: {error.strerror}")
 

@@ -366,7 +366,9 @@ def leaderboard(
     has those that its coordinator told last. Exits with 3 when they
     differ.
     """
-    order = order_of(sort)
+    order = next((each for each in ORDERS if each == sort), None)
+    if order is None:
+        raise ConfigError(f"--sort: {sort!r} is no order", f"Choose one of {', '.join(ORDERS)}")
     if rpc is not None:
         if directory is not None or contract is None:
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
@@ -374,14 +376,6 @@ def leaderboard(
     log = log_of(directory)
     board = board_of_log(log, order, depth)
     return tell_board(board, top, as_json) if board else tell_reports(log, order, top, as_json)
-
-
-def order_of(sort: str) -> Order:
-    """Raises ConfigError."""
-    found = next((order for order in ORDERS if order == sort), None)
-    if found is None:
-        raise ConfigError(f"--sort: {sort!r} is no order", f"Choose one of {', '.join(ORDERS)}")
-    return found
 
 
 def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:

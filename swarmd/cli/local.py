@@ -19,7 +19,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, parse_setting, read_skips
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, history_in, parse_setting
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
@@ -193,7 +193,7 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for table in tables(swarm):
         console.print(table)
     for place in swarm.places:
-        for skip in read_skips(place.events):
+        for skip in history_in(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (

@@ -23,24 +23,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
-import msgspec
 import tomlkit
 
-from swarmd.bounds import DECODE_ERRORS, Backoff
+from swarmd.bounds import Backoff
 from swarmd.cli.questions import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
-from swarmd.core.events import RoundsSkipped, StageTrained
-from swarmd.daemon.control import ask
+from swarmd.daemon.control import ask_status
 from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
 from swarmd.dht.addresses import is_free
 from swarmd.dht.identity.identity import create_identity, read_identity
-from swarmd.errors import ConfigError, ControlError, ExitCode, LocalSwarmFailed
+from swarmd.errors import ConfigError, ExitCode, LocalSwarmFailed, NotFoundError
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.reader import read_commits
 from swarmd.observe.panel import NodeRow, TrainedRound
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, configs_directory
+from swarmd.results import history
+from swarmd.results.history import TrainingHistory
 from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import is_directory, require_model
@@ -401,7 +400,7 @@ class LocalSwarm:
     def refuse_running(self) -> None:
         """Raise LocalSwarmFailed when a node runs already; its configuration must then stay as it is."""
         for daemon in self.daemons:
-            status = _ask(daemon)
+            status = ask_status(daemon.place.control, ASK_S).status
             if status is not None:
                 raise LocalSwarmFailed(
                     f"{daemon.place.name} runs already, as process {status.process.pid}",
@@ -411,7 +410,7 @@ class LocalSwarm:
     def status(self, number: int) -> Status | None:
         """What node `number` says of itself now; None when it does not answer."""
         daemon = self.daemons[number - 1]
-        status = _ask(daemon) if daemon.running else None
+        status = ask_status(daemon.place.control, ASK_S).status if daemon.running else None
         if status is not None:
             self._seen[number] = status
         return status
@@ -485,13 +484,6 @@ class LocalSwarm:
         return {place.name: read_history(place.events) for place in self.places}
 
 
-def _ask(daemon: DaemonProcess) -> Status | None:
-    try:
-        return msgspec.json.decode(ask(daemon.place.control, "status", ASK_S), type=Status)
-    except (ControlError, *DECODE_ERRORS):
-        return None
-
-
 def row_of(name: str, status: Status, note: str = "") -> NodeRow:
     """A node's status as a row of the live table."""
     training, round_status, kept = status.training, status.round, status.submissions
@@ -518,34 +510,28 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
 
 def _trouble(status: Status) -> str:
     """The first layer that has been unwell for a while."""
-    layers = {"network": status.network, "training": status.training, "round": status.round, "chain": status.chain}
-    for name, layer in (layers | {"submissions": status.submissions, "learning": status.learning}).items():
-        if layer is not None and not layer.healthy and layer.age_s > NOTE_AFTER_S:
+    for name, layer in status.layers.items():
+        if name not in ("process", "coordinator") and not layer.healthy and layer.age_s > NOTE_AFTER_S:
             return f"{name} {layer.state}: {layer.reason}"
     return ""
 
 
+def history_in(events: Path) -> TrainingHistory:
+    """What a node's event log tells of its training; nothing where it has not begun."""
+    try:
+        return history.read_history(events)
+    except NotFoundError:
+        return TrainingHistory("")
+
+
 def read_history(events: Path) -> tuple[TrainedRound, ...]:
-    """Reward and held-out accuracy by round, as the event log has them; stages of a round are averaged.
-
-    A stage that is told twice, as after a crash, counts once, as it was told last.
-    """
-    rounds: dict[int, dict[int, StageTrained]] = {}
-    if events.is_dir():
-        for commit in read_commits(events):
-            for event in commit.events:
-                if isinstance(event, StageTrained):
-                    rounds.setdefault(event.round, {})[event.stage] = event
-    trained = []
-    for round, told in sorted(rounds.items()):
-        results = [told[stage] for stage in sorted(told)]
-        mean = sum(result.reward for result in results) / len(results)
-        stages = tuple((result.stage, result.reward) for result in results)
-        trained.append(TrainedRound(round, mean, results[-1].held_out, results[0].held_out_before, stages))
-    return tuple(trained)
-
-
-def read_skips(events: Path) -> tuple[RoundsSkipped, ...]:
-    """The rounds that a node skipped, as its event log has them."""
-    commits = read_commits(events) if events.is_dir() else ()
-    return tuple(event for commit in commits for event in commit.events if isinstance(event, RoundsSkipped))
+    """Reward and held-out accuracy by round, as the event log has them."""
+    told = history_in(events)
+    rewards: dict[int, list[tuple[int, float]]] = {}
+    for each in told.stages:
+        rewards.setdefault(each.round, []).append((each.stage, each.reward))
+    before = iter([told.held_out_before])  # for the first round
+    return tuple(
+        TrainedRound(row.round, row.reward, row.held_out, next(before, None), tuple(rewards[row.round]))
+        for row in told.rounds
+    )

@@ -7,6 +7,7 @@ from a terminal, without echo, or from a file; it is never taken from a command 
 from __future__ import annotations
 
 import getpass
+import inspect
 import json
 import locale
 import os
@@ -14,6 +15,7 @@ import re
 import stat
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -258,6 +260,30 @@ def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, 
     return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
 
 
+def with_payer(verb: Callable[..., None]) -> Callable[..., None]:
+    """The command of a verb: it has the options of a payer, and the verb gets them as `paid_by`."""
+
+    def command(
+        rpc: Endpoints = None,
+        account: Account = None,
+        passphrase_file: PassphraseFile = None,
+        max_gwei: MaxGwei = MAX_GWEI,
+        **given: Any,
+    ) -> None:
+        verb(**given, paid_by=payer(rpc, account, passphrase_file, max_gwei))
+
+    shown = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for function in (verb, command)
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
+        if parameter.name not in ("paid_by", "given")
+    ]
+    command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    command.__doc__ = verb.__doc__
+    return command
+
+
 # --- what is written, and what is told ---
 
 
@@ -265,6 +291,20 @@ def refuse_existing(path: Path, what: str) -> None:
     """Say so before anything is asked for; writing refuses it again. Raises PathUnusable."""
     if path.exists() or path.is_symlink():
         raise PathUnusable(f"{path} exists already", f"Move it away first: {what} is never overwritten")
+
+
+def keep_note_of_backup(key: Path, peer: str, made_at: float, out: Path) -> None:
+    """Have `swarmd doctor` know of a backup of a key, or say that it will not."""
+    from swarmd.dht.identity.backup import note_backup
+
+    try:
+        note_backup(key, peer, made_at, out)
+    except OSError as error:
+        warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
+
+
+def warn(line: str) -> None:
+    typer.echo(f"warning: {line}", err=True)
 
 
 def utc(at: float, clock: str = "%H:%M") -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,19 +13,7 @@ import msgspec
 import tomlkit
 import typer
 
-from swarmd.cli.options import (
-    MAX_GWEI,
-    RULE,
-    Account,
-    Endpoints,
-    ManifestFile,
-    MaxGwei,
-    PassphraseFile,
-    Payer,
-    locate,
-    payer,
-    utc,
-)
+from swarmd.cli.options import RULE, ManifestFile, Payer, locate, utc, with_payer
 from swarmd.config import Config, load_config
 from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
@@ -48,23 +35,18 @@ Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")
 def register_orders(app: typer.Typer) -> None:
     """Add these verbs to `swarmd swarm`."""
     for verb in (advance, set_policy, add_bootnode, remove_bootnode, allow, disallow, open_swarm, close_swarm):
-        app.command(verb.__name__.removesuffix("_swarm").replace("_", "-"))(verb)
+        app.command(verb.__name__.removesuffix("_swarm").replace("_", "-"))(with_payer(verb))
 
 
 def advance(
     manifest: ManifestFile,
+    paid_by: Payer,
     as_manager: Annotated[
         bool, typer.Option("--as-manager", help="Whatever the policy says, as the swarm's stage manager.")
     ] = False,
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Move the swarm on to its next stage, when its round policy allows it. Anybody may."""
-    from swarmd.cli.contract import find_target
-
-    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), partial(_move_on, as_manager))
+    _order(manifest, paid_by, partial(_move_on, as_manager))
 
 
 async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: Coordinator) -> None:
@@ -89,6 +71,7 @@ async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: 
 
 def set_policy(
     manifest: ManifestFile,
+    paid_by: Payer,
     min_submissions: Annotated[
         int | None,
         typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off. Else as it is."),
@@ -97,15 +80,10 @@ def set_policy(
         int | None,
         typer.Option(min=0, max=UINT32_MAX, help="Seconds after which anyone may advance; 0: off. Else as it is."),
     ] = None,
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Set when anybody may move the swarm on, as an owner of the contract."""
     from swarmd.chain import operator
     from swarmd.chain.ports import RoundPolicy
-    from swarmd.cli.contract import find_target
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
         now = await coordinator.policy()
@@ -116,110 +94,67 @@ def set_policy(
         _tell(await operator.set_policy(orders, coordinator, wanted))
         typer.echo(f"policy: {wanted.min_submissions} reports or {wanted.max_stage_s} s; nodes follow the contract")
 
-    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
+    _order(manifest, paid_by, job)
 
 
 def add_bootnode(
     manifest: ManifestFile,
     address: Annotated[str, typer.Argument(help="A multiaddr that ends in /p2p/ and a peer id.")],
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
+    paid_by: Payer,
 ) -> None:
     """Add an address that new nodes join through: to the contract, or without a chain to the manifest."""
-    from swarmd.cli.contract import find_target
-
-    check_bootnode(address)
-    target = find_target(manifest)
-    if target.manifest.chain is None:
-        with _held(manifest) as held:
-            bootnodes = tuple(dict.fromkeys((*held.manifest.bootnodes, address)))
-            _sign_again(held, msgspec.structs.replace(held.manifest, bootnodes=bootnodes))
-        return
+    from swarmd.chain import operator
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        from swarmd.chain import operator
-
         _tell(await operator.add_bootnodes(orders, coordinator, (address,)))
 
-    _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
+    def change(old: Manifest) -> Manifest:
+        return msgspec.structs.replace(old, bootnodes=tuple(dict.fromkeys((*old.bootnodes, address))))
+
+    check_bootnode(address)
+    _change(manifest, paid_by, job, change)
 
 
 def remove_bootnode(
     manifest: ManifestFile,
     address: Annotated[str, typer.Argument(help="As `swarmd swarm status` shows it.")],
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
+    paid_by: Payer,
 ) -> None:
     """Remove an address that new nodes join through."""
-    from swarmd.cli.contract import find_target
-
-    target = find_target(manifest)
-    if target.manifest.chain is None:
-        with _held(manifest) as held:
-            bootnodes = tuple(known for known in held.manifest.bootnodes if known != address)
-            if not bootnodes:
-                raise ConfigError("this is the only bootnode: nobody could join any more", "Add another one first")
-            _sign_again(held, msgspec.structs.replace(held.manifest, bootnodes=bootnodes))
-        return
+    from swarmd.chain import operator
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        from swarmd.chain import operator
-
         _tell(await operator.remove_bootnode(orders, coordinator, address))
 
-    _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
+    def change(old: Manifest) -> Manifest:
+        bootnodes = tuple(known for known in old.bootnodes if known != address)
+        if not bootnodes:
+            raise ConfigError("this is the only bootnode: nobody could join any more", "Add another one first")
+        return msgspec.structs.replace(old, bootnodes=bootnodes)
+
+    _change(manifest, paid_by, job, change)
 
 
-def allow(
-    manifest: ManifestFile,
-    peers: Peers,
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
-) -> None:
+def allow(manifest: ManifestFile, peers: Peers, paid_by: Payer) -> None:
     """Put peers on the allow-list."""
     _check_peers(peers)
-    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), added=tuple(peers))
+    _change_members(manifest, paid_by, added=tuple(peers))
 
 
-def disallow(
-    manifest: ManifestFile,
-    peers: Peers,
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
-) -> None:
+def disallow(manifest: ManifestFile, peers: Peers, paid_by: Payer) -> None:
     """Take peers off the allow-list."""
     _check_peers(peers)
-    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), removed=tuple(peers))
+    _change_members(manifest, paid_by, removed=tuple(peers))
 
 
-def open_swarm(
-    manifest: ManifestFile,
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
-) -> None:
+def open_swarm(manifest: ManifestFile, paid_by: Payer) -> None:
     """Let everybody take part. The allow-list stays for when the swarm is closed again."""
-    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), open=True)
+    _change_members(manifest, paid_by, open=True)
 
 
-def close_swarm(
-    manifest: ManifestFile,
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
-    max_gwei: MaxGwei = MAX_GWEI,
-) -> None:
+def close_swarm(manifest: ManifestFile, paid_by: Payer) -> None:
     """Let only peers on the allow-list take part."""
-    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), open=False)
+    _change_members(manifest, paid_by, open=False)
 
 
 def _check_peers(peers: list[str]) -> None:
@@ -235,17 +170,9 @@ def _change_members(
     removed: tuple[str, ...] = (),
     open: bool | None = None,
 ) -> None:
-    from swarmd.cli.contract import find_target
-
-    target = find_target(path)
-    if target.manifest.chain is None:
-        with _held(path) as held:
-            _change_manifest_members(held, added, removed, open)
-        return
+    from swarmd.chain import operator
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        from swarmd.chain import operator
-
         receipts = [await operator.become_membership_manager(orders, coordinator)]
         if open is not None:
             receipts.append(await operator.set_open(orders, coordinator, open))
@@ -255,18 +182,20 @@ def _change_members(
         if await coordinator.membership_open() and not open:
             typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")
 
-    _order(target, paid_by, job)
+    changed = _change(path, paid_by, job, partial(_with_members, added, removed, open))
+    if changed is not None:
+        text = tomlkit.dumps({"dht": {"members": inline(changed.members)}}).rstrip()
+        typer.echo(f"every node needs this in its configuration, and a restart:\n\n{text}")
 
 
-def _change_manifest_members(
-    target: Target, added: tuple[str, ...], removed: tuple[str, ...], open: bool | None
-) -> None:
-    """In a swarm without a chain the list stands in the manifest, and in every node's configuration."""
-    manifest = target.manifest
+def _with_members(
+    added: tuple[str, ...], removed: tuple[str, ...], open: bool | None, manifest: Manifest
+) -> Manifest | None:
+    """The manifest of a swarm without a chain with another allow-list; None if it is open and is to be."""
     if manifest.membership == "open" and open is not False:
         if open:
             typer.echo("nothing to do: the swarm is open to all")
-            return
+            return None
         raise ConfigError("the swarm is open to all, it has no allow-list", "`swarmd swarm close` makes it one")
     if manifest.membership in ("invitation", "work"):
         raise ConfigError(
@@ -280,18 +209,22 @@ def _change_manifest_members(
         wanted = dict.fromkeys((manifest.creator, *manifest.members, *added))
         members = tuple(peer for peer in wanted if peer not in removed or peer == manifest.creator)
     membership: Membership = "allow-list" if members else "open"
-    _sign_again(target, msgspec.structs.replace(manifest, membership=membership, members=members))
-    text = tomlkit.dumps({"dht": {"members": inline(members)}}).rstrip()
-    typer.echo(f"every node needs this in its configuration, and a restart:\n\n{text}")
+    return msgspec.structs.replace(manifest, membership=membership, members=members)
 
 
-@contextmanager
-def _held(path: Path) -> Iterator[Target]:
-    """A manifest that no other command changes meanwhile: of two, one would lose what the other one did."""
+def _change(path: Path, paid_by: Payer, job: Job, change: Callable[[Manifest], Manifest | None]) -> Manifest | None:
+    """Change the swarm's contract by `job`; without a chain the manifest by `change`. Returns the changed manifest."""
     from swarmd.cli.contract import find_target
 
-    with held_alone(path.parent):
-        yield find_target(path)
+    if find_target(path).manifest.chain is not None:
+        _order(path, paid_by, job)
+        return None
+    with held_alone(path.parent):  # of two commands at once, one would lose what the other one did
+        target = find_target(path)
+        changed = change(target.manifest)
+        if changed is not None:
+            _sign_again(target, changed)
+        return changed
 
 
 def _sign_again(target: Target, manifest: Manifest) -> None:
@@ -308,10 +241,11 @@ def _sign_again(target: Target, manifest: Manifest) -> None:
     typer.echo(f"{target.path}: signed anew; hand it to those who are yet to join")
 
 
-def _order(target: Target, paid_by: Payer, job: Job) -> None:
+def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
     """Do something with the swarm's contract, as an account that pays."""
-    from swarmd.cli.contract import check_contract, open_orders, reach
+    from swarmd.cli.contract import check_contract, find_target, open_orders, reach
 
+    target = find_target(manifest)
     chain = target.chain
     key = target.account(paid_by.account, paid_by.passphrase)
 

@@ -16,7 +16,7 @@ from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
     from swarmd.config import Config
-    from swarmd.units import ServicePaths, Transfer
+    from swarmd.units import ServicePaths
 
 
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
@@ -113,7 +113,10 @@ def install(
             files[place.config] = units.config_text(place, source, loaded)
     if dry_run:
         for path, text in files.items():
-            _print_change(path, text)
+            there = path.read_text(encoding="utf-8") if path.exists() else ""
+            lines = there.splitlines(), text.splitlines()
+            changed = list(difflib.unified_diff(*lines, str(path) if there else "/dev/null", str(path), lineterm=""))
+            typer.echo("\n".join(changed) if changed else f"{path}: as it should be")
         if transfer is not None and not transfer.there:
             typer.echo(f"{transfer.target.root}: would be copied from {transfer.source.root}, which would be closed")
         return
@@ -121,9 +124,12 @@ def install(
         private = user and path == place.config  # it may hold secrets then
         typer.echo(f"{path}: {units.write_file(path, text, 0o600 if private else 0o644)}")
     if transfer is not None:
-        if not transfer.there:
+        old, new = transfer.source.root, transfer.target.root
+        if transfer.there:
+            typer.echo(f"{new}: the node's data is there; {old} stays as it is")
+        else:
             units.copy_data(transfer)
-        _say_where_data_are(transfer)
+            typer.echo(f"{new}: the node's data, copied from {old}, which is closed: no node starts there any more")
     _make_directories(place)
     if reload:
         _systemctl(place, "daemon-reload")
@@ -131,21 +137,6 @@ def install(
         _systemctl(place, "enable", "--now", place.unit)
         typer.echo(f"{place.unit}: started, now and at every boot")
     _say_next(place, loaded, now)
-
-
-def _print_change(path: Path, text: str) -> None:
-    there = path.read_text(encoding="utf-8") if path.exists() else ""
-    lines = there.splitlines(), text.splitlines()
-    changed = list(difflib.unified_diff(*lines, str(path) if there else "/dev/null", str(path), lineterm=""))
-    typer.echo("\n".join(changed) if changed else f"{path}: as it should be")
-
-
-def _say_where_data_are(transfer: Transfer) -> None:
-    source, target = transfer.source.root, transfer.target.root
-    if transfer.there:
-        typer.echo(f"{target}: the node's data is there; {source} stays as it is")
-    else:
-        typer.echo(f"{target}: the node's data, copied from {source}, which is closed: no node starts there any more")
 
 
 def _make_directories(place: ServicePaths) -> None:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.bounds import DECODE_ERRORS
 from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, refuse_unmade
 from swarmd.config import load_config
-from swarmd.errors import ConfigError, ControlError, ExitCode
+from swarmd.errors import ConfigError, ExitCode
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
@@ -82,16 +81,11 @@ def watch(node: Located) -> None:
 
 def line_of(status: Status) -> str:
     """All layers in one line; it changes only when one of them does."""
-    layers = {
-        "process": status.process,
-        "network": status.network,
-        "training": status.training,
-        "round": status.round,
-        "chain": status.chain,
-        "on chain": status.submissions,
-        "learning": status.learning,
-    }
-    words = [f"{name} {layer.state}{'' if layer.healthy else ' (!)'}" for name, layer in layers.items() if layer]
+    words = [
+        f"{name.replace('submissions', 'on chain')} {layer.state}{'' if layer.healthy else ' (!)'}"
+        for name, layer in status.layers.items()
+        if name != "coordinator"
+    ]
     return f"round {status.round.round} stage {status.round.stage}: {', '.join(words)}"
 
 
@@ -101,21 +95,10 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     Where it is known, the configuration is read for a node without a log. Raises NotFoundError where there is no node,
     LogDamaged where the daemon is down and the log cannot be read.
     """
-    import msgspec
+    from swarmd.daemon.control import ask_status
 
-    from swarmd.daemon.control import NoDaemon, ask
-    from swarmd.observe.status import Status
-
-    node = Located(config, paths.root)
-    try:
-        return msgspec.json.decode(ask(paths.control, "status"), type=Status)
-    except NoDaemon:
-        return status_from_log(node)
-    except ControlError as error:
-        return status_from_log(node, error.message)
-    except DECODE_ERRORS as error:
-        mute = f"the daemon's answer is not understood, is it another version of swarmd? ({error})"
-        return status_from_log(node, mute)
+    reply = ask_status(paths.control)
+    return reply.status or status_from_log(Located(config, paths.root), reply.mute)
 
 
 def status_from_log(node: Located, mute: str = "") -> Status:

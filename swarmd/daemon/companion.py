@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
@@ -48,12 +48,10 @@ class Companion:
         config: Config,
         root: Path,
         environment: Mapping[str, str],
-        program: Sequence[str] = PROGRAM,
         cover: Redactor | None = None,
     ) -> None:
         self.url = ""
         self.trouble = ""
-        self._program = tuple(program)
         self._cover = cover
         self._environment = dict(environment)
         self._order = msgspec.json.encode({"config": encode(config), "root": str(root.resolve())}) + b"\n"
@@ -73,9 +71,9 @@ class Companion:
     async def _live(self) -> str:
         """One life of the process, from start to end; how it ended."""
         try:
-            child = Child(self._program, self._environment)
+            child = Child(PROGRAM, self._environment)
         except OSError as error:
-            return f"{self._program[0]}: {error.strerror or error}"
+            return f"{PROGRAM[0]}: {error.strerror or error}"
         lines = LineReader(self._cover)
         try:
             async with anyio.create_task_group() as tasks:

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import msgspec
 from anyio.abc import SocketListener, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
@@ -21,9 +22,10 @@ from swarmd.errors import ControlError, SwarmdError
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
+from swarmd.observe.status import Status
 from swarmd.shell.ports import FactSink
 
-__all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "bind_control"]
+__all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "ask_status", "bind_control"]
 
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
@@ -36,6 +38,29 @@ class ControlRefusal(msgspec.Struct, frozen=True):
     """The answer to a request that cannot be met; `error` says what is wrong."""
 
     error: str
+
+
+class DaemonReply(msgspec.Struct, frozen=True):
+    """What the control socket says: a status; or that nobody listens; or why a daemon does not answer."""
+
+    status: Status | None = None
+    mute: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return self.status is not None or bool(self.mute)
+
+
+def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
+    """What a daemon says of itself. Blocks as `ask`."""
+    try:
+        return DaemonReply(msgspec.json.decode(ask(path, "status", within_s), type=Status))
+    except NoDaemon:
+        return DaemonReply()
+    except ControlError as failure:
+        return DaemonReply(mute=failure.message)
+    except DECODE_ERRORS as failure:
+        return DaemonReply(mute=f"its answer is not understood, is it another version of swarmd? ({failure})")
 
 
 def bind_control(path: Path) -> socket.socket:
@@ -86,10 +111,11 @@ class Control:
             if self._connections >= CONNECTIONS_MAX:
                 return
             self._connections += 1
+            lines = BufferedByteReceiveStream(stream)
             try:
                 with anyio.move_on_after(CALL_S):
-                    await stream.send(await self._reply(await read_line(stream, REQUEST_BYTES_MAX)) + b"\n")
-            except (anyio.BrokenResourceError, anyio.EndOfStream, ControlError) as error:
+                    await stream.send(await self._reply(await lines.receive_until(b"\n", REQUEST_BYTES_MAX)) + b"\n")
+            except (anyio.BrokenResourceError, anyio.IncompleteRead, anyio.DelimiterNotFound) as error:
                 log.debug("a control connection ended early", error=str(error))
             finally:
                 self._connections -= 1
@@ -109,13 +135,3 @@ class Control:
             await self._facts.observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))
-
-
-async def read_line(stream: SocketStream, bytes_max: int) -> bytes:
-    """One line, without its end. Raises ControlError beyond `bytes_max`, EndOfStream when there is none."""
-    line = b""
-    while b"\n" not in line:
-        line += await stream.receive()
-        if len(line) > bytes_max:
-            raise ControlError(f"a line of more than {bytes_max} bytes")
-    return line.partition(b"\n")[0]

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -52,17 +52,11 @@ if TYPE_CHECKING:
 LAYOUT = 1
 
 
-class DataLayout(msgspec.Struct, frozen=True):
-    """What `layout.json` says: how files lie in a data directory."""
-
-    layout: int
-
-
 def claim_layout(data: NodeDirectory) -> None:
     """Write `layout.json` where there is none, before anything else reads the directory. Raises as `refuse_start`."""
     refuse_start(data)
     if not data.layout.exists():
-        write_durably(data.layout, msgspec.json.encode(DataLayout(LAYOUT)) + b"\n")
+        write_durably(data.layout, msgspec.json.encode({"layout": LAYOUT}) + b"\n")
 
 
 def refuse_start(data: NodeDirectory) -> None:
@@ -83,10 +77,10 @@ def refuse_start(data: NodeDirectory) -> None:
 def read_layout(data: NodeDirectory) -> int:
     """The directory's layout. Raises LogDamaged."""
     try:
-        return msgspec.json.decode(data.layout.read_bytes(), type=DataLayout).layout
+        return msgspec.json.decode(data.layout.read_bytes(), type=dict[str, int])["layout"]
     except FileNotFoundError:
         return LAYOUT
-    except (OSError, *DECODE_ERRORS) as error:
+    except (OSError, KeyError, *DECODE_ERRORS) as error:
         raise LogDamaged(
             f"{data.layout} cannot be read: {error}", f'Of this version it holds {{"layout": {LAYOUT}}}'
         ) from error
@@ -301,15 +295,9 @@ def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
     return SpaceBounds(low, int(low * MORE_TO_GO_ON), storage.free_bytes_min // 8)
 
 
-def free_bytes(directory: Path) -> int:
-    """Bytes that this user may still write to the directory's file system."""
-    stat = os.statvfs(directory)
-    return stat.f_bavail * stat.f_frsize
-
-
 def check_space(directory: Path, storage: StorageConfig) -> None:
     """Raise NoSpaceLeft when there is too little room even for the log."""
-    free, stop = free_bytes(directory), bounds_of(storage).stop
+    free, stop = shutil.disk_usage(directory).free, bounds_of(storage).stop
     if free < stop:
         raise NoSpaceLeft(_lack(directory, free, stop), FIX)
 
@@ -364,4 +352,4 @@ class SpaceGuard:
         return True
 
     def _measure(self) -> tuple[int, SpaceBounds]:
-        return free_bytes(self._root), bounds_of(self._storage, newest_bytes(self._checkpoints))
+        return shutil.disk_usage(self._root).free, bounds_of(self._storage, newest_bytes(self._checkpoints))

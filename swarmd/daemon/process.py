@@ -22,6 +22,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import psutil
 from anyio import to_thread
 
 from swarmd.observe.redaction import REDACTED, Redactor
@@ -143,49 +144,36 @@ def node_tag(peer: str, data_dir: Path) -> str:
     return f"{peer}@{data_dir.resolve()}"
 
 
-def find_leftovers(tag: str, proc: Path = Path("/proc")) -> list[int]:
-    """Pids of processes that carry the tag; none where there is no /proc."""
-    found = [int(entry.name) for entry in proc.glob("[0-9]*") if _carries(entry, tag)]
-    return sorted(pid for pid in found if pid != os.getpid())
+def tag_of(process: psutil.Process) -> str:
+    """The tag that a process carries; empty without one, or if it has ended or is another user's."""
+    try:
+        return str(process.environ().get(TAG_VARIABLE, ""))
+    except (psutil.Error, OSError):
+        return ""
 
 
-def _carries(entry: Path, tag: str) -> bool:
-    """Whether a process, given its directory in /proc, carries the tag."""
-    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
-        return f"{TAG_VARIABLE}={tag}".encode() in (entry / "environ").read_bytes().split(b"\0")
-    return False
+def find_leftovers(tag: str) -> list[int]:
+    """Pids of processes that carry the tag, but for this one."""
+    return [process.pid for process in _tagged(tag)]
+
+
+def _tagged(tag: str) -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if each.pid != os.getpid() and tag_of(each) == tag]
 
 
 async def kill_leftovers(tag: str) -> list[int]:
-    """End the processes of an earlier life. Returns their pids."""
-    if sys.platform != "linux":
-        return []
+    """End the processes of an earlier run, and wait until they are gone. Returns their pids."""
     killed: list[int] = []
     for _ in range(PASSES_MAX):
-        found = find_leftovers(tag)
+        found = _tagged(tag)
         if not found:
             break
-        killed += [pid for pid in found if await _kill(pid, tag)]
+        for process in found:
+            with contextlib.suppress(psutil.Error):  # it has ended, and psutil spares whatever got its number
+                process.kill()
+        await to_thread.run_sync(psutil.wait_procs, found, GONE_S)
+        killed += [process.pid for process in found]
     return killed
-
-
-async def _kill(pid: int, tag: str) -> bool:
-    """Kill one process and wait until it is gone. False when it was gone already or is not ours.
-
-    It is looked at once more when the descriptor holds it: its number may have become another's since it was found.
-    """
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        descriptor = os.pidfd_open(pid)
-        try:
-            if not _carries(Path("/proc", str(pid)), tag):
-                return False
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            with anyio.move_on_after(GONE_S):
-                await anyio.wait_readable(descriptor)
-            return True
-        finally:
-            os.close(descriptor)
-    return False
 
 
 CHUNK_BYTES = 65536

@@ -9,10 +9,10 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import anyio
 import msgspec
+import psutil
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
@@ -20,7 +20,7 @@ from swarmd import __version__
 from swarmd.config import Config, encode, settings_of
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StopWorkers
-from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
+from swarmd.core.events import NodeStarted, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.companion import Companion, is_wanted
@@ -69,16 +69,6 @@ STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at o
 log = get_logger("swarmd.daemon")
 
 
-class Host(NamedTuple):
-    """The process that a node runs in: by default one that is there for nothing else."""
-
-    begun: Callable[[Node], None] = lambda node: None  # called once the node has taken up its log
-    end: Callable[[int], None] = os._exit  # ends what an orderly stop leaves; workers have been killed by then
-
-
-ALONE = Host()
-
-
 def program_of(worker: Worker, argv: Sequence[str], tag: str) -> Program:
     """What is executed for a worker. Trainers make each other's questions again, and some tasks of reasoning-gym draw
     them from sets of texts, so in all trainers such sets have the same order."""
@@ -119,9 +109,13 @@ async def serve_inside(
     programs: Mapping[Worker, Sequence[str]],
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
-    host: Host = ALONE,
+    begun: Callable[[Node], None] = lambda node: None,
+    end: Callable[[int], None] = os._exit,
 ) -> int:
-    """As `run_node`, with signals that somebody else receives or makes up, in a process with a life of its own."""
+    """As `run_node`, with signals that somebody else receives or makes up, in a process with a life of its own.
+
+    `begun` is called once the node has taken up its log; `end` ends what an orderly stop leaves, without workers.
+    """
     data.create()
     check_space(data.root, config.storage)
     refuse_moved(data)
@@ -140,7 +134,7 @@ async def serve_inside(
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)
-        node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), host)
+        node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), end)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
@@ -151,7 +145,9 @@ async def serve_inside(
             tasks.start_soon(watch_clock, node.engine)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
-            stopped = await node.run(run, read_restored(data))
+            await node.begin(run, read_restored(data))
+            begun(node)
+            stopped = await node.engine.run()
             tasks.cancel_scope.cancel()
     return stopped.code
 
@@ -175,9 +171,9 @@ class Node:
         event_log: EventLog,
         state: State,
         notifier: ServiceNotifier,
-        host: Host = ALONE,
+        end: Callable[[int], None],
     ) -> None:
-        self._host = host
+        self._end = end
         self._config = config
         self._data = data
         self._peer = peer
@@ -210,8 +206,8 @@ class Node:
         if is_wanted(self._config, environment):
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
-    async def run(self, run: str, restored: Restored | None) -> NodeStopped:
-        """Take up the log, say so, and work until the node has stopped; `run` is the id of this process's life."""
+    async def begin(self, run: str, restored: Restored | None) -> None:
+        """Take up the log, and say so; `run` is the id of this run of the process."""
         from_round = restored.from_round if restored else 0
         settings = settings_of(self._config, self._peer)
         await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))
@@ -220,8 +216,6 @@ class Node:
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
         if self._companion is not None:
             self._tasks.start_soon(self._companion.run)
-        self._host.begun(self)
-        return await self.engine.run()
 
     # --- commands ---
 
@@ -236,7 +230,7 @@ class Node:
         remove_left(self._data.control)
         with contextlib.suppress(OSError):
             sys.stderr.flush()
-        self._host.end(code)
+        self._end(code)
 
     # --- a projection ---
 
@@ -286,7 +280,7 @@ class Node:
         """How the node is, now."""
         live = Live(
             os.getpid(),
-            resident_bytes(),
+            psutil.Process().memory_info().rss,
             self._supervisor.live("network"),
             self._supervisor.live("trainer"),
             self._supervisor.live("chain"),
@@ -309,10 +303,3 @@ def digests_in_use(state: State) -> frozenset[str]:
         rollouts = getattr(command, "rollouts", ())
         needed += rollouts if isinstance(rollouts, tuple) else (rollouts,)
     return frozenset(reference.digest for reference in needed)
-
-
-def resident_bytes() -> int:
-    """This process's resident memory, 0 where it cannot be told."""
-    with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/self/statm") as statm:  # noqa: PTH123
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0

@@ -15,7 +15,6 @@ from typing import NamedTuple, assert_never
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.config import WorkersConfig
 from swarmd.core.commands import Command, StopWorkers, SupervisorCommand
@@ -116,7 +115,9 @@ class WorkerProcess:
             with anyio.move_on_after(DRAIN_S):
                 await readers.wait()
             watching.cancel_scope.cancel()
-        self._flush_lines()
+        for line in self._lines.end():
+            self._folder.log(line.level, line.text, anyio.current_time())
+        self._folder.flush()
 
     async def _read(self, child: Child, done: anyio.Event) -> None:
         async with anyio.create_task_group() as reading:
@@ -151,26 +152,18 @@ class WorkerProcess:
             for line in self._lines.feed(chunk):
                 self._folder.log(line.level, line.text, anyio.current_time())
 
-    def _flush_lines(self) -> None:
-        for line in self._lines.end():
-            self._folder.log(line.level, line.text, anyio.current_time())
-        self._folder.flush()
-
     async def _write(self, child: Child, first: Start) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is ending; the exit tells
             await child.write(encode_frame(first))
-            await self._write_messages(child, self._messages)
-
-    async def _write_messages(self, child: Child, messages: MemoryObjectReceiveStream[ToWorker]) -> None:
-        async for message in messages:
-            try:
-                frame = encode_frame(message)
-            except FrameError as error:
-                log.error("a message is too large for the worker", worker=self.worker, error=str(error))
-                if isinstance(message, Perform):
-                    await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
-                continue
-            await child.write(frame)
+            async for message in self._messages:
+                try:
+                    frame = encode_frame(message)
+                except FrameError as error:
+                    log.error("a message is too large for the worker", worker=self.worker, error=str(error))
+                    if isinstance(message, Perform):
+                        await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
+                    continue
+                await child.write(frame)
 
     async def _ping(self) -> None:
         while True:

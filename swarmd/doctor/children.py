@@ -16,9 +16,10 @@ import signal
 import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -28,9 +29,8 @@ from swarmd.config import TrainingConfig
 from swarmd.dht.addresses import split_address, tcp_place
 from swarmd.errors import SwarmdError
 
+T = TypeVar("T")
 MODULE = "swarmd.doctor.children"
-ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of a child process
-LAST_WORDS_BYTES = 2000  # kept of what it says on stderr
 CONNECT_S = 4.0  # TCP
 DIAL_S = 8.0  # libp2p's handshake and the ping, together
 PINGS = 3  # the quickest is the most exact
@@ -89,50 +89,33 @@ class DialResult(msgspec.Struct, frozen=True):
 
 async def ask_child(what: str, request: bytes) -> bytes:
     """The answer of this module as a process of its own, killed when the wait is cancelled. Raises ChildFailed."""
-    process = await anyio.open_process([sys.executable, "-m", MODULE, what], start_new_session=True)
-    assert process.stdin and process.stdout and process.stderr
-    answer, words = bytearray(), bytearray()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", MODULE, what, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_drain, process.stderr, words)
-            with contextlib.suppress(anyio.BrokenResourceError):
-                await process.stdin.send(request)
-                await process.stdin.aclose()
-            with contextlib.suppress(anyio.EndOfStream):
-                while len(answer) <= ANSWER_BYTES_MAX:
-                    answer += await process.stdout.receive()
-            tasks.start_soon(process.wait)
+        answer, words = await process.communicate(request)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with anyio.CancelScope(shield=True):
-            await process.aclose()
-    if process.returncode != 0 or len(answer) > ANSWER_BYTES_MAX:
+            await process.wait()
+    if process.returncode != 0:
         said = words.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         raise ChildFailed(f"the process that asks {what} ended with {process.returncode}: {said[-1]}")
-    return bytes(answer)
-
-
-async def _drain(stream: Any, words: bytearray) -> None:
-    with contextlib.suppress(anyio.EndOfStream):
-        while True:
-            words += await stream.receive()
-            del words[:-LAST_WORDS_BYTES]
+    return answer
 
 
 async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
     """What torch says of this machine and of models, in order. Raises ChildFailed."""
-    answers: list[ProbeAnswer] = await _ask("torch", list(questions), list[ProbeAnswer])
-    return answers
+    return await _ask("torch", list(questions), list[ProbeAnswer])
 
 
 async def ask_dialler(addresses: list[str]) -> list[DialResult]:
     """What came of dialling each address. Raises ChildFailed."""
-    answers: list[DialResult] = await _ask("dial", addresses, list[DialResult])
-    return answers
+    return await _ask("dial", addresses, list[DialResult])
 
 
-async def _ask(what: str, question: object, kind: Any) -> Any:
+async def _ask(what: str, question: object, kind: type[T]) -> T:
     said = await ask_child(what, msgspec.json.encode(question))
     try:
         return msgspec.json.decode(said, type=kind)

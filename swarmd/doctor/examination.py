@@ -17,7 +17,8 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent import futures
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -29,21 +30,20 @@ from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
-from swarmd.daemon.control import NoDaemon, ask
+from swarmd.daemon.control import DaemonReply, ask_status
 from swarmd.doctor.children import DialResult, ProbeAnswer, ProbeQuestion, ask_dialler, ask_torch
-from swarmd.errors import ControlError, ExitCode, SwarmdError
+from swarmd.errors import ExitCode, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.files import refusal
 from swarmd.observe.redaction import (
-    REDACTED,
+    Redactor,
     SecretLocation,
     redact_text,
     secret_locations,
     secrets_in,
     secrets_outside_files,
 )
-from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.source import AUTO
 
@@ -116,28 +116,18 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run a function in a daemon thread: one that hangs keeps nobody from ending."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, failure: BaseException | None) -> None:
-        if outcome.cancelled():
-            return
-        if failure is not None:
-            outcome.set_exception(failure)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
+    outcome: futures.Future[T] = futures.Future()
 
     def work() -> None:
-        result, failure = None, None
+        if not outcome.set_running_or_notify_cancel():
+            return
         try:
-            result = function(*arguments)
+            outcome.set_result(function(*arguments))
         except Exception as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, failure)
+            outcome.set_exception(error)
 
-    threading.Thread(target=work, name=f"doctor-{getattr(function, '__name__', 'check')}", daemon=True).start()
-    return await outcome
+    threading.Thread(target=work, daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 class Once(Generic[T]):
@@ -151,17 +141,6 @@ class Once(Generic[T]):
         if self._made is None:
             self._made = asyncio.ensure_future(self._make())
         return await asyncio.shield(self._made)
-
-
-class DaemonReply(msgspec.Struct, frozen=True):
-    """What the control socket says: a status; or that nobody listens; or why a daemon does not answer."""
-
-    status: Status | None = None
-    mute: str = ""
-
-    @property
-    def runs(self) -> bool:
-        return self.status is not None or bool(self.mute)
 
 
 class Subject:
@@ -215,16 +194,7 @@ class Subject:
     @cached_property
     def daemon(self) -> DaemonReply:
         """What the daemon says of itself."""
-        if self.data is None:
-            return DaemonReply()
-        try:
-            return DaemonReply(msgspec.json.decode(ask(self.data.control, "status"), type=Status))
-        except NoDaemon:
-            return DaemonReply()
-        except ControlError as failure:
-            return DaemonReply(mute=failure.message)
-        except DECODE_ERRORS as failure:
-            return DaemonReply(mute=f"its answer is not understood, is it another version of swarmd? ({failure})")
+        return ask_status(self.data.control) if self.data is not None else DaemonReply()
 
     async def _ask_torch(self) -> ProbeAnswer:
         """Devices and the model's weight, from a child process. Raises ChildFailed."""
@@ -292,7 +262,10 @@ async def examine(
                 tasks.start_soon(make, check)
     secrets, unread = await _secrets_of(subject)
     order = [*(check.name for check in checks), "doctor"]
-    findings = [cover(finding, secrets) for finding in (*findings, *unread)]
+    hide = Redactor(secrets).hide
+    findings = [
+        msgspec.structs.replace(each, evidence=hide(each.evidence), fix=hide(each.fix)) for each in (*findings, *unread)
+    ]
     findings.sort(key=lambda each: (-SEVERITIES.index(each.severity), order.index(each.check), each.id))
     return DoctorReport(
         at=time.time(),
@@ -373,11 +346,3 @@ async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
                 tasks.start_soon(read, place)
     evidence = f"not read within {SECRETS_S:g} s, and what they hold may show here: {'; '.join(sorted(silent))}"
     return frozenset(found), [late(evidence)] if silent else []
-
-
-def cover(finding: Finding, secrets: Iterable[str]) -> Finding:
-    """The finding without any text that is known to be secret."""
-    evidence, fix = finding.evidence, finding.fix
-    for secret in sorted(secrets, key=len, reverse=True):
-        evidence, fix = evidence.replace(secret, REDACTED), fix.replace(secret, REDACTED)
-    return msgspec.structs.replace(finding, evidence=evidence, fix=fix)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,6 @@ from packaging.specifiers import SpecifierSet
 
 from swarmd import __version__
 from swarmd.config import Config, StorageConfig, TrainingConfig
-from swarmd.daemon.directory import free_bytes
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
@@ -30,7 +29,7 @@ from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
-from swarmd.swarms.options import decode_options
+from swarmd.swarms.options import CodeOptions, ProposerOptions, decode_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
 from swarmd.training.models.source import AUTO, compare_weights, find_snapshot, require_model
@@ -248,9 +247,9 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 # --- the sandbox ---
 
-RUNS_PROGRAMS = {  # kind: (module, options)
-    "code": ("swarmd.swarms.options", "CodeOptions"),
-    "proposer-solver": ("swarmd.swarms.options", "ProposerOptions"),
+RUNS_PROGRAMS: dict[str, type[CodeOptions | ProposerOptions]] = {
+    "code": CodeOptions,
+    "proposer-solver": ProposerOptions,
 }
 
 
@@ -260,9 +259,8 @@ def check_sandbox(subject: Subject) -> Iterator[Finding]:
     if swarm.kind not in RUNS_PROGRAMS:
         yield well(f"the kind {swarm.kind} runs no programs")
         return
-    module, name = RUNS_PROGRAMS[swarm.kind]
     try:
-        options = decode_options(swarm.options, getattr(import_module(module), name))
+        options = decode_options(swarm.options, RUNS_PROGRAMS[swarm.kind])
         sandbox = Sandbox(options.limits, options.sandbox)
     except SandboxUnavailable as failure:
         fix = "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, "
@@ -304,7 +302,7 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
     """What is free against what the node may come to use; `checkpoints` in bytes."""
     whole = data.root.absolute()
     place = next(each for each in (whole, *whole.parents) if each.exists())
-    status, free = os.statvfs(place), free_bytes(place)
+    status, free = os.statvfs(place), shutil.disk_usage(place).free
     if status.f_flag & os.ST_RDONLY or not os.access(place, os.W_OK | os.X_OK):
         evidence = f"user {os.geteuid()} cannot write to {place}, or its file system is mounted read-only"
         fix = "Mount it writable, give the directory to the node's user, or name another one with --data"

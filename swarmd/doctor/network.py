@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from swarmd.config import Config
-from swarmd.daemon.process import TAG_VARIABLE
+from swarmd.daemon.process import tag_of
 from swarmd.dht.addresses import is_free, is_loopback, tcp_place
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import SwarmdError
@@ -114,14 +115,9 @@ def _holders_of(port: int) -> Iterator[tuple[str, str]]:
         return
     listening = (each for each in connections if each.status == psutil.CONN_LISTEN and each.laddr.port == port)
     for pid in sorted({each.pid for each in listening if each.pid}):
-        name = tag = ""
-        try:
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
             process = psutil.Process(pid)
-            name = f" ({process.name()})"
-            tag = str(process.environ().get(TAG_VARIABLE, ""))
-        except (psutil.Error, OSError):
-            pass  # it has ended meanwhile, or belongs to another user: its number has to do
-        yield f"process {pid}{name}", tag
+            yield f"process {pid} ({process.name()})", tag_of(process)
 
 
 # --- what is announced ---

@@ -19,7 +19,7 @@ from swarmd.daemon.directory import (
     swarm_of_manifest,
     swarm_of_state,
 )
-from swarmd.daemon.process import TAG_VARIABLE, find_leftovers, node_tag
+from swarmd.daemon.process import find_leftovers, node_tag, tag_of
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
@@ -35,7 +35,6 @@ from swarmd.eventlog.store import log_bytes
 from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
-from swarmd.observe.layers import Layer
 from swarmd.observe.learning import LearningStatus, advice_on
 from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
@@ -319,11 +318,9 @@ def _examine_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[Find
     if data.moved.exists():
         return  # the node is elsewhere, with this key, as it should be; the check of the directory says so
     evidence = [f"{place} is the same key" for place in _neighbours(data, path) if _peer_of(place) == peer]
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            owner, _, place = process.environ().get(TAG_VARIABLE, "").partition("@")
-            if owner == peer and place != str(data.root.resolve()):
-                evidence.append(f"a node runs with it in {place}")
+    for owner, _, place in (tag_of(process).partition("@") for process in psutil.process_iter()):
+        if owner == peer and place != str(data.root.resolve()):
+            evidence.append(f"a node runs with it in {place}")
     if evidence:
         fix = "Keep one of them; make the other a new identity in a data directory of its own"
         shown = f"{path}: {'; '.join(dict.fromkeys(evidence))}"
@@ -409,9 +406,8 @@ def check_daemon(subject: Subject) -> Iterator[Finding]:
 
 
 def _examine_status(status: Status) -> Iterator[Finding]:
-    for name in Status.__struct_fields__:
-        layer = getattr(status, name)
-        if isinstance(layer, Layer) and not layer.healthy:
+    for name, layer in status.layers.items():
+        if not layer.healthy:
             evidence = f"{name}: {layer.state}: {layer.reason or 'no reason given'}"
             fix = "`swarmd status` shows all layers; a layer that only starts is well in a minute"
             fix = advice_on(layer.cause) if isinstance(layer, LearningStatus) and layer.cause else fix

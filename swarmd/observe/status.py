@@ -344,6 +344,11 @@ class Status(msgspec.Struct, frozen=True):
     weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
     first_accuracy: FirstAccuracy | None = None  # held out, from which its training began; None: not measured
 
+    @property
+    def layers(self) -> dict[str, Layer]:
+        """The layers that there are, by their names here."""
+        return {name: layer for name in self.__struct_fields__ if isinstance(layer := getattr(self, name), Layer)}
+
 
 def status_of(
     state: State, now: float, log: LogStatus, live: Live | None = None, version: str = "", mute: str = ""

@@ -35,7 +35,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
 from swarmd.web.app import make_app
 from swarmd.web.http.endpoints import Background, keep_up
-from swarmd.web.http.guard import AccessRules
+from swarmd.web.http.guard import AccessRules, RequestGuard
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
@@ -198,12 +198,16 @@ def _serve(show: PageServerSetup) -> None:
     node = LogNode(paths, facts_of(config), metrics, Path(show.archive) if show.archive else None)
     doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)
+    serve_page(make_app(node, doors, node), endpoint, show.open_page)
+
+
+def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
+    """Tell the URL and serve until stopped."""
     url = url_of(endpoint)
 
     def tell() -> None:
         print(f"{url}/  (Ctrl-C ends it)", flush=True)
-        if show.open_page:
+        if open_page:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    app = make_app(node, doors, node)
     serve(app, endpoint, tell, app.let_go)

@@ -1,7 +1,6 @@
 """Archives that anybody may have made, and the directory that one is unpacked to: whole, or as it was."""
 
 import errno
-import fcntl
 import gzip
 import io
 import os
@@ -20,6 +19,7 @@ from swarmd.backup.bundle import BundleManifest, open_bundle
 from swarmd.daemon.directory import claim_layout, read_restored
 from swarmd.errors import ArchiveError, LogDamaged, OtherVersion, PathUnusable
 from swarmd.eventlog.fold import load
+from swarmd.files import held_alone
 from swarmd.paths import NodeDirectory
 from tests.backup.crash import dying
 from tests.backup.making import PASSPHRASE, make_node
@@ -270,14 +270,9 @@ def test_what_is_not_its_own_is_left_alone(archive: Path, tmp_path: Path) -> Non
 def test_two_restores_do_not_meet(archive: Path, tmp_path: Path) -> None:
     root = tmp_path / "there"
     root.mkdir()
-    other = os.open(root, os.O_RDONLY)
-    try:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(PathUnusable, match="another command is at work") as refused:
-            restore_backup(archive, root, None)
-        assert refused.value.exit_code == 75
-    finally:
-        os.close(other)
+    with held_alone(root), pytest.raises(PathUnusable, match="another command is at work") as refused:
+        restore_backup(archive, root, None)
+    assert refused.value.exit_code == 75
     restore_backup(archive, root, None)
 
 

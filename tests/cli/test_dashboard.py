@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from swarmd.core.events import tag_of
 from swarmd.errors import ExitCode
@@ -18,7 +17,6 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.http_server import Address
 from swarmd.uvicorn_server import bind
-from tests.cli.owning import Shell
 from tests.web.serving import COORDINATOR, FOLLOWER, copy_of, until
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -97,16 +95,3 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
         assert json_of(f"{url}/api/v1/here")["live"] is False
         ended = f"{url}/api/v1/node/events?first=-1"
         assert until(lambda: [each["type"] for each in json_of(ended)["events"]] == [last])
-
-
-@pytest.mark.parametrize(
-    ("args", "word", "code"),
-    [
-        (["--listen", "nonsense"], "HOST:PORT", ExitCode.BAD_CONFIG),
-        (["--listen", "0.0.0.0:0"], "asks for no token", ExitCode.BAD_CONFIG),
-        (["--listen", "127.0.0.1:0", "--token-file", "none"], "none", ExitCode.NO_INPUT),
-        (["--config", "none.toml"], "none.toml", ExitCode.NO_INPUT),
-    ],
-)
-def test_what_cannot_be_served_is_named(tmp_path: Path, args: list[str], word: str, code: int, shell: Shell) -> None:
-    assert word in shell.fails(code, "dashboard", str(copy_of(FOLLOWER, tmp_path)), *args)

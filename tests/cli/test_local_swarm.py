@@ -29,7 +29,6 @@ from swarmd.cli.local_swarm import (
     node_places,
     parse_setting,
     peer_of,
-    read_history,
     restart_may_help,
     stop_all,
 )
@@ -37,14 +36,12 @@ from swarmd.cli.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ConfigError, ExitCode, LocalSwarmFailed, ModelError, SwarmdError
-from swarmd.eventlog.store import EventLog
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow
 from swarmd.paths import configs_directory
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
-from tests.core.story import trained
 
 
 def test_the_nodes_find_each_other(tmp_path: Path) -> None:
@@ -109,15 +106,6 @@ def test_rounds_are_added_to_those_that_were_run(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("swarmd.cli.local_swarm.rounds_run", lambda place: 5)
     assert lay_out(places, rounds=8) == 13
     assert lay_out(places, rounds=0) == 0
-
-
-def test_a_stage_that_is_told_twice_counts_once(tmp_path: Path) -> None:
-    told = [trained(0, 1, 0.2), trained(0, 0, 0.5), trained(0, 1, 0.3), trained(1, 0, 0.9)]
-    with EventLog.open(tmp_path / "events", "peer-c", "run", 1 << 20, 1 << 30) as log:
-        log.append(1.0, told, b"")
-    first, second = read_history(tmp_path / "events")
-    assert (first.stages, first.reward) == (((0, 0.5), (1, 0.3)), 0.4)
-    assert (second.round, second.reward) == (1, 0.9)
 
 
 def test_settings_reach_every_node_and_comments_stay(tmp_path: Path) -> None:
@@ -192,16 +180,6 @@ def until(condition: object, within_s: float = 20.0) -> None:
 
 def listens(daemon: DaemonProcess) -> bool:
     return daemon.place.control.exists()
-
-
-def test_a_daemon_ends_in_order_when_asked(daemon: DaemonProcess) -> None:
-    assert (daemon.pid, daemon.exit_code, daemon.running) == (0, None, False)
-    daemon.start()
-    until(lambda: listens(daemon))
-    assert daemon.running
-    stop_all([daemon], 20.0)
-    assert (daemon.exit_code, daemon.running) == (0, False)
-    assert not listens(daemon)
 
 
 def test_a_daemon_that_hangs_is_killed(daemon: DaemonProcess) -> None:

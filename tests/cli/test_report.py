@@ -70,13 +70,6 @@ def test_json_holds_the_figures_and_writes_no_picture(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unfinished_append_is_no_obstacle(tmp_path: Path) -> None:
-    shutil.copytree(NODE / "events", tmp_path / "events")
-    segment = sorted((tmp_path / "events").glob("*.seg"))[-1]
-    segment.write_bytes(segment.read_bytes()[:-5])
-    assert run(tmp_path, "--json").exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -72,18 +72,6 @@ def test_the_questions_of_the_shipped_file_are_made_here_and_new_to_the_embedded
     assert not shown & {row["prompt"] for row in rows}
 
 
-def test_a_swarm_from_a_file_is_handed_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = shell.root / "made"
-    shell.well("swarm", "scaffold", "sums", "--dir", made)
-    monkeypatch.chdir(made)
-    shell.well("swarm", "new", "sums", "--config", "config.toml", "--dir", "first")
-    for name in ("swarm.toml", "questions.jsonl"):
-        (shell.root / name).write_bytes((made / "first" / name).read_bytes())
-    shell.well("join", shell.root / "swarm.toml", "--dir", shell.root / "mine")
-    config = load_config(shell.root / "mine" / "config.toml")
-    assert make_plan(config.swarm, config.training, shell.root / "mine").tasks == ("largest", "reverse")
-
-
 def test_a_plan_is_installed_found_and_trained(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     made, site = shell.root / "made", shell.root / "site"
     shell.well("swarm", "scaffold", "two-sums", "--kind", "plan", "--dir", made)

@@ -1,15 +1,10 @@
 """`swarmd signer`: what its options mean. How it serves is in tests/chain/test_signer.py."""
 
-from pathlib import Path
-
 import pytest
 
-from swarmd.chain.signer_http import load_token
 from swarmd.cli import run_command
-from swarmd.errors import ConfigError, ExitCode, KeystoreError
+from swarmd.errors import ConfigError, ExitCode
 from swarmd.http_server import parse_listen
-
-TOKEN = "0123456789abcdef-token"
 
 
 @pytest.mark.parametrize(
@@ -18,22 +13,6 @@ TOKEN = "0123456789abcdef-token"
 def test_anything_else_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_listen(text, 3000)
-
-
-def test_a_token_is_one_private_line_and_not_too_short(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    for content in ("", "\n", "short", f"{TOKEN}\n{TOKEN}", f"{TOKEN} x", "é" * 20):
-        path.write_text(content, encoding="utf-8")
-        path.chmod(0o600)
-        with pytest.raises(KeystoreError) as caught:
-            load_token("token", tmp_path)
-        assert TOKEN not in str(caught.value)
-    path.write_text(f" {TOKEN}\n", encoding="utf-8")
-    assert load_token(str(path), Path("/")) == TOKEN
-    path.chmod(0o640)
-    with pytest.raises(KeystoreError, match="chmod 600"):
-        load_token("token", tmp_path)
-    assert load_token("", tmp_path) == ""
 
 
 def test_a_contract_that_is_no_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:

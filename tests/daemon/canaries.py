@@ -2,36 +2,24 @@
 
 import base64
 import itertools
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 from eth_account import Account
 
+from swarmd.animals import ANIMALS
 from swarmd.chain.keystore import import_key
+from swarmd.daemon.process import tag_of
 
 END_CHARACTERS = 10  # of a canary, in front or at the back, that must not be seen either
-_WORDS = [
-    "quagga",
-    "okapi",
-    "numbat",
-    "dugong",
-    "pangolin",
-    "axolotl",
-    "tarsier",
-    "fossa",
-    "gerenuk",
-    "markhor",
-    "saiga",
-    "vaquita",
-]
 
 
 def words(number: int) -> str:
     """A secret that looks like plain words, and like no other."""
-    return f"{_WORDS[number % len(_WORDS)]}-walks-by-{_WORDS[(number + 5) % len(_WORDS)]}-home"
+    return f"{ANIMALS[number]}-walks-by-{ANIMALS[number + 20]}-home"
 
 
 def opaque() -> str:
@@ -146,12 +134,5 @@ def files_below(root: Path, but: Iterable[Path]) -> Iterator[Path]:
 
 def processes_of(root: Path) -> Mapping[int, str]:
     """Pids of a node's processes beside the daemon, and which each is: network, trainer, chain, web."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            environ, words_ = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:  # gone, or another user's
-            continue
-        if f"@{root}".encode() in environ and int(entry.name) != os.getpid():
-            found[int(entry.name)] = "web" if b"swarmd.web" in words_ else words_[-2].decode()
-    return found
+    tagged = [each for each in psutil.process_iter() if tag_of(each).endswith(f"@{root}")]
+    return {each.pid: "web" if "swarmd.web" in each.cmdline() else each.cmdline()[-1] for each in tagged}

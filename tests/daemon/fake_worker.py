@@ -39,8 +39,6 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         raise OutOfRoom("the worker takes 900 MiB, and may take 600")
     if mode == "crash":
         raise ValueError("a plain bug")
-    if mode == "claims":
-        outbox.observe(events.NodeStopped("mischief"))
     ready(outbox)
     if mode == "deaf":
         threading.Event().wait()

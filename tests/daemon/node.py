@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from swarmd.core.events import Event
 from swarmd.daemon.control import ControlError, ask
@@ -150,8 +152,6 @@ def fake_node(directory: Path, data: Path | None = None, **settings: float) -> I
 
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

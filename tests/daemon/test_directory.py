@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -14,13 +12,8 @@ import pytest
 from swarmd.config import Config, DhtConfig, SwarmConfig, load_config, parse_config
 from swarmd.core.events import (
     ChainUp,
-    Event,
-    EventBase,
     MemberSeen,
     NodeStarted,
-    NodeStopped,
-    Registered,
-    WorkerExited,
     WorkerStarted,
 )
 from swarmd.core.state import State
@@ -35,13 +28,12 @@ from swarmd.daemon.directory import (
     swarm_of_config,
     swarm_of_log,
 )
-from swarmd.dht.identity.identity import create_identity, generate_identity, load_identity, write_private
+from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.errors import ExitCode, IdentityError, LogDamaged, NotFoundError, OtherSwarm, OtherVersion
-from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOCK_NAME, LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
 from tests.core.story import settings
-from tests.daemon.node import PATIENCE_S, fake_node
+from tests.daemon.node import fake_node
 from tests.eventlog.making import NO_COMMANDS, flip, write_planned
 
 
@@ -203,107 +195,3 @@ def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from swarmd.config import load_config
-from swarmd.daemon.service import run_node
-from swarmd.observe.logs import configure
-from swarmd.paths import NodeDirectory
-from tests.daemon.run_fake import program
-configure("info", "json")
-network = (sys.executable, "-m", "swarmd.dht.worker")
-config = load_config(Path(sys.argv[1]))
-sys.exit(run_node(config, NodeDirectory(Path(sys.argv[2])), {"network": network, "trainer": program("trainer", "ok")}))
-"""
-
-
-SETTINGS = """
-role = "{role}"
-[swarm]
-id = "test"
-coordinator = "{coordinator}"
-[dht]
-listen = ["/ip4/127.0.0.1/tcp/{port}"]
-bootstrap = {bootstrap}
-poll_s = 0.5
-[storage]
-free_bytes_min = 0
-"""
-
-
-class Host:
-    """A data directory and the daemon that runs on it, with its real network worker and a scripted trainer."""
-
-    def __init__(self, root: Path, key: bytes = b"", boss: Host | None = None) -> None:
-        root.mkdir()
-        self.data = NodeDirectory(root / "data")
-        self.data.root.mkdir()
-        write_private(self.data.root / "identity.key", key or generate_identity().encode())
-        self.peer = load_identity(self.data.root / "identity.key").peer_id
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        bootstrap = [f"/ip4/127.0.0.1/tcp/{boss.port}/p2p/{boss.peer}"] if boss else []
-        role, coordinator = ("follower", boss.peer) if boss else ("coordinator", "")
-        text = SETTINGS.format(role=role, coordinator=coordinator, port=self.port, bootstrap=bootstrap)
-        (root / "node.toml").write_text(text.replace("'", '"'))
-        self._root = root
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-c", PROGRAM, str(self._root / "node.toml"), str(self.data.root)]
-        with (self._root / "daemon.log").open("ab") as output:
-            self.process = subprocess.Popen(argv, stdout=output, stderr=output)
-        return self.process
-
-    def said(self) -> str:
-        return (self._root / "daemon.log").read_text()
-
-    def until(self, kind: type[EventBase], longest_s: float = PATIENCE_S) -> None:
-        """Wait for an event in the log."""
-        end = time.monotonic() + longest_s
-        while not (self.data.events.is_dir() and any(isinstance(event, kind) for event in events_of(self.data.events))):
-            assert time.monotonic() < end, self.said()[-3000:]
-            time.sleep(0.05)
-
-    def end(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def events_of(directory: Path) -> list[Event]:
-    return [event for commit in read_commits(directory) for event in commit.events]
-
-
-def test_of_two_hosts_with_one_identity_the_second_stops(tmp_path: Path) -> None:
-    """Both joined to a third node. The second ends with 79, whenever it is started; the first goes on."""
-    boss = Host(tmp_path / "boss")
-    first = Host(tmp_path / "first", boss=boss)
-    second = Host(tmp_path / "second", (first.data.root / "identity.key").read_bytes(), boss)
-    try:
-        boss.start()
-        first.start()
-        first.until(Registered)
-        for _ in range(2):
-            assert second.start().wait(PATIENCE_S) == ExitCode.IDENTITY_CONFLICT, second.said()[-3000:]
-            stopped = events_of(second.data.events)[-1]
-            assert isinstance(stopped, NodeStopped) and stopped.code == ExitCode.IDENTITY_CONFLICT
-            assert "also runs at" in stopped.reason
-        exits = [event for event in events_of(second.data.events) if isinstance(event, WorkerExited)]
-        assert [event.permanent for event in exits if event.worker == "network"] == [True, True]
-        assert first.process is not None and first.process.poll() is None
-        assert not [event for event in events_of(first.data.events) if isinstance(event, WorkerExited)]
-        first.process.terminate()
-        assert first.process.wait(PATIENCE_S) == 0
-    finally:
-        for host in (second, first, boss):
-            host.end()

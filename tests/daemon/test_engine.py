@@ -16,7 +16,6 @@ from swarmd.core.events import (
     NodeStopped,
     TimerFired,
     WorkerExited,
-    WorkerStarted,
 )
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import CoordinatorSettings, Settings
@@ -131,38 +130,6 @@ def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
     assert [len(events) for events, _ in bench.log.commits] == [1, BATCH_FACTS_MAX, 7]
 
 
-def test_the_node_stops_at_node_stopped_and_takes_no_later_fact() -> None:
-    bench = Bench()
-
-    async def run() -> NodeStopped:
-        await bench.engine.commit([STARTED])
-        await bench.engine.observe(NodeStopped("enough", 3))
-        await bench.engine.observe(MemberSeen("late"))
-        with anyio.fail_after(5):
-            return await bench.engine.run()
-
-    assert anyio.run(run) == NodeStopped("enough", 3)
-    assert bench.log.commits[-1][0] == (NodeStopped("enough", 3),)
-
-
-def test_a_passed_deadline_is_reported_once_and_in_order() -> None:
-    bench = Bench()
-
-    async def run() -> None:
-        await bench.engine.commit([STARTED, WorkerStarted("network", 5, 1), WorkerStarted("trainer", 6, 1)])
-        bench.now += 10_000
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(bench.engine.run)
-            await anyio.sleep(0.2)
-            tasks.cancel_scope.cancel()
-
-    anyio.run(run)
-    fired = [event for events, _ in bench.log.commits for event in events if isinstance(event, TimerFired)]
-    assert {timer.name for timer in fired} >= {"ready/network", "ready/trainer"}
-    assert len({(timer.name, timer.due_at) for timer in fired}) == len(fired)
-    assert [timer.due_at for timer in fired] == sorted(timer.due_at for timer in fired)
-
-
 def test_timers_that_are_due_together_come_earliest_first_and_once() -> None:
     """Also where the state, for whatever reason, still holds their deadlines."""
     bench = Bench()
@@ -192,28 +159,11 @@ def test_the_loop_sleeps_until_the_deadline() -> None:
     assert 3 <= bench.pulse.count < 50, "the loop must pulse, and must not spin"
 
 
-def test_a_commit_that_is_too_large_is_split() -> None:
-    bench = Bench()
-    bench.log.events_max = 3
-    facts: list[Event] = [STARTED, *(MemberSeen(f"peer{number}") for number in range(8))]
-    anyio.run(bench.engine.commit, facts)
-    assert [event for events, _ in bench.log.commits for event in events] == facts
-    assert all(len(events) <= 3 for events, _ in bench.log.commits)
-    assert [applied.seq for applied in bench.journal] == list(range(9))
-
-
 def test_a_single_event_that_is_too_large_ends_the_node() -> None:
     bench = Bench()
     bench.log.events_max = 0
     with pytest.raises(CommitTooLarge):
         anyio.run(bench.engine.commit, [STARTED])
-
-
-def test_a_snapshot_is_taken_when_it_is_due() -> None:
-    bench = Bench()
-    bench.log.snapshot_due = True
-    anyio.run(bench.engine.commit, [STARTED])
-    assert bench.log.snapshots == [bench.engine.state]
 
 
 def test_a_snapshot_that_cannot_be_kept_is_told_and_the_node_goes_on() -> None:

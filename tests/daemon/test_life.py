@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from tests.daemon.node import FakeNode, fake_node, is_alive
+from tests.tmpfs import tmpfs
 
 
 def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
@@ -192,14 +194,9 @@ def test_a_node_that_can_keep_no_snapshot_works_on_and_says_so(tmp_path: Path) -
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Path:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"needs root to mount a tmpfs: {made.stderr.decode()}")
-    yield mount  # type: ignore[misc]
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with tmpfs(tmp_path / "disk", "size=1m") as place:
+        yield place
 
 
 def test_a_full_disk_ends_the_node_with_its_log_whole(tmp_path: Path, small_disk: Path) -> None:
@@ -240,16 +237,6 @@ def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, sm
         assert isinstance(stopped, NodeStopped) and stopped.code == 73
         assert re.search(r"only 0\.\d MiB are free", stopped.reason)
         verify(node.paths.events)
-
-
-def test_a_missing_identity_is_not_replaced(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.run_rounds()
-        assert node.stop() == 0
-        (node.paths.root / "identity.key").unlink()
-        node.start()
-        assert node.wait() == 66
-        assert "Restore the key file" in node.lines()[-1]["fix"]
 
 
 def test_an_idle_daemon_is_small(tmp_path: Path) -> None:

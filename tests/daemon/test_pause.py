@@ -11,19 +11,15 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import check_log, verify
 from tests.daemon.node import FakeNode, fake_node, is_alive
+from tests.tmpfs import tmpfs
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(mount)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"needs root to mount a tmpfs: {made.stderr.decode()}")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+    with tmpfs(tmp_path / "disk", "size=100m") as place:
+        yield place
 
 
 def fill(disk: Path, left_bytes: int) -> None:

@@ -70,24 +70,6 @@ def test_a_kill_where_nothing_was_ever_started_is_answered() -> None:
     assert supervise(SLEEPER, body) == [WorkerExited("trainer", "not ready within 5 s, and no process was there")]
 
 
-def test_a_kill_before_the_process_exists_ends_it_as_soon_as_it_does() -> None:
-    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.perform(start(1))
-        supervisor.perform(kill("not ready within 5 s"))
-        await next_fact()
-        await next_fact()
-        supervisor.perform(kill("again"))
-        supervisor.perform(start(2))
-        await next_fact()
-        supervisor.kill_all()
-
-    told = supervise(SLEEPER, body)
-    kinds = [type(event) for event in told]
-    assert kinds == [WorkerStarted, WorkerExited, WorkerStarted, WorkerExited]
-    reasons = [event.reason for event in told if isinstance(event, WorkerExited)]
-    assert reasons == ["not ready within 5 s, killed", "killed at once, killed"]
-
-
 @pytest.mark.parametrize(
     ("program", "outside"),
     [
@@ -142,12 +124,3 @@ def test_a_process_that_cannot_be_watched_was_not_started(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "pidfd_open", refuse)
     reason = f"{sys.executable}: Too many open files"
     assert supervise(SLEEPER, body) == [WorkerStartFailed("trainer", reason, 1, outside=True)]
-
-
-def test_a_kill_after_a_failed_start_adds_nothing() -> None:
-    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.perform(start(1))
-        await next_fact()
-        supervisor.perform(kill("not ready within 5 s"))
-
-    assert [type(event) for event in supervise(NOTHING, body)] == [WorkerStartFailed]

@@ -58,14 +58,6 @@ def test_garbage_from_a_worker_ends_only_that_worker(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
-def test_a_worker_cannot_speak_for_the_daemon(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.start(trainer="claims+once")
-        node.until_finished()
-        assert node.events_of(NodeStopped) == []
-        assert "a worker cannot observe NodeStopped" in node.events_of(WorkerExited)[0].reason
-
-
 def test_a_permanent_fault_ends_the_node_with_its_code(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
         node.start(trainer="fault")

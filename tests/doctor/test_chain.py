@@ -31,14 +31,8 @@ REFUSED = "http://127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[OwnChain]:
-    with anvil() as url:
+    with running_anvil() as url:
         yield OwnChain(url)
-
-
-@contextmanager
-def anvil(*options: str) -> Iterator[str]:
-    with running_anvil(*options) as url:
-        yield url
 
 
 @pytest.fixture
@@ -117,7 +111,7 @@ def test_every_endpoint_is_judged_by_itself(made: Made, chain: OwnChain) -> None
         endpoint(401) as denied,
         endpoint(429, Retry_After="7") as throttled,
         endpoint(200, SPENT) as spent,
-        anvil("--chain-id", "999") as foreign,
+        running_anvil("--chain-id", "999") as foreign,
     ):
         change(made, rpc=[denied, throttled, spent, foreign, REFUSED, chain.url])
         report = made.report("rpc", offline=False)
@@ -142,7 +136,7 @@ def test_a_chain_that_stopped(made: Made) -> None:
 
 
 def test_endpoints_of_two_chains_with_one_id(made: Made, chain: OwnChain) -> None:
-    with anvil("--timestamp", "1700000000") as other:
+    with running_anvil("--timestamp", "1700000000") as other:
         change(made, rpc=[chain.url, other])
         assert severities(made, "rpc")["rpc.genesis"] == "error"
 

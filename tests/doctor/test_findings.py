@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,13 +39,16 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a fil
 
 
 class Fault(NamedTuple):
-    """What is planted, which check looks, what it objects to, and words of its evidence or fix."""
+    """What is planted, which check looks, what it objects to ("id=severity ..."), and words of its evidence or fix."""
 
-    name: str
     check: str
+    found: str
     plant: Callable[[Made, Patch], object]
-    found: dict[str, str]
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...]
+
+
+def fault(check: str, found: str, plant: Callable[[Made, Patch], object], *words: str) -> Fault:
+    return Fault(check, found, plant, words)
 
 
 def text(lines: str) -> Callable[[Made, Patch], object]:
@@ -62,7 +66,7 @@ def follower(lines: str, *own: str) -> Callable[[Made, Patch], object]:
 
 
 def wrong(lines: str, *words: str) -> Fault:
-    return Fault(f"config {words[0]}", "config", text(lines), {"config.wrong": "error"}, words)
+    return fault("config", "config.wrong=error", text(lines), *words)
 
 
 def put(path: Path, content: str = "", mode: int = 0o600) -> Path:
@@ -121,222 +125,138 @@ def without_package(made: Made, patch: Patch) -> None:
     patch.setattr(machine, "metadata", lambda name: {"Requires-Python": ">=3.99"})
 
 
+def move_away(made: Made, patch: Patch) -> None:
+    write_note(made.data / "moved.json", Moved(1.0, to="/srv/there"))
+
+
+def put_in(name: str, content: str = "", mode: int = 0o600) -> Callable[[Made, Patch], object]:
+    return lambda made, patch: put(made.data / name, content, mode)
+
+
+def no_key(made: Made, patch: Patch) -> None:
+    made.key.unlink()
+
+
+OPEN_KEY = "identity.mode=error identity.unpinned=note identity.backup=note"
+USED_TWICE = "identity.reused=error identity.unpinned=note identity.backup=note"
+FIXED = 'listen = ["/ip4/0.0.0.0/tcp/40001"]'
+WITHOUT_BUBBLEWRAP = 'kind = "code"\n[swarm.options]\nsandbox = "bubblewrap"'
 FAULTS = [
-    Fault(
-        "packages",
+    fault(
         "python",
+        "python.version=error python.missing=error python.package=warning",
         without_package,
-        {"python.version": "error", "python.missing": "error", "python.package": "warning"},
-        ("asks for >=3.99", f"msgspec {metadata.version('msgspec')} is installed", "pip install 'no-such-package>=2'"),
+        *("asks for >=3.99", f"msgspec {metadata.version('msgspec')} is installed"),
+        "pip install 'no-such-package>=2'",
     ),
-    Fault("driver", "device", with_driver, {"device.driver": "warning"}, ("550.54; torch 2 is built without CUDA",)),
-    Fault("16 bit", "device", text("[training]\ndtype = 'float16'"), {"device.half": "warning"}, ('"float32"',)),
-    Fault(
-        "accelerate",
-        "device",
-        text("[training]\nprocesses = 2\naccelerate = 'none.yaml'"),
-        {"device.accelerate": "error"},
-        ("none.yaml", "fsdp"),
+    fault("device", "device.driver=warning", with_driver, "550.54; torch 2 is built without CUDA"),
+    fault("device", "device.half=warning", text("[training]\ndtype = 'float16'"), '"float32"'),
+    fault(
+        "device", "device.accelerate=error", text("[training]\nprocesses = 2\naccelerate = 'none.yaml'"), "none.yaml"
     ),
-    Fault(
-        "sandbox off",
+    fault("sandbox", "sandbox.off=warning", text('kind = "code"\n[swarm.options]\nsandbox = "none-i-accept-the-risk"')),
+    fault(
         "sandbox",
-        text('kind = "code"\n[swarm.options]\nsandbox = "none-i-accept-the-risk"'),
-        {"sandbox.off": "warning"},
+        "sandbox.unavailable=error",
+        all_of(text(WITHOUT_BUBBLEWRAP), lambda made, patch: patch.setenv("PATH", "")),
+        *("not installed", "Install bubblewrap"),
     ),
-    Fault(
-        "no bubblewrap",
-        "sandbox",
-        all_of(
-            text('kind = "code"\n[swarm.options]\nsandbox = "bubblewrap"'), lambda made, patch: patch.setenv("PATH", "")
-        ),
-        {"sandbox.unavailable": "error"},
-        ("not installed", "Install bubblewrap"),
-    ),
-    Fault(
-        "clock that nothing keeps",
-        "clock",
-        lambda made, patch: patch.setattr(machine, "is_kept", lambda: False),
-        {"clock.free": "note"},
-    ),
+    fault("clock", "clock.free=note", lambda made, patch: patch.setattr(machine, "is_kept", lambda: False)),
     # The configuration.
-    Fault("nonsense", "config", lambda made, patch: made.config.write_text("nonsense"), {"config.wrong": "error"}),
+    fault("config", "config.wrong=error", lambda made, patch: made.config.write_text("nonsense")),
     wrong("[training]\nstepz = 1", "training.stepz", "training.steps"),
     wrong('[training]\nmodel = "./nowhere"', "nowhere", "training.model"),
     wrong('[training]\nmodel = "Qwen/Qwen3--0.6B"', "Qwen/Qwen3--0.6B", "user/model"),
     wrong('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "put the file there"),
     wrong('[web]\nlisten = "0.0.0.0:8800"', "the page of [web]", "token"),
     wrong('[notify]\nurls = ["hooks.example.org/canary"]', "notify.urls"),
-    Fault(
-        "written by all",
+    fault("config", "config.writable=warning", lambda made, patch: made.config.chmod(0o666), "chmod go-w"),
+    fault(
         "config",
-        lambda made, patch: made.config.chmod(0o666),
-        {"config.writable": "warning"},
-        ("chmod go-w",),
-    ),
-    Fault(
-        "a secret in it",
-        "config",
+        "config.secret=warning",
         all_of(text(HOOK), lambda made, patch: made.config.chmod(0o644)),
-        {"config.secret": "warning"},
-        ("notify.urls", "more than jsons://", "chmod 600"),
+        *("notify.urls", "more than jsons://", "chmod 600"),
     ),
-    Fault("no secret", "config", text(TOKEN), {"secrets.missing": "error"}, ("results.hub.token",)),
-    Fault("no account", "config", text(CHAIN), {"secrets.missing": "error"}, ("chain.",)),
-    Fault(
-        "open secret",
+    fault("config", "secrets.missing=error", text(TOKEN), "results.hub.token"),
+    fault("config", "secrets.missing=error", text(CHAIN), "chain."),
+    fault(
         "config",
-        all_of(text(TOKEN), lambda made, patch: put(made.data / "hub.token", "hf_canarycanarycanary", 0o644)),
-        {"secrets.mode": "error"},
-        ("chmod 600",),
+        "secrets.mode=error",
+        all_of(text(TOKEN), put_in("hub.token", "hf_canarycanarycanary", 0o644)),
+        "chmod 600",
     ),
     # The data directory.
-    Fault(
-        "open", "directory", lambda made, patch: made.data.chmod(0o755), {"directory.mode": "warning"}, ("chmod 700",)
-    ),
-    Fault("not there", "directory", lambda made, patch: shutil.rmtree(made.data), {"directory.new": "note"}),
-    Fault(
-        "closed",
-        "directory",
-        lambda made, patch: write_note(made.data / "moved.json", Moved(1.0, to="/srv/there")),
-        {"directory.closed": "error"},
-        ("to /srv/there", "Run it there"),
-    ),
-    Fault(
-        "newer",
-        "directory",
-        all_of(log, lambda made, patch: put(made.data / "layout.json", '{"layout": 99}')),
-        {"directory.unfit": "error"},
-        ("has layout 99",),
-    ),
-    Fault(
-        "cut off restore",
-        "directory",
-        lambda made, patch: put(made.data / ".restoring/part"),
-        {"directory.unfit": "error"},
-        ("was cut off",),
-    ),
-    Fault("another swarm's", "directory", all_of(log, other_swarm), {"directory.swarm": "error"}),
+    fault("directory", "directory.mode=warning", lambda made, patch: made.data.chmod(0o755), "chmod 700"),
+    fault("directory", "directory.new=note", lambda made, patch: shutil.rmtree(made.data)),
+    fault("directory", "directory.closed=error", move_away, "to /srv/there", "Run it there"),
+    fault("directory", "directory.unfit=error", all_of(log, put_in("layout.json", '{"layout": 99}')), "has layout 99"),
+    fault("directory", "directory.unfit=error", put_in(".restoring/part"), "was cut off"),
+    fault("directory", "directory.swarm=error", all_of(log, other_swarm)),
     # The identity.
-    Fault(
-        "open key",
+    fault("identity", OPEN_KEY, lambda made, patch: made.key.chmod(0o644), "0644", "chmod 600"),
+    fault("identity", "identity.damaged=error", lambda made, patch: flip(made.key)),
+    fault("identity", "identity.damaged=error", put_in("identity.key", "\x08\x01short"), "is no identity"),
+    fault("identity", "identity.new=note", no_key, "identity backup"),
+    fault("identity", "identity.missing=error", all_of(log, no_key), "swarmd identity restore BACKUP"),
+    fault("identity", "identity.missing=error", all_of(text(f'[dht]\npeer = "{OTHER}"'), no_key), "dht.peer pins"),
+    fault(
         "identity",
-        lambda made, patch: made.key.chmod(0o644),
-        {"identity.mode": "error", "identity.unpinned": "note", "identity.backup": "note"},
-        ("0644", "chmod 600"),
-    ),
-    Fault(
-        "damaged key",
-        "identity",
-        lambda made, patch: made.key.write_bytes(made.key.read_bytes()[:-1] + b"\x00"),
-        {"identity.damaged": "error"},
-    ),
-    Fault(
-        "short key",
-        "identity",
-        lambda made, patch: made.key.write_bytes(b"\x08\x01\x12\x40short"),
-        {"identity.damaged": "error"},
-        ("is no identity",),
-    ),
-    Fault("new", "identity", lambda made, patch: made.key.unlink(), {"identity.new": "note"}, ("identity backup",)),
-    Fault(
-        "missing",
-        "identity",
-        all_of(log, lambda made, patch: made.key.unlink()),
-        {"identity.missing": "error"},
-        ("swarmd identity restore BACKUP",),
-    ),
-    Fault(
-        "pinned and missing",
-        "identity",
-        all_of(text(f'[dht]\npeer = "{OTHER}"'), lambda made, patch: made.key.unlink()),
-        {"identity.missing": "error"},
-        ("dht.peer pins",),
-    ),
-    Fault(
-        "elsewhere",
-        "identity",
+        "identity.missing=error",
         text('[dht]\nidentity = "/nowhere/elsewhere.key"'),
-        {"identity.missing": "error"},
-        ("swarmd identity new /nowhere/elsewhere.key",),
+        "swarmd identity new /nowhere/elsewhere.key",
     ),
-    Fault("lost", "identity", lose_key, {"identity.lost": "warning"}, ("checkpoints", "swarmd identity restore /kept")),
-    Fault("another's", "identity", text(f'[dht]\npeer = "{OTHER}"'), {"identity.other": "error"}, (OTHER,)),
-    Fault(
-        "another's log",
-        "identity",
-        lambda made, patch: made.log(peer=OTHER),
-        {"identity.other": "error"},
-        ("is the log of",),
-    ),
-    Fault(
-        "used twice",
-        "identity",
-        copy_key,
-        {"identity.reused": "error", "identity.unpinned": "note", "identity.backup": "note"},
-        ("second/swarm.pem is the same key",),
-    ),
+    fault("identity", "identity.lost=warning", lose_key, "checkpoints", "swarmd identity restore /kept"),
+    fault("identity", "identity.other=error", text(f'[dht]\npeer = "{OTHER}"'), OTHER),
+    fault("identity", "identity.other=error", lambda made, patch: made.log(peer=OTHER), "is the log of"),
+    fault("identity", USED_TWICE, copy_key, "second/swarm.pem is the same key"),
     # The event log.
-    Fault("torn", "log", tear_log, {"log.torn": "note"}),
-    Fault("damaged", "log", damage_log, {"log.damaged": "error"}, (".seg", "from a copy")),
-    Fault("other version", "log", write_other_log, {"log.version": "error"}),
-    Fault("large", "log", all_of(log, text("[storage]\nlog_bytes_max = 100")), {"log.large": "warning"}),
-    Fault("down", "daemon", lambda made, patch: None, {"daemon.down": "note"}, ("swarmd run",)),
+    fault("log", "log.torn=note", tear_log),
+    fault("log", "log.damaged=error", damage_log, ".seg", "from a copy"),
+    fault("log", "log.version=error", write_other_log),
+    fault("log", "log.large=warning", all_of(log, text("[storage]\nlog_bytes_max = 100"))),
+    fault("daemon", "daemon.down=note", lambda made, patch: None, "swarmd run"),
     # The way to others.
-    Fault("no port", "ports", text(""), {"ports.changing": "warning", "announce.inside": "note"}),
-    Fault(
-        "another machine's address",
+    fault("ports", "ports.changing=warning announce.inside=note", text("")),
+    fault(
         "ports",
+        "ports.address=error",
         text('[dht]\nlisten = ["/ip4/198.51.100.9/tcp/38331"]\nannounce = ["/ip4/8.8.8.8/tcp/1"]'),
-        {"ports.address": "error"},
-        ("dht.announce",),
+        "dht.announce",
     ),
-    Fault(
-        "behind a NAT",
+    fault(
         "ports",
-        follower(f'bootstrap = ["{PUBLIC}"]\nlisten = ["/ip4/0.0.0.0/tcp/40001"]', "192.168.1.7"),
-        {"announce.nat": "warning"},
-        (
-            "forward TCP port 40001 to 192.168.1.7",
-            'dht.announce = ["/ip4/PUBLIC-ADDRESS/tcp/40001"]',
-            "dht.client_mode",
-        ),
+        "announce.nat=warning",
+        follower(f'bootstrap = ["{PUBLIC}"]\n{FIXED}', "192.168.1.7"),
+        *("forward TCP port 40001 to 192.168.1.7", 'dht.announce = ["/ip4/PUBLIC-ADDRESS/tcp/40001"]'),
+        "dht.client_mode",
     ),
-    Fault("dials only", "ports", text("[dht]\nclient_mode = true"), {"announce.client": "warning"}),
+    fault("ports", "announce.client=warning", text("[dht]\nclient_mode = true")),
     *(
-        Fault(
-            f"announces {address}",
-            "ports",
-            follower(f'bootstrap = ["{PUBLIC}"]\nannounce = ["{address}"]'),
-            {found: severity} if found else {},
-        )
-        for address, found, severity in (
-            ("/ip4/0.0.0.0/tcp/1", "announce.any", "error"),
-            ("/ip6/::/tcp/1", "announce.any", "error"),
-            ("/ip4/127.0.0.1/tcp/1", "announce.loopback", "warning"),
-            ("/ip4/100.64.1.7/tcp/1", "announce.private", "note"),
-            ("/ip4/8.8.8.8/tcp/1", "", ""),
+        fault("ports", found, follower(f'bootstrap = ["{PUBLIC}"]\nannounce = ["{address}"]'))
+        for address, found in (
+            ("/ip4/0.0.0.0/tcp/1", "announce.any=error"),
+            ("/ip6/::/tcp/1", "announce.any=error"),
+            ("/ip4/127.0.0.1/tcp/1", "announce.loopback=warning"),
+            ("/ip4/100.64.1.7/tcp/1", "announce.private=note"),
+            ("/ip4/8.8.8.8/tcp/1", ""),
         )
     ),
-    *(
-        Fault(f"no NAT matters: {name}", "ports", follower(f'bootstrap = ["{bootstrap}"]\n{more}', own), {})
-        for name, own, bootstrap, more in (
-            ("public", "8.8.8.8", PUBLIC, ""),
-            ("client", "192.168.1.7", PUBLIC, "client_mode = true"),
-            ("same network", "192.168.1.7", PUBLIC.replace("8.8.4.4", "192.168.1.8"), ""),
-        )
-    ),
+    # Where no NAT matters: a public address of its own, a client, the same network.
+    fault("ports", "", follower(f'bootstrap = ["{PUBLIC}"]', "8.8.8.8")),
+    fault("ports", "", follower(f'bootstrap = ["{PUBLIC}"]\nclient_mode = true', "192.168.1.7")),
+    fault("ports", "", follower(f'bootstrap = ["{PUBLIC.replace("8.8.4.4", "192.168.1.8")}"]', "192.168.1.7")),
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.check} {fault.found}")
 def test_a_fault_is_found(fault: Fault, tmp_path: Path, monkeypatch: Patch) -> None:
     made = Made(tmp_path / "node")
     monkeypatch.setattr(machine, "is_kept", lambda: True)
     monkeypatch.setattr(network, "own_addresses", lambda: ["/ip4/192.168.1.7"])
     fault.plant(made, monkeypatch)
     report = made.report(fault.check)
-    assert {each.id: each.severity for each in report.findings if each.severity != "ok"} == fault.found
+    found = {f"{each.id}={each.severity}" for each in report.findings if each.severity != "ok"}
+    assert found == set(fault.found.split())
     shown = "\n".join(f"{each.evidence}\n{each.fix}" for each in report.findings)
     assert [word for word in fault.words if word not in shown] == []
     assert "canary" not in shown and "SECRETSECRET" not in shown
@@ -492,7 +412,7 @@ def test_what_the_node_has_already_is_not_asked_for_again(
     data = NodeDirectory(tmp_path)
     data.events.mkdir(parents=True)
     put(data.blobs / "there").write_bytes(bytes(THERE))
-    monkeypatch.setattr(machine, "free_bytes", lambda place: free)
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
     monkeypatch.setattr(machine, "INODES_MIN", 0)
     assert [each.id for each in machine.examine_disk(data, STORAGE, 0) if each.severity != "ok"] == found
 

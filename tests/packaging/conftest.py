@@ -1,5 +1,6 @@
 """A wheel built from the sdist built from this tree, and an environment that it alone is installed in."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -7,11 +8,21 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def script(name: str) -> ModuleType:
+    """A module of packaging/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "packaging" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Built(NamedTuple):

@@ -1,6 +1,5 @@
 """What is built and shipped: wheel, sdist, an image's context, the container's and Compose's files, and the lock."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from docker.utils.build import exclude_paths
 from packaging.requirements import Requirement
 
 from swarmd.cli import VERBS
-from tests.packaging.conftest import ROOT, Built, Installed
+from tests.packaging.conftest import ROOT, Built, Installed, script
 from tests.test_tidy import TEXT, TRACKED, name_of
 
 PACKAGING = ROOT / "packaging"
@@ -173,11 +172,7 @@ FROM_AN_INDEX = re.compile(r"(?:pip3?|pipx|uv tool) " r"install (?:-\S+ )*['\"]?
 
 @pytest.fixture(scope="module")
 def lock() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lock", ROOT / "packaging" / "lock.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("lock")
 
 
 def section(title: str) -> list[str]:
