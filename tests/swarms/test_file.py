@@ -351,7 +351,7 @@ def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: P
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ({"columns": Columns("question", "answer")}, "has no column 'answer'; it has: question, solution"),
+        ({"columns": Columns("question", "answer")}, "has no column 'answer'; it has: 'question', 'solution'"),
         ({"columns": COLUMNS, "keep": ("harder",)}, "has no column 'harder'"),
         ({"columns": Columns("question", "raw")}, "'raw' is no text"),
         ({"columns": COLUMNS, "split": "test"}, 'Unknown split "test"'),

@@ -151,4 +151,9 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     fix = "Check training.model and training.revision, and that all of its files are there and whole"
     if "does not recognize this architecture" in str(error):
         fix = f"transformers {transformers.__version__} does not know it: take another model, or a newer transformers"
+    if "Unrecognized configuration class" in str(error):
+        reason, fix = "it is no causal language model", "Take a model whose config.json names a ...ForCausalLM"
+    if "Weights only load failed" in str(error):
+        reason = "its pytorch_model.bin holds other objects than weights, which may be code and are never run"
+        fix = "Save the model with save_pretrained, which writes safetensors"
     return ModelError(f"{what}{name} cannot be loaded: {reason}", fix)

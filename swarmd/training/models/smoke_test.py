@@ -21,13 +21,21 @@ def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager
     Weights and random generators stay as they were. Raises what running out of memory raises.
     """
     try:
-        return _generate(model, autocast) or _differentiate(model, autocast)
+        return _find_damage(model) or _generate(model, autocast) or _differentiate(model, autocast)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {first_line(error)}"
     finally:
         model.zero_grad(set_to_none=True)
+
+
+def _find_damage(model: Any) -> str:
+    """Weights that are not finite: of an embedding, no few tokens would show them."""
+    for name, weight in model.state_dict().items():
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            return f"{name} holds values that are not finite"
+    return ""
 
 
 def _generate(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:

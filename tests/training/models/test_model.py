@@ -67,7 +67,7 @@ def enlarge(model: Path) -> None:
     [
         (remove_tokenizer, "tokenizer"),
         (lambda model: (model / "chat_template.jinja").unlink(), "chat template"),
-        (lambda model: (model / "model.safetensors").unlink(), "cannot be loaded"),
+        (lambda model: (model / "model.safetensors").unlink(), "has no weights"),
         (cut_weights, "is cut off in its header"),
         (enlarge, "GiB"),
     ],
