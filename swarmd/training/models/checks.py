@@ -55,5 +55,5 @@ def check_tokens(policy: Policy) -> None:
     if beyond:
         raise ModelUnfit(
             f"the tokenizer of {policy.name} has tokens of which the model has no embedding: {', '.join(beyond[:3])}",
-            "Put the model's own tokenizer beside it, or name other end and pad tokens in its tokenizer_config.json",
+            "Put the model's own tokenizer beside it, or another eos_token or pad_token into tokenizer_config.json",
         )
