@@ -277,9 +277,9 @@ class RewardFunctions:
             if not self._process.is_cancelled():  # then nothing of the stage is used
                 self._fail(name, str(error))
             return [math.nan] * count
-        given = [value for value in values if value is not None]
-        if given and not any(map(math.isfinite, given)):
-            self._fail(name, f"it gave {given[0]} for each completion that it had a say in")
+        numbers = [value for value in values if value is not None]
+        if numbers and not any(map(math.isfinite, numbers)):
+            self._fail(name, f"it gave {numbers[0]} for each completion that it had a say in")
             return values
         self._in_vain.pop(name, None)
         return values
