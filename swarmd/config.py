@@ -331,7 +331,7 @@ def read_config_text(path: Path) -> str:
         fix = "Name a regular file that you may read"
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
     except ValueError as error:
-        raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
+        raise ConfigError(f"the configuration file {path} cannot be read: {error}", "Save it in UTF-8") from error
 
 
 def parse_config(text: str, origin: str) -> Config:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import threading
@@ -26,6 +27,15 @@ READ_BYTES_MAX = 1024 * 1024 * 1024  # of what is read whole
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM)
 _BLOCKED = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+_STAND_INS = (  # how a file begins, what it then is, and what to do
+    (
+        rb"version https://git-lfs",
+        "is a pointer of Git LFS, not the file itself",
+        "Run `git lfs install` and `git -C {} lfs pull`, or `hf download` with --local-dir",
+    ),
+    (rb"(?i)\s*<(!doctype|html|\?xml)", "is a web page, not the file that it is called after", "Download it again"),
+    (rb"\xff\xfe|\xfe\xff", "is text in UTF-16", "Save it in UTF-8"),
+)
 
 
 def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
@@ -254,3 +264,11 @@ def read_start(path: Path, bytes_max: int) -> bytes:
     """The first bytes of a regular file. Raises OSError."""
     with open_regular(path) as file:
         return file.read(bytes_max)
+
+
+def find_stand_in(path: Path, start: bytes) -> tuple[str, str] | None:
+    """What lies in the place of a file that begins like this, and what to do about it; None where nothing does."""
+    for pattern, what, fix in _STAND_INS:
+        if re.match(pattern, start):
+            return f"{path} {what}", fix.format(path.parent)
+    return None

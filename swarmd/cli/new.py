@@ -216,8 +216,9 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
 
 
 def _check(wishes: NewSwarmOptions) -> None:
-    if not wishes.name.strip():
-        raise ManifestError("the name of the swarm is blank", "Give one: it is what those who join are shown")
+    if not wishes.name.strip() or not wishes.name.isprintable():
+        what = "has characters that cannot be shown" if wishes.name.strip() else "is blank"
+        raise ManifestError(f"the name of the swarm {what}", "Give one, in UTF-8: it is what those who join are shown")
     rules = [wishes.closed, wishes.invited, wishes.work_bits > 0]
     if sum(rules) > 1 or (any(rules[1:]) and wishes.paid_by.rpc):
         raise ConfigError(

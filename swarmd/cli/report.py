@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 OUT = Path("report.png")
+WAITING = "`swarmd status` says what the node waits for, `swarmd doctor` what is wrong"
 TASKS_TOLD = 8  # of a node
 
 
@@ -49,6 +50,8 @@ def report(
 
         if len(histories) != 1:
             raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
+        if not histories[0].stages:
+            raise NotFoundError(f"{histories[0].label} has trained no stage: there is no model to describe", WAITING)
         typer.echo(make_card(histories[0]), nl=False)
     elif as_json:
         print_json(histories)
@@ -72,7 +75,7 @@ def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
 def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
     """What the logs tell, in the order given.
 
-    Raises NotFoundError where no stage was trained, ConfigError where two logs are of one node, LogDamaged.
+    Raises NotFoundError where no node is, ConfigError where two logs are of one node, LogDamaged.
     """
     from swarmd.results.history import read_history
 
@@ -83,8 +86,6 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
         if history.peer in seen:
             raise ConfigError(f"{seen[history.peer]} and {place} are logs of one node, {history.peer}", "Name one")
         seen[history.peer] = place
-    if not any(history.stages for history in histories):
-        raise NotFoundError(f"no stage has been trained yet in {', '.join(map(str, places))}", "Ask again later")
     return histories
 
 
@@ -136,6 +137,9 @@ def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], 
     """Draw, and say where, on stderr when something else is printed."""
     from swarmd.results.picture import NODES_MAX, draw
 
+    if files and not any(history.stages for history in histories):
+        typer.echo(f"no picture: no stage has been trained. {WAITING}", err=True)
+        return
     for file in files:
         draw(histories, file)
         typer.echo(f"{file}: written", err=quiet)

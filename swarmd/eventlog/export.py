@@ -135,13 +135,13 @@ def indented(value: Any, pad: str = "") -> Iterator[str]:
             yield f"{',' if number else '{'}\n{inner}{_json.encode(key).decode()}: "
             yield from indented(each, inner)
         yield f"\n{pad}}}"
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         items, before = iter(value), "["
         while some := list(islice(items, ITEMS_AT_ONCE)):
             yield before
             yield from _indented_items(some, pad)
             before = ","
-        yield f"\n{pad}]"
+        yield f"\n{pad}]" if value else "[]"
     else:
         yield msgspec.json.format(to_json(full(value)), indent=2).decode().replace("\n", f"\n{pad}")
 

@@ -42,7 +42,7 @@ _TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s?\{([^{}]*)\}"
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z]{2})(\}?)(?:\^\{?[23]\}?|[²³])")  # of cm^2
 _GROUPING = re.compile(r"(?<=\d)(?:\\[,;: ]|~)(?=\d{3})")
 _SPACING = re.compile(r"\\(?:[,;: \\]|quad|qquad|displaystyle|left|right)(?![A-Za-z])|~")
-_DEGREES = re.compile(r"\^?\{?(?:\\circ|\\degree)(?![A-Za-z])\}?|°")
+_DEGREES = re.compile(r"(?:\^?\{?(?:\\circ|\\degree)(?![A-Za-z])\}?|°)(?:\s?[CF](?![A-Za-z]))?")
 _ASSIGNED = re.compile(r"\s*[A-Za-z]\s*=(?=[^=]*\Z)")  # x = 5
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\S")
 _LETTERS = re.compile(r"[A-Za-z\u0370-\u03ff]")  # what variables are called
@@ -70,8 +70,14 @@ _MARKS = str.maketrans(
 
 
 def fold(text: str) -> str:
-    """Without differences of case, blanks, and the ways in which Unicode composes a letter."""
-    return " ".join(compose(text).casefold().split())
+    """Without what is not seen, and differences of case, blanks, and the ways in which Unicode composes a letter."""
+    return " ".join(_without_unseen(compose(text).casefold()).split())
+
+
+def _without_unseen(text: str) -> str:
+    """Without blanks of no width, marks of direction and byte order, and hyphens that are not shown: nobody who writes
+    the same answer would write them."""
+    return text if text.isascii() else "".join(each for each in text if unicodedata.category(each) != "Cf")
 
 
 def bare_answer(text: str) -> str:
@@ -115,7 +121,7 @@ def read_number(text: str) -> Fraction | None:
 def _plain_marks(text: str) -> str:
     """The same with ASCII's digits, minus, apostrophe and blanks, without LaTeX's between digits and units' powers."""
     if not text.isascii():
-        text = text.translate(_MARKS)
+        text = _without_unseen(text.translate(_MARKS))
         text = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in text)
     text = _GROUPING.sub(" ", text.replace("{,}", ",").replace("\\!", ""))
     return _UNIT_POWER.sub(r"\1", text)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from swarmd.errors import DatasetRefused
+from swarmd.logger import get_logger
 from swarmd.plugin import (
     AnswerPlace,
     Material,
@@ -160,17 +161,20 @@ def refusal(name: str, what: str) -> DatasetRefused:
     )
 
 
+log = get_logger(__name__)
 KEPT_SUFFIX = ".jsonl"
 BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # of single files; those of SUFFIXES are read here
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+CELL_CHARACTERS = 80  # of a cell that an error shows
 CAUSES_MAX = 5  # of an error that are told
 _PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
 
 
 def is_hub_id(name: str) -> bool:
     """Whether a data set's name is one of the Hub, and cannot lead anywhere on this machine but below a directory."""
-    return bool(_HUB_ID.fullmatch(name)) and ".." not in name
+    suffix = Path(name).suffix.lower()
+    return bool(_HUB_ID.fullmatch(name)) and ".." not in name and suffix not in (*SUFFIXES, *BUILDERS)
 
 
 def source_of(options: Mapping[str, Any]) -> DatasetSource:
@@ -252,15 +256,28 @@ def _load(home: Path, source: DatasetSource) -> Any:
         path = home / Path(source.dataset).expanduser()
         if not path.exists() and not is_hub_id(source.dataset):
             raise FileNotFoundError(f"there is no {path}, and the Hub has no such names")
+        _refuse_of_hub(path, source)
         return _read_dataset(path, source)
     except SwarmError:
         raise
     except Exception as error:
-        raise SwarmError(
-            f"the data set {source.dataset} cannot be loaded: {tell_causes(error)}",
+        elsewhere = (
             "Load it once with a network (HF_TOKEN where it is private), name a copy in swarm.options.dataset, or "
-            "put the file that swarm.options.data names there, from a node that has it",
-        ) from error
+            "put the file that swarm.options.data names there, from a node that has it"
+        )
+        here = "Correct swarm.options by docs/swarms/file.md#from-a-data-set, or save the file again"
+        fix = elsewhere if is_hub_id(source.dataset) and not (home / source.dataset).exists() else here
+        raise SwarmError(f"the data set {source.dataset} cannot be loaded: {tell_causes(error)}", fix) from error
+
+
+def _refuse_of_hub(path: Path, source: DatasetSource) -> None:
+    """Raise SwarmError for options that would be left out of account of what lies here."""
+    given = (source.revision and "revision") or (path.is_file() and source.subset and "subset")
+    if given and path.exists():
+        raise SwarmError(
+            f"swarm.options.{given} is of data sets on the Hub, and {source.dataset} lies here",
+            "Leave it out, or name the data set of the Hub",
+        )
 
 
 def tell_causes(error: BaseException) -> str:
@@ -284,14 +301,15 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         builder = make_builder(str(path), source.subset, _texts(source))
         builder.download_and_prepare()
         return builder.as_dataset(split=source.split)
-    if path.suffix in SUFFIXES and path.exists():
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES and path.exists():
         found = datasets.Dataset.from_dict(read_table(path, _texts(source)))
         parts = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(found)})
         return found.select([row for part in parts for row in range(len(found))[part.from_ : part.to]])
     if path.exists():
-        if path.suffix not in BUILDERS:
+        if suffix not in BUILDERS:
             raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
-        return datasets.load_dataset(BUILDERS[path.suffix], data_files={"train": str(path)}, split=source.split)
+        return datasets.load_dataset(BUILDERS[suffix], data_files={"train": str(path)}, split=source.split)
     named = (source.dataset, source.subset, source.split, source.revision)
     return load_from_hub(*named, source.download_bytes, _texts(source))
 
@@ -345,8 +363,9 @@ def _writer(feature: Any) -> Callable[[Any], Any]:
 def _need(found: Any, names: list[str], source: DatasetSource) -> None:
     missing = [name for name in names if name not in found.column_names]
     if missing:
+        there = ", ".join(map(repr, found.column_names))
         raise SwarmError(
-            f"the data set {source.dataset} has no column {missing[0]!r}; it has: {', '.join(found.column_names)}",
+            f"the data set {source.dataset} has no column {missing[0]!r}; it has: {there}",
             'Name its columns, as in swarm.options.columns = {prompt = "question", answer = "solution"}',
         )
 
@@ -363,7 +382,7 @@ def _is_plain(feature: Any) -> bool:
 
 def _question(cell: Any, where: str) -> Any:
     """The text of a question; of a conversation, which TRL takes as well, the user's one message."""
-    if not isinstance(cell, list):
+    if not isinstance(cell, list) or not all(isinstance(each, dict) for each in cell):
         return cell
     if len(cell) == 1 and isinstance(cell[0], dict) and cell[0].get("role") == "user":
         return cell[0].get("content")
@@ -384,7 +403,10 @@ def _text(cell: Any, where: str, column: str) -> str:
     if isinstance(cell, bool | int | float) and not missing:
         return str(cell)
     if not isinstance(cell, str) or not cell.strip():
-        what = "is blank" if isinstance(cell, str) else "is empty" if missing else "is no text"
+        if not missing and not isinstance(cell, str):
+            what = f"is no text: {type(cell).__name__} {str(cell)[:CELL_CHARACTERS]}"
+            raise SwarmError(f"{where} {column!r} {what}", "Write the column as texts: `data.map(...)`")
+        what = "is empty" if missing else "is blank"
         raise SwarmError(f"{where} {column!r} {what}", "Leave such rows out: `data.filter(...)`, and name the result")
     return cell
 
@@ -456,7 +478,7 @@ class FilePlan(SplitPlan):
         where = options.data
         takes = bool(self._functions)
         self._rows = tuple(_read(row, f"{where}, row {number}", takes) for number, row in enumerate(rows, 1))
-        self._places = _distinct(self._rows)
+        self._places = _distinct(self._rows, where)
         self._training = [place for place in self._places if self._rows[place].trained]
         self._drawn = frozenset(self._training)
         if not self._training:
@@ -639,9 +661,13 @@ def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
     return Row(task, prompt, answer, trained, row if takes_columns else {})
 
 
-def _distinct(rows: Sequence[Row]) -> tuple[int, ...]:
+def _distinct(rows: Sequence[Row], where: str) -> tuple[int, ...]:
     """Places of the rows whose prompt does not stand in an earlier one."""
     first: dict[str, int] = {}
+    others: list[int] = []  # rows whose answer is another than that of the first with their prompt
     for place, row in enumerate(rows):
-        first.setdefault(canonical_of(row.prompt), place)
+        if rows[first.setdefault(canonical_of(row.prompt), place)].answer != row.answer:
+            others.append(place + 1)
+    if others:
+        log.warning("questions stand there again with another answer; the first counts", file=where, rows=others[:8])
     return tuple(first.values())

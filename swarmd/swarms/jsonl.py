@@ -14,18 +14,21 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
-from swarmd.files import irregular
+from swarmd.files import find_stand_in, irregular, read_start
 
 Row = dict[str, Any]
 
 FILE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000
+NAMES_CHARACTERS = 200  # of a row's columns that are told
 DEPTH_MAX = 32  # lists and objects in each other
 
 # A text that is never closed reaches to the end of its line: looked for anew behind each of its quotes, one of a
 # megabyte would take an hour.
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+_START_BYTES = 256
+_FORM = "Write one JSON object a line. A file of another form is named in swarm.options.dataset, and made into this one"
 _BRACKET = re.compile(rb"[\[\]{}]")
 
 
@@ -104,6 +107,8 @@ def _check_file(path: Path, file_bytes_max: int) -> None:
         ) from error
     if not stat.S_ISREG(found.st_mode):  # a pipe would keep the trainer waiting
         raise SwarmError(f"{path}: {irregular(found.st_mode)}", "Name a JSONL file")
+    if stand_in := find_stand_in(path, read_start(path, _START_BYTES)):
+        raise SwarmError(*stand_in)
     if found.st_size > file_bytes_max:
         raise SwarmError(f"{path} has {found.st_size} bytes, the limit is {file_bytes_max}", "Leave rows out")
 
@@ -144,12 +149,14 @@ def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
     try:
         row = msgspec.json.decode(line)
     except DECODE_ERRORS as error:
-        raise SwarmError(f"{where}: no JSON in UTF-8: {error}", "Write one JSON object a line") from error
+        raise SwarmError(f"{where}: no JSON in UTF-8: {error}", _FORM) from error
     if not isinstance(row, dict):
-        raise SwarmError(f"{where}: {type(row).__name__}, not an object", "Write one JSON object a line")
+        raise SwarmError(f"{where}: {type(row).__name__}, not an object", _FORM)
     for column in columns:
         value = row.get(column)
         if not isinstance(value, str) or not value.strip():
             what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is no text"
+            if column not in row:
+                what += f"; it has: {', '.join(map(repr, row))[:NAMES_CHARACTERS]}"
             raise SwarmError(f"{where}: {column!r} {what}", f'Every row needs a text, as in {{"{column}": "..."}}')
     return row

@@ -262,6 +262,10 @@ class Columns(Section, frozen=True):
     answer: Text = "answer"  # empty: it has none, and rewards do without
     task: Text = ""
 
+    def __post_init__(self) -> None:
+        if self.prompt == self.answer:
+            raise ValueError(f"prompt and answer are the same column, {self.prompt!r}")
+
 
 class DatasetSource(Section, frozen=True):
     """Where a file of questions comes from while it is not there."""

@@ -229,7 +229,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     Raises:
         SwarmError: the file is not sound, or its right answers are not paid.
     """
-    name = questions_of(swarm.options)
+    name = questions_of(swarm.options) or (str(swarm.options.get("data") or "") if swarm.kind == "file" else "")
     if not name or swarm.kind not in BUILT_IN:
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
@@ -237,9 +237,12 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         return f"the reward functions {', '.join(functions)} decide"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
         if source and not (home / name).exists():
-            if not (home / source).exists():
+            from swarmd.swarms.file import is_hub_id
+
+            if is_hub_id(source) and not (home / source).exists():
                 return f"{name} is still to be made of {source}"
-            options = {**swarm.options, "dataset": str((home / source).resolve()), "data": Path(name).name}
+            found = source if source.startswith("~") else str(home.resolve() / source)
+            options = {**swarm.options, "dataset": found, "data": Path(name).name}
             swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
         return check_truths(make_plan(swarm, training, home))
     return ""

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
+from swarmd.installed import install_command
 
 IMPORT_S = 300.0  # for all of the functions' modules
 CALL_S = 120.0  # of one call, for all completions to one question
@@ -135,10 +136,14 @@ def load_function(path: str) -> RewardFunction:
         found = getattr(importlib.import_module(module), name)
     except FOREIGN_ERRORS as error:  # whatever somebody's module does
         traceback.print_exc()
-        raise SwarmError(
-            f"{key} cannot be imported: {type(error).__name__}: {error}",
-            f"Put {module.partition('.')[0]}.py into {sys.path[-1]}, install it beside swarmd, or set PYTHONPATH",
-        ) from error
+        fix = f"Mend {module}, or name another function in it"
+        if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module):
+            file = module.removesuffix(".py").replace(".", "/") + ".py"
+            fix = f"Put {file} into {sys.path[-1]}, install it beside swarmd, or set PYTHONPATH"
+            fix = f'Write "{module.removesuffix(".py")}:{name}"' if module.endswith(".py") else fix
+        elif isinstance(error, ModuleNotFoundError):
+            fix = f"Install {error.name} beside swarmd: {install_command(error.name or '')}"
+        raise SwarmError(f"{key} cannot be imported: {type(error).__name__}: {error}", fix) from error
     if not callable(found) or inspect.isclass(found):
         raise SwarmError(f"{key} is no function", "Name a function; models as rewards are not supported")
     return found  # type: ignore[no-any-return]

@@ -277,6 +277,10 @@ class RewardFunctions:
             if not self._process.is_cancelled():  # then nothing of the stage is used
                 self._fail(name, str(error))
             return [math.nan] * count
+        numbers = [value for value in values if value is not None]
+        if numbers and not any(map(math.isfinite, numbers)):
+            self._fail(name, f"it gave {numbers[0]} for each completion that it had a say in")
+            return values
         self._in_vain.pop(name, None)
         return values
 

@@ -17,6 +17,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
+from swarmd.files import find_stand_in, read_start
 from swarmd.swarms.jsonl import LINE_BYTES_MAX
 
 BYTES_MAX = 2 * 1024**3  # of a file; the rows that are kept of it have bounds of their own
@@ -24,6 +25,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (".jsonl", ".json", *SEPARATORS)
 
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+_QUOTED_LATE = re.compile(r'\s+".*"\s*', re.DOTALL)  # a cell whose quotes are not its first characters
+_START_BYTES = 256
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _RawRow = dict[str, msgspec.Raw]
 
@@ -39,9 +42,14 @@ def read_table(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
     """
     if path.stat().st_size > BYTES_MAX:
         raise SwarmError(f"{path} has more than {BYTES_MAX:,} bytes", "Take a part of it")
+    start = read_start(path, _START_BYTES)
+    if found := find_stand_in(path, start):
+        raise SwarmError(*found)
+    if not start or b"\0" in start:
+        raise SwarmError(f"{path} is {'no text' if start else 'empty'}", "Save it in UTF-8, with a first line of names")
     try:
-        if path.suffix in SEPARATORS:
-            return _read_separated(path, SEPARATORS[path.suffix], texts)
+        if separator := SEPARATORS.get(path.suffix.lower()):
+            return _read_separated(path, separator, texts)
         return _columns([_decode(row, texts) for row in _read_json(path)])
     except UnicodeDecodeError as error:
         raise SwarmError(f"{path} is not UTF-8: {error}", "Save it in UTF-8") from error
@@ -57,12 +65,20 @@ def _read_separated(path: Path, separator: str, texts: Collection[str]) -> dict[
             for row in filter(None, reader):
                 if len(row) != len(names):
                     raise csv.Error(f"{len(row)} cells, and the header has {len(names)}")
+                if any(map(_QUOTED_LATE.fullmatch, row)):
+                    raise csv.Error("a cell has blanks before its quotes, which would be a part of it")
                 rows.append(row)
         except csv.Error as error:
             raise SwarmError(
                 f"{path}, row {len(rows) + 1}, which ends in line {reader.line_num}: {error}",
                 "A cell with separators, quotes or line breaks in it stands in quotes, its own quotes doubled",
             ) from error
+    others = {";", ",", "\t"} - {separator}
+    if len(names) == 1 and (found := [each for each in others if each in names[0]]):
+        raise SwarmError(
+            f"{path} has one column, {names[0]!r}: its cells are parted by {found[0]!r}, not by {separator!r}",
+            "Save it with commas as .csv, or with tabs as .tsv",
+        )
     if len(set(names)) < len(names):
         raise SwarmError(f"{path} has two columns of one name: {', '.join(names)}", "Rename one in the first line")
     cells = zip(*rows, strict=True) if rows else ([] for _ in names)
@@ -96,7 +112,7 @@ def _read_json(path: Path) -> Iterator[_RawRow]:
     """The rows, their cells not decoded yet: an array of objects, or an object a line."""
     body = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
     try:
-        if path.suffix == ".json" and body.lstrip().startswith(b"["):
+        if path.suffix.lower() == ".json" and body.lstrip().startswith(b"["):
             yield from msgspec.json.decode(body, type=list[_RawRow])
             return
     except DECODE_ERRORS as error:

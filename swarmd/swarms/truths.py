@@ -7,6 +7,7 @@ that learns nothing. `swarmd config check`, `swarmd swarm new`, `swarmd join` an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from swarmd.errors import SwarmError
@@ -18,8 +19,12 @@ TOLD_CHARACTERS = 160  # of a question or truth
 PLUG_IN = "its kind is a plug-in, which does not say what a right answer looks like"
 
 
-def check_truths(plan: Plan) -> str:
+def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
     """Answer a sample of the plan's questions with their truths.
+
+    Args:
+        write: gives what becomes of a text that the model itself writes: what its tokenizer has no letters for, or
+            takes for a control token, is not in it.
 
     Returns:
         Why that could not be done; empty if it was, or if the questions were made and not brought.
@@ -31,7 +36,9 @@ def check_truths(plan: Plan) -> str:
         return PLUG_IN
     if plan.unchecked:
         return plan.unchecked
-    answered = [(question, text) for question in _sample(plan) if (text := plan.phrase_truth(question)) is not None]
+    answered = [
+        (question, write(text)) for question in _sample(plan) if (text := plan.phrase_truth(question)) is not None
+    ]
     unpaid = [(question, text) for question, text in answered if not _is_paid(_score(plan, question, text))]
     if unpaid:
         question, text = unpaid[0]

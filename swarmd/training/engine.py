@@ -25,6 +25,7 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan, draw_questions, hash_number
+from swarmd.swarms.truths import check_truths
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState, Written
@@ -90,6 +91,8 @@ class TrainingEngine:
         self.policy = load_policy(config.training)
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         check_tokens(self.policy)
+        if untried := check_truths(plan, self.policy.rewrite):
+            log.info("whether right answers are paid was not tried", reason=untried)
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._pace = StepCallback(config.training)

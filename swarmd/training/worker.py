@@ -221,12 +221,8 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         take_device(config.training.device, ranks.rank)
     config = settle_config(config, NodeDirectory(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
-    from swarmd.swarms.truths import check_truths
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
-    untried = check_truths(plan)
-    if untried:
-        log.info("whether right answers are paid was not tried", reason=untried)
     with importing():
         from swarmd.training.engine import TrainingEngine
     return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)

@@ -70,6 +70,24 @@ def test_json_holds_the_figures_and_writes_no_picture(tmp_path: Path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+def make_untrained(directory: Path) -> None:
+    """A node whose log ends before its first stage was trained."""
+    (directory / "events").mkdir(parents=True)
+    first = sorted((NODE / "events").glob("*.seg"))[0]
+    (directory / "events" / first.name).write_bytes(first.read_bytes()[:1000])
+
+
+def test_of_a_node_that_trained_nothing_what_it_knows_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_untrained(tmp_path / "node")
+    result = run("node")
+    assert result.exit_code == 0, result.output
+    assert "0 rounds trained" in result.output and "no picture: no stage has been trained" in result.output
+    assert not (tmp_path / "report.png").exists()
+    (figures,) = json.loads(run("node", "--json").stdout)["nodes"]
+    assert figures["stages"] == figures["rounds"] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -83,7 +101,7 @@ def test_json_holds_the_figures_and_writes_no_picture(tmp_path: Path, monkeypatc
         ([NODE, "--out", "picture"], ConfigError),
         ([NODE, "--out", "nowhere/picture.png"], PathUnusable),
         (["damaged"], LogDamaged),
-        (["untrained"], NotFoundError),
+        (["untrained", "--card"], NotFoundError),
     ],
 )
 def test_what_cannot_be_drawn_is_a_typed_error(
@@ -92,14 +110,9 @@ def test_what_cannot_be_drawn_is_a_typed_error(
     monkeypatch.chdir(tmp_path)
     (tmp_path / SWARM).symlink_to(swarm)
     (tmp_path / "empty").mkdir()
-    for name in ("damaged", "untrained"):
-        shutil.copytree(NODE / "events", tmp_path / name / "events")
+    shutil.copytree(NODE / "events", tmp_path / "damaged" / "events")
     flip(sorted((tmp_path / "damaged" / "events").glob("*.seg"))[0])
-    first = sorted((tmp_path / "untrained" / "events").glob("*.seg"))[0]
-    first.write_bytes(first.read_bytes()[:1000])
-    for other in sorted((tmp_path / "untrained" / "events").iterdir()):
-        if other != first:
-            other.unlink()
+    make_untrained(tmp_path / "untrained")
     result = run(*arguments)
     assert isinstance(result.exception, error), result.output
 

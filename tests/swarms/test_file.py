@@ -23,6 +23,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rewards import Answered, RewardOption, find_answer, fit_length, make_reward
 from swarmd.swarms.rollouts import Source
+from tests.log_capture import capture_logs
 
 ROWS = [
     {"prompt": f"{one} + {other}?", "answer": str(one + other), "task": "even" if other % 2 == 0 else "odd"}
@@ -85,6 +86,12 @@ def test_a_prompt_twice_is_one_question(tmp_path: Path) -> None:
     again = msgspec.structs.replace(first, task="again", index=first.index + len(ROWS))
     with pytest.raises(RecordRejected, match="stands in an earlier one"):
         plan.regenerate(again, HERE, NO_MATERIAL)
+
+
+def test_a_prompt_with_two_answers_is_told(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        plan_of(tmp_path, [*ROWS, {**ROWS[0], "answer": "other"}, ROWS[1]])
+    assert [entry["rows"] for entry in logs if "another answer" in entry["event"]] == [[101]]
 
 
 def test_peers_questions_are_made_again(plan: FilePlan) -> None:
@@ -233,6 +240,7 @@ def test_the_slowest_texts_are_scored_in_no_time() -> None:
         ({"data": "none.jsonl"}, "none.jsonl cannot be read"),
         ({"date": "x"}, "swarm.options.date"),
         ({"columns": {"prompt": "question"}}, "`columns` is for a data set, and `dataset` names none"),
+        ({"dataset": "x", "columns": {"answer": "prompt"}}, "prompt and answer are the same column"),
         ({"keep": ["hard"]}, "`keep` is for a data set"),
     ],
 )
@@ -351,13 +359,16 @@ def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: P
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ({"columns": Columns("question", "answer")}, "has no column 'answer'; it has: question, solution"),
+        ({"columns": Columns("question", "answer")}, "has no column 'answer'; it has: 'question', 'solution'"),
         ({"columns": COLUMNS, "keep": ("harder",)}, "has no column 'harder'"),
         ({"columns": Columns("question", "raw")}, "'raw' is no text"),
         ({"columns": COLUMNS, "split": "test"}, 'Unknown split "test"'),
         ({"dataset": "../x y"}, "and the Hub has no such names"),
         ({"dataset": "~nobody-of-this-name/x"}, "cannot be loaded: RuntimeError"),
         ({"dataset": "copy/b.txt"}, "b.txt is none of .jsonl"),
+        ({"dataset": "copy/none.csv"}, "there is no "),
+        ({"revision": "main"}, "swarm.options.revision is of data sets on the Hub"),
+        ({"dataset": "copy/b.txt", "subset": "main"}, "swarm.options.subset is of data sets on the Hub"),
     ],
 )
 def test_what_does_not_fit_is_told_and_nothing_kept(tmp_path: Path, source: dict[str, Any], complaint: str) -> None:

@@ -32,6 +32,7 @@ from tests.log_capture import capture_logs
 
 FUNCTIONS = """\
 import json
+import math
 import os
 import signal
 import sys
@@ -62,6 +63,9 @@ def leaves(completions, **kwargs):
 def goes_on(completions, **kwargs):
     while True:
         yield 1.0
+
+def undefined(completions, **kwargs):
+    return [math.nan] * len(completions)
 
 def by_text(completions, **kwargs):
     return {place: 0.5 for place, _ in enumerate(completions)}
@@ -193,7 +197,12 @@ def test_a_call_ends_with_the_stage_that_is_cancelled_and_counts_for_nothing(hom
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("breaks", r"RuntimeError: no \(my_rewards\.py, line \d+\)"), ("ends", "ended with code 7")]
+    ("name", "words"),
+    [
+        ("breaks", r"RuntimeError: no \(my_rewards\.py, line \d+\)"),
+        ("ends", "ended with code 7"),
+        ("undefined", "it gave nan for each"),
+    ],
 )
 def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Path, name: str, words: str) -> None:
     plan = plan_of(home, "slow", name)
@@ -253,6 +262,25 @@ def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
     assert score(plan_of(home, "short"), "12345")[0].reward == -0.5
     with pytest.raises(SwarmError, match="'answer' is missing"):
         plan_of(home)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fix"),
+    [
+        ("absent:f", None, "Put absent.py into"),
+        ("a.absent:f", None, "Put a/absent.py into"),
+        ("mine.py:f", "", 'Write "mine:f"'),
+        ("mine:f", "def g(): ...", "name another function in it"),
+        ("mine:f", "def f(:", "Mend mine"),
+        ("mine:f", "import not_there_at_all", "Install not_there_at_all"),
+    ],
+)
+def test_why_one_cannot_be_imported_says_what_to_do(home: Path, path: str, body: str | None, fix: str) -> None:
+    if body is not None:
+        (home / "mine.py").write_text(body)
+    with pytest.raises(SwarmError, match="cannot be imported") as caught:
+        plan_of(home, reward_funcs=[path])
+    assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize(

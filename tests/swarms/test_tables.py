@@ -129,6 +129,17 @@ def test_a_class_has_its_name_and_a_short_float_its_digits(tmp_path: Path) -> No
         ("a.csv", b'prompt,answer\n1?,2\n"3?,4\n', "a.csv, row 2"),
         ("a.csv", b"prompt,prompt\n1?,2\n", "two columns of one name"),
         ("a.csv", b"prompt,answer\n1?,\xe9\n", "not UTF-8"),
+        ("a.csv", b"prompt;answer\n1?;2\n", "its cells are parted by ';', not by ','"),
+        ("a.tsv", b"prompt,answer\n1?,2\n", r"its cells are parted by ',', not by '\\t'"),
+        ("a.csv", b'prompt,answer\n"1?", "2"\n', "row 1, .*blanks before its quotes"),
+        ("a.csv", b"", "is empty"),
+        ("a.csv", "prompt,answer\n1?,2\n".encode("utf-16"), "is text in UTF-16"),
+        ("a.csv", "prompt,answer\n1?,2\n".encode("utf-16-le"), "is no text"),
+        ("a.csv", b"PAR1\0\0", "is no text"),
+        ("a.csv", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of Git LFS"),
+        ("a.jsonl", b"<!DOCTYPE html><html></html>", "is a web page"),
+        ("a.json", b'{"prompt": ["1?"], "answer": ["2"]}', r"row 1: the column 'prompt' is no text: list \['1\?'\]"),
+        ("a.csv", b"prompt, answer\n1?,2\n", "has no column 'answer'; it has: 'prompt', ' answer'"),
         ("a.jsonl", b'{"prompt": "1?", "answer": 1}\n{"prompt": 2', "line 2: no JSON"),
         ("a.json", b'[{"prompt": "1?"}, 3]', "no list of objects"),
         ("a.json", b"3", "line 1: no JSON"),
@@ -145,6 +156,11 @@ def test_a_file_that_is_not_what_its_name_says_is_told_with_the_row(
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfprompt,answer\r\n1?,2\r\n")
     assert kept(tmp_path, "a.csv") == ({"prompt": "1?", "answer": "2"},)
+
+
+def test_a_suffix_may_be_in_capitals(tmp_path: Path) -> None:
+    (tmp_path / "A.CSV").write_bytes(b"prompt,answer\n1?,02\n")
+    assert kept(tmp_path, "A.CSV") == ({"prompt": "1?", "answer": "02"},)
 
 
 def test_a_split_is_taken_of_a_single_file(tmp_path: Path) -> None:

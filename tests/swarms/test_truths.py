@@ -79,7 +79,8 @@ def test_the_number_that_a_truth_means_is_read_and_no_part_of_a_formula(form: st
         ("1 000,5", Fraction("1000.5")), ("\u22124", -4), ("\uff11\uff12", 12), ("٣", 3), ("#### 7", 7),
         ("so 3+4=7\n#### 7", 7), (r"\boxed{7}", 7), (r"3\frac{1}{2}", Fraction(7, 2)), ("2 1/2", Fraction(5, 2)),
         ("The answer is 7.", 7), ("US$18", 18), ("18cm", 18), ("60 km/h", 60), ("**18**", 18), ("18元", 18),
-        (r"6.02\times 10^{3}", 6020), (r"5\text{ m}", 5), ("7th", 7), (r"\text{18 dollars}", 18),
+        (r"6.02\times 10^{3}", 6020), (r"5\text{ m}", 5), ("7th", 7),
+        ("20 °C", 20), (r"-5^\circ F", -5), ("1\u200b8\ufeff", 18), (r"\text{18 dollars}", 18),
     ],
 )  # fmt: skip
 def test_numbers_in_all_spellings(text: str, value: Fraction | int) -> None:
@@ -151,6 +152,18 @@ def test_a_swarm_that_would_never_pay_is_refused_with_question_truth_and_fix(
     row = int(caught.value.message.partition(" row ")[2].partition(":")[0]) - 1
     assert rows[row]["prompt"] in caught.value.message
     assert " ".join(rows[row]["answer"].split()).replace("\\", "\\\\") in caught.value.message
+
+
+def test_what_is_not_seen_makes_no_difference(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, [{"prompt": f"{n}?", "answer": "Par\u00adis\u200b"} for n in range(9)], answer="whole")
+    assert plan.score(next(plan.draw(StageId("a", 0, 0), NO_MATERIAL)), ["Paris"])[0].accuracy == 1.0
+
+
+def test_a_truth_that_the_model_cannot_write_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, [{"prompt": f"{n}?", "answer": f"{n}<|im_end|>"} for n in range(9)])
+    assert check_truths(plan) == ""
+    with pytest.raises(SwarmError, match=r"answer '\d<\|im_end\|>'\. With answer = 'tags', '\d' is found"):
+        check_truths(plan, lambda text: text.replace("<|im_end|>", ""))
 
 
 def test_one_row_in_many_is_named(tmp_path: Path) -> None:

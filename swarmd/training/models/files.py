@@ -1,6 +1,7 @@
 """What lies in a model directory, seen without torch: so that what cannot be a model is told before anything is loaded.
 
 - Only files that would be read count: `config.json`, the tokenizer's, and the weights that transformers would take.
+  transformers goes on without what it cannot read of some of them, and casts weights of any type to the wanted one.
 - The digest of the weights goes by their names, types, shapes and values: how they are spread over files is no matter,
   nor what reads them. Nodes of a swarm compare it.
 """
@@ -11,7 +12,8 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ModelError, ModelUnfit
-from swarmd.files import irregular, read_start
+from swarmd.files import find_stand_in, irregular, read_start
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
+SETTINGS = (CONFIG, "generation_config.json", *TOKENIZERS[:2])  # in JSON
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which transformers looks for them
 HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as the library has it
@@ -34,8 +37,9 @@ _WRAPPERS = {  # part of a weight's name: what puts it there, and what is the mo
     "module": ("DataParallel, DDP or DeepSpeed", "model.module"),
 }
 _ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
-_POINTER = b"version https://git-lfs"
-_PAGE = re.compile(rb"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
+_PARTS = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
+_OF_TRAINING = re.compile(r"global_step\d+|.*_fsdp_\d+|.*\.distcp")
+_QUANTISED_TYPES = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # of values that mean nothing without their scales
 _START_BYTES = 64
 
 
@@ -46,19 +50,92 @@ def check_directory(directory: Path) -> None:
     if not (directory / CONFIG).is_file():
         raise ModelError(f"the model directory {directory} has no config.json", _without_config(directory))
     _refuse_irregular(directory)
-    for path in (directory / CONFIG, *(directory / name for name in TOKENIZERS), *list_weights(directory)):
+    for path in (*(directory / name for name in (*SETTINGS, TOKENIZERS[2])), *list_weights(directory)):
         if path.is_file():
             _check_content(path)
+    settings = {name: _read_settings(directory / name) for name in SETTINGS if (directory / name).is_file()}
+    declared = settings[CONFIG].get("quantization_config") or {}
+    check_quantization(str(directory), declared)
     for path in list_weights(directory):
         if path.suffix == ".safetensors" and path.is_file():
-            names = read_header(path)
-            first = {name.partition(".")[0] for name in names}
-            if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
-                raise ModelUnfit(
-                    f"the weights in {path} are not called as a model's are: all of their names begin with "
-                    f"{first.pop()!r}",
-                    explain_wrapper(names),
-                )
+            header = read_header(path)
+            _check_names(path, header)
+            _check_types(path, {} if declared else header)
+        elif path.is_file() and read_start(path, 2) == b"PK" and not zipfile.is_zipfile(path):
+            raise ModelError(f"{path} is cut off, at {path.stat().st_size:,} bytes", _AGAIN)
+
+
+def require_weights(directory: Path) -> None:
+    """Raise ModelError where a file of weights is missing in a directory, OSError."""
+    files = list_weights(directory)
+    if not files:
+        raise ModelError(f"{directory} has no weights: neither {' nor '.join(WEIGHTS)}", _without_weights(directory))
+    for path in files:
+        if not path.is_file():
+            raise ModelError(
+                f"{path} is missing, which the index of its weights names", _find_broken(directory) or _AGAIN
+            )
+
+
+def _without_weights(directory: Path) -> str:
+    """What to do, from what lies there."""
+    names = sorted(path.name for path in directory.iterdir())
+    if broken := _find_broken(directory):
+        return broken
+    if parts := [name for name in names if _PARTS.fullmatch(name)]:
+        index = "model.safetensors.index.json or pytorch_model.bin.index.json"
+        return f"Copy the index that belongs to {parts[0]}, too: {index}"
+    if saved := [name for name in names if _OF_TRAINING.fullmatch(name)]:
+        return f"Load {saved[0]}, a checkpoint of training, with what wrote it, and save the model with save_pretrained"
+    return "Copy all of its files, or save the model with save_pretrained"
+
+
+def _find_broken(directory: Path) -> str:
+    """What to do about a link to nothing in a directory; empty if there is none."""
+    broken = [path.name for path in sorted(directory.iterdir()) if path.is_symlink() and not path.exists()]
+    return f"{broken[0]} is a link to nothing: copy with `cp -rL`, or `hf download` with --local-dir" if broken else ""
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = json.loads(path.read_bytes().decode())
+    except ValueError as error:
+        raise ModelError(
+            f"{path} is not JSON in UTF-8: {error}", "Save it as UTF-8 without a byte order mark, or copy it again"
+        ) from error
+    if not isinstance(settings, dict):
+        raise ModelError(f"{path} holds {type(settings).__name__} in JSON, not an object", "Copy it again")
+    return settings
+
+
+def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
+    """Raise ModelUnfit where a model's `quantization_config` names a form of weights that is not trained here."""
+    if declared and not (declared.get("load_in_4bit") or declared.get("load_in_8bit")):
+        method = declared.get("quant_method") or "a method without a name"
+        raise ModelUnfit(
+            f"the files of {name} are quantised by {method}, and only those of bitsandbytes are trained here",
+            "Take the plain model, with training.quantization where memory is short",
+        )
+
+
+def _check_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ModelUnfit for weights that transformers would take as they stand, without the scales that they go by."""
+    for name, entry in header.items():
+        if name.endswith(".weight") and entry["dtype"] in _QUANTISED_TYPES:
+            raise ModelUnfit(
+                f"{path}: {name} is quantised ({entry['dtype']}), and config.json has no quantization_config",
+                "Take the plain model, or put the config.json beside the weights that belongs to them",
+            )
+
+
+def _check_names(path: Path, names: Iterable[str]) -> None:
+    """Raise ModelUnfit where all weights are called after what was around the model when it was saved."""
+    first = {name.partition(".")[0] for name in names}
+    if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
+        raise ModelUnfit(
+            f"the weights in {path} are not called as a model's are: all of their names begin with {first.pop()!r}",
+            explain_wrapper(names),
+        )
 
 
 def explain_wrapper(names: Iterable[str]) -> str:
@@ -90,9 +167,11 @@ def _without_config(directory: Path) -> str:
     names = sorted(path.name for path in directory.iterdir())
     if found := [name for name in names if name.lower().endswith(".gguf")]:
         return f'Name the file itself: training.model = "{directory / found[0]}"'
-    inner = [path.parent.name for path in sorted(directory.glob(f"*/{CONFIG}"))]
+    inner = [path.parent for place in ("*", "snapshots/*") for path in sorted(directory.glob(f"{place}/{CONFIG}"))]
     if inner:
-        return f'Did you mean training.model = "{directory / inner[0]}"?'
+        return f'Did you mean training.model = "{inner[0]}"?'
+    if broken := _find_broken(directory):
+        return broken
     return "Point training.model at a directory that save_pretrained wrote, or `hf download` with --local-dir"
 
 
@@ -117,6 +196,8 @@ def list_weights(directory: Path) -> list[Path]:
             _check_content(index)
             try:
                 parts = set(json.loads(index.read_bytes())["weight_map"].values())
+                if not parts:
+                    raise LookupError("it names no file")
                 return [directory / Path(part).name for part in sorted(parts)]
             except (ValueError, LookupError, AttributeError, TypeError) as error:
                 raise ModelError(f"{index} is not the index of a model's weights", "Copy the file again") from error
@@ -126,15 +207,10 @@ def list_weights(directory: Path) -> list[Path]:
 def _check_content(path: Path) -> None:
     """Raise ModelError for what lies in the place of a file: Git's pointer, or the page of somebody's proxy."""
     start = read_start(path, _START_BYTES)
-    if start.startswith(_POINTER):
-        raise ModelError(
-            f"{path} is a pointer of Git LFS, not the file itself",
-            f"Run `git lfs install` and `git -C {path.parent} lfs pull`, or `hf download` with --local-dir",
-        )
-    if _PAGE.match(start):
-        raise ModelError(f"{path} is a web page, not the file that it is called after", "Download it again")
+    if found := find_stand_in(path, start):
+        raise ModelError(*found)
     if not start:
-        raise ModelError(f"{path} is empty", "Copy or download it again")
+        raise ModelError(f"{path} is empty", _AGAIN)
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
@@ -156,8 +232,9 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
         if raw.startswith(b"{") and len(raw) < length:
             raise ModelError(f"{path} is cut off in its header, at {size_bytes:,} bytes", _AGAIN) from error
         raise ModelError(f"{path} is no safetensors file: it has no such header", _AGAIN) from error
-    if size_bytes < whole_bytes:
-        raise ModelError(f"{path} is cut off: it has {size_bytes:,} of {whole_bytes:,} bytes", _AGAIN)
+    if size_bytes != whole_bytes:
+        what = "is cut off" if size_bytes < whole_bytes else "has something behind its weights"
+        raise ModelError(f"{path} {what}: it has {size_bytes:,} of {whole_bytes:,} bytes", _AGAIN)
     return header
 
 
@@ -195,11 +272,7 @@ def check_template(directory: Path, name: str) -> None:
     settings = directory / TOKENIZERS[0]
     if not settings.is_file() or any((directory / each).exists() for each in TEMPLATES):
         return
-    try:
-        written = json.loads(settings.read_bytes())
-    except ValueError as error:
-        raise ModelError(f"{settings} is not JSON: {error}", "Copy or download it again") from error
-    if not written.get("chat_template"):
+    if not _read_settings(settings).get("chat_template"):
         raise no_template(name)
 
 

@@ -91,6 +91,11 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
             "network, or a proxy",
             f"Open a page of the Hub in a browser on this network, or see what HF_ENDPOINT and the proxies name{own}",
         )
+    if isinstance(error, OSError) and error.filename is not None:  # not of the network, which has no files
+        return HubUnreachable(
+            f"{name} cannot be kept on this machine: {error.filename}: {error.strerror}",
+            "Let HF_HOME, or HF_HUB_CACHE, name a directory that this node's user may write",
+        )
     reason = f"it answers {status}" if status else type(error).__name__
     return HubUnreachable(
         f"the model {name} is not on this machine, and the Hub cannot be asked: {reason}",

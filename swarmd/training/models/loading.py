@@ -27,6 +27,7 @@ _COMPUTED = re.compile(
     r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
 )
 _OTHER_HEADS = re.compile(r"^(score|classifier|classification_head|v_head|value_head|reward_head|qa_outputs)\.")
+_CHECKPOINT = {"model_state_dict", "state_dict", "optimizer", "optimizer_state_dict", "epoch"}
 _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
@@ -94,6 +95,8 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
     """The likely cause and what to do, from the names alone."""
     if wrapped := explain_wrapper(foreign):
         return wrapped
+    if _CHECKPOINT & set(foreign):
+        return "It is a checkpoint of training, not a model: load it with what wrote it, and save with save_pretrained"
     if any(_OTHER_HEADS.match(key) for key in foreign):
         return "It was saved as a classifier or reward model: take the language model that it was made of"
     prefixes = (key.removesuffix(own) for key in foreign for own in lost if key.endswith(f".{own}"))
@@ -133,4 +136,11 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     fix = "Check training.model and training.revision, and that all of its files are there and whole"
     if "does not recognize this architecture" in str(error):
         fix = f"transformers {transformers.__version__} does not know it: take another model, or a newer transformers"
+    if isinstance(error, KeyError):
+        reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
+    if "Unrecognized configuration class" in str(error):
+        reason, fix = "it is no causal language model", "Take a model whose config.json names a ...ForCausalLM"
+    if "Weights only load failed" in str(error):
+        reason = "its pytorch_model.bin holds other objects than weights, which may be code and are never run"
+        fix = "Save the model with save_pretrained, which writes safetensors"
     return ModelError(f"{what}{name} cannot be loaded: {reason}", fix)

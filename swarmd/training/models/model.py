@@ -29,7 +29,7 @@ from swarmd.training.models.device import (
     name_device,
     order_attention,
 )
-from swarmd.training.models.files import no_template
+from swarmd.training.models.files import check_quantization, no_template
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
 from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
@@ -45,6 +45,7 @@ from swarmd.training.models.source import (
     locate_configured,
     locate_model,
     prefer_cache,
+    require_model,
 )
 from swarmd.training.sharding import Holding
 
@@ -115,6 +116,10 @@ class Policy(msgspec.Struct, eq=False):
         if not cut and len(ids) < tokens_max:
             ids.append(self.tokenizer.eos_token_id)
         return [int(token) for token in ids]
+
+    def rewrite(self, text: str) -> str:
+        """The text as it is where the model writes it."""
+        return self.decode_completion(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode_completion(self, tokens: Sequence[int]) -> str:
         """Text of a completion without control tokens; answer tags stay."""
@@ -193,12 +198,13 @@ def load_policy(training: TrainingConfig) -> Policy:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
+    require_model(training)  # which asks the Hub once, where transformers would for a minute
     source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
     device = choose_device(training.device)
     # cuDNN plans attention anew for each shape (some 27 ms), and decoding has another one with each token.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    tokenizer = load_tokenizer(source, training.model, commit_of(training))
     shape = inspect_model(source, training.model, commit_of(training))
+    tokenizer = load_tokenizer(source, training.model, commit_of(training))
     if shape.quantized and shape.quantized != training.quantization:
         raise ConfigError(
             f"the files of {training.model} are quantised to {shape.quantized}, training.quantization is "
@@ -297,9 +303,23 @@ def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
         config = read_gguf_config(Path(source))
     else:
         config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+    _check_config(name, config.get_text_config())
     with torch.device("meta"):
         empty: Any = guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
     return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+
+
+def _check_config(name: str, config: Any) -> None:
+    """Raise ModelUnfit for settings that transformers takes and fails of later, or not at all."""
+    check_quantization(name, getattr(config, "quantization_config", None) or {})
+    vocabulary, pad = getattr(config, "vocab_size", 0), getattr(config, "pad_token_id", None)
+    if pad is not None and pad >= vocabulary:
+        raise ModelUnfit(
+            f"config.json of {name} pads with token {pad}, and has tokens from 0 to {vocabulary - 1}",
+            "Set pad_token_id there to null, or to the one of its tokenizer",
+        )
+    if getattr(config, "num_hidden_layers", 1) < 1:
+        raise ModelUnfit(f"config.json of {name} describes a model without layers", "Copy it again")
 
 
 def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
@@ -352,13 +372,21 @@ def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager
     what running out of memory raises.
     """
     try:
-        return _generate(model, autocast) or _differentiate(model, autocast)
+        return _find_damage(model) or _generate(model, autocast) or _differentiate(model, autocast)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         return f"{type(error).__name__}: {first_line(error)}"
     finally:
         model.zero_grad(set_to_none=True)
+
+
+def _find_damage(model: Any) -> str:
+    """Weights that are not finite: of an embedding, no few tokens would show them."""
+    for name, weight in model.state_dict().items():
+        if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
+            return f"{name} holds values that are not finite"
+    return ""
 
 
 def _generate(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:

@@ -11,7 +11,13 @@ from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import ConfigError, GgufRefused, ModelError
 from swarmd.files import read_start
 from swarmd.installed import extra_command
-from swarmd.training.models.files import check_directory, check_template, digest_weights, list_weights
+from swarmd.training.models.files import (
+    check_directory,
+    check_template,
+    digest_weights,
+    list_weights,
+    require_weights,
+)
 from swarmd.training.models.hub import SIMILAR, ask_hub
 from swarmd.training.models.known import PACKAGED, model_cache
 from swarmd.training.models.remembered import Remembered
@@ -20,6 +26,10 @@ EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
 # huggingface_hub.utils.validate_repo_id has these rules, and takes a second to import
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+# an id with what people write around it
+_ADDRESS = re.compile(
+    r"(?=.*[:@])(?:https?://(?:huggingface\.co|hf\.co)/|hf:(?://)?)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
+)
 MAIN = "main"  # the revision that the Hub gives where none is named
 GGUF_MAGIC = b"GGUF"
 WITHOUT_CODE = {"trust_remote_code": False}  # else transformers asks whether to run a model's own, and may be told yes
@@ -66,8 +76,9 @@ def locate_model(name: str) -> str:
         return str(MODELS_DIR / name)
     try:
         path = Path(name).expanduser()
-        if path.is_dir():
+        if name and path.is_dir():
             check_directory(path)
+            require_weights(path)
             return str(path)
         if is_gguf(name) and path.exists():
             if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
@@ -79,7 +90,13 @@ def locate_model(name: str) -> str:
                 raise ModelError(f"the model {name} is not on this machine", f"Fetch it: `swarmd model get {name}`")
             return str(place)
         absolute = path.is_absolute() or name.startswith((".", "~"))
-        meant = absolute or name.count("/") > 1 or path.exists() or is_gguf(name)
+        if address := _ADDRESS.fullmatch(name.strip()):
+            revision = f' and training.revision = "{address[2]}"' if address[2] else ""
+            raise ModelError(
+                f"{name!r} is not how a model of the Hub is named",
+                f'Write its id alone: training.model = "{address[1]}"{revision}',
+            )
+        meant = absolute or name.count("/") > 1 or (name and path.exists()) or is_gguf(name)
     except RuntimeError as error:  # ~somebody whom this machine does not know
         raise ModelError(f"training.model: {name!r} leads nowhere: {error}", "Write the path out") from error
     except OSError as error:

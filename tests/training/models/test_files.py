@@ -61,6 +61,75 @@ def a_level_too_high(model: Path) -> None:
         file.rename(model / "final" / file.name)
 
 
+def in_shards(model: Path) -> dict[str, str]:
+    weights = load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    for start, file in enumerate(files):
+        save_file({name: weights[name] for name in sorted(weights)[start::2]}, model / file)
+    index = {name: files[place % 2] for place, name in enumerate(sorted(weights))}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    return index
+
+
+def a_shard_too_few(model: Path) -> None:
+    (model / in_shards(model)["lm_head.weight"]).unlink()
+
+
+def shards_alone(model: Path) -> None:
+    in_shards(model)
+    (model / "model.safetensors.index.json").unlink()
+
+
+def empty_index(model: Path) -> None:
+    in_shards(model)
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+
+
+def dangling(file: str) -> Callable[[Path], None]:
+    def link(model: Path) -> None:
+        (model / file).unlink()
+        (model / file).symlink_to("../../blobs/0")
+
+    return link
+
+
+def with_mark(file: str) -> Callable[[Path], object]:
+    return lambda model: (model / file).write_bytes(b"\xef\xbb\xbf" + (model / file).read_bytes())
+
+
+def cast(dtype: torch.dtype) -> Callable[[Path], None]:
+    def change(model: Path) -> None:
+        weights = load_file(model / "model.safetensors")
+        save_file({name: value.to(dtype) for name, value in weights.items()}, model / "model.safetensors")
+
+    return change
+
+
+def quantised(method: str) -> Callable[[Path], object]:
+    def declare(model: Path) -> None:
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": method}}))
+
+    return declare
+
+
+def cut_pickle(model: Path) -> None:
+    torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
+    (model / "model.safetensors").unlink()
+    (model / "pytorch_model.bin").write_bytes((model / "pytorch_model.bin").read_bytes()[:5000])
+
+
+def of_training(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "global_step10").mkdir()
+
+
+def hub_cache(model: Path) -> None:
+    (model / "snapshots" / "abc").mkdir(parents=True)
+    (model / "config.json").rename(model / "snapshots" / "abc" / "config.json")
+
+
 WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a pointer in place of weights": (
         lambda model: (model / "model.safetensors").write_text(POINTER),
@@ -90,6 +159,40 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "adapters beside a model": (adapters_beside, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "a GGUF file in it": (gguf_alone, "has no config.json", "tiny-Q4.gguf"),
+    "a shard too few": (a_shard_too_few, "is missing, which the index of its weights names", "again"),
+    "shards without their index": (shards_alone, "has no weights", "index.json"),
+    "an index of nothing": (empty_index, "is not the index of a model's weights", "again"),
+    "a link to nothing": (dangling("model.safetensors"), "has no weights", "model.safetensors is a link to nothing"),
+    "settings that link to nothing": (dangling("config.json"), "has no config.json", "is a link to nothing"),
+    "a byte order mark": (with_mark("config.json"), "config.json is not JSON in UTF-8", "byte order mark"),
+    "another mark": (with_mark("tokenizer_config.json"), "tokenizer_config.json is not JSON", "byte order mark"),
+    "settings in UTF-16": (
+        lambda model: (model / "config.json").write_text("{}", encoding="utf-16"),
+        "config.json is text in UTF-16",
+        "UTF-8",
+    ),
+    "a list of settings": (
+        lambda model: (model / "tokenizer_config.json").write_text("[]"),
+        "holds list in JSON",
+        "again",
+    ),
+    "settings of generation, torn": (
+        lambda model: (model / "generation_config.json").write_text("{"),
+        "generation_config.json is not JSON",
+        "again",
+    ),
+    "float8 without scales": (cast(torch.float8_e4m3fn), "is quantised (F8_E4M3)", "plain model"),
+    "int8 without scales": (cast(torch.int8), "is quantised (I8)", "plain model"),
+    "GPTQ": (quantised("gptq"), "are quantised by gptq", "plain model"),
+    "a method that nobody knows": (quantised("mine"), "are quantised by mine", "plain model"),
+    "more than weights": (
+        lambda model: (model / "model.safetensors").open("ab").write(b"garbage"),
+        "has something behind its weights",
+        "again",
+    ),
+    "a pickle that is cut off": (cut_pickle, "pytorch_model.bin is cut off", "again"),
+    "a checkpoint of training": (of_training, "has no weights", "global_step10"),
+    "a cache of the Hub": (hub_cache, "has no config.json", 'snapshots/abc"'),
     "a level too high": (a_level_too_high, "has no config.json", 'tiny/final"'),
 }
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
-from swarmd.config import TrainingConfig
+from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import HubUnreachable, ModelError
-from swarmd.training.models.hub import ask_hub
-from swarmd.training.models.model import inspect_model
+from swarmd.training.models.hub import ask_hub, explain_hub
+from swarmd.training.models.model import inspect_model, load_policy
 from swarmd.training.models.source import require_model
 from tests.training.impostor import impostor, send
 
@@ -71,6 +74,23 @@ def test_an_answer_is_told_by_its_cause(case: str, answers: Set) -> None:
     assert told in caught.value.message and fix in caught.value.fix, str(caught.value)
     assert "org/name" in caught.value.message
     assert isinstance(caught.value, HubUnreachable) == (case in UNREACHABLE)
+
+
+@pytest.mark.parametrize("rank", [0, 4], ids=["whole", "adapters"])
+@pytest.mark.parametrize("case", ["too many requests", "trouble"])
+def test_a_start_asks_once_where_libraries_would_for_a_minute(case: str, rank: int, answers: Set) -> None:
+    status, headers, body, told, _ = CASES[case]
+    answers(status, headers, body)
+    begun = time.monotonic()
+    with pytest.raises(HubUnreachable, match=re.escape(told)):
+        load_policy(TrainingConfig(model="org/name", device="cpu", lora=LoraConfig(rank=rank)))
+    assert time.monotonic() - begun < 10
+
+
+def test_a_cache_that_cannot_be_written_is_no_fault_of_the_network(tmp_path: Path) -> None:
+    error = NotADirectoryError(errno.ENOTDIR, "Not a directory", str(tmp_path / "hub"))
+    told = explain_hub(error, "org/name")
+    assert f"{tmp_path / 'hub'}: Not a directory" in told.message and "HF_HOME" in told.fix
 
 
 UNREACHABLE = {"too many requests", "trouble", "a captive portal", "a proxy that wants a password"}

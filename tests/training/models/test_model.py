@@ -1,6 +1,7 @@
 """Which models load, and what is said about those that do not."""
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ExitCode, ModelError
@@ -48,13 +54,65 @@ def enlarge(model: Path) -> None:
     ("spoil", "told"),
     [
         (remove_tokenizer, "tokenizer"),
-        (lambda model: (model / "model.safetensors").unlink(), "cannot be loaded"),
+        (lambda model: (model / "model.safetensors").unlink(), "has no weights"),
         (enlarge, "GiB"),
     ],
 )
 def test_what_a_model_lacks_is_told(model: Path, spoil: Callable[[Path], None], told: str) -> None:
     spoil(model)
     assert told in refusal(model=str(model)).message
+
+
+def damage(model: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights["model.embed_tokens.weight"][200] = math.nan  # of a token that no trial draws
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def configured(file: str = "config.json", **settings: Any) -> Callable[[Path], object]:
+    return lambda model: (model / file).write_text(json.dumps(json.loads((model / file).read_text()) | settings))
+
+
+def templated(text: str) -> Callable[[Path], object]:
+    return lambda model: (model / "chat_template.jinja").write_text(text)
+
+
+def pickle_whole(model: Path) -> None:
+    torch.save(AutoModelForCausalLM.from_pretrained(model), model / "pytorch_model.bin")
+    (model / "model.safetensors").unlink()
+
+
+def know_nothing(model: Path) -> None:
+    """Put a tokenizer beside it for which every word is unknown."""
+    plain = Tokenizer(WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="<unk>", eos_token="</s>")
+    tokenizer.chat_template = (model / "chat_template.jinja").read_text()
+    tokenizer.save_pretrained(model)
+
+
+SYSTEM_ALONE = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% endif %}{% endfor %}[INST]"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (damage, "model.embed_tokens.weight holds values that are not finite"),
+        (configured(pad_token_id=259), "pads with token 259, and has tokens from 0 to 258"),
+        (configured("generation_config.json", eos_token_id=[1, 32000]), "ends completions at token 32000"),
+        (configured(num_hidden_layers=0), "without layers"),
+        (configured(hidden_act="none of these"), "names 'none of these', which transformers"),
+        (configured(model_type="t5"), "no causal language model"),
+        (templated("[INST]answer: "), "'12' becomes '[INST]answer: '"),
+        (templated(SYSTEM_ALONE), "'12' becomes '[INST]'"),
+        (know_nothing, "'12' becomes '<unk>'"),
+        (pickle_whole, "holds other objects than weights"),
+    ],
+)
+def test_what_transformers_would_go_on_with_is_refused(model: Path, spoil: Callable[[Path], None], told: str) -> None:
+    spoil(model)
+    with pytest.raises(ModelError) as caught:
+        check_tokens(load_policy(TrainingConfig(device="cpu", model=str(model))))
+    assert told in caught.value.message and caught.value.fix, str(caught.value)
 
 
 def test_a_model_with_several_chat_templates(model: Path, tmp_path: Path) -> None:

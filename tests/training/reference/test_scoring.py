@@ -69,7 +69,7 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no model directory"):
         load_frozen(TrainingConfig(model=str(tmp_path / "absent")))
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match="has no weights"):
         load_frozen(TrainingConfig(model=str(tmp_path)))
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="torch finds none"):
