@@ -30,7 +30,7 @@ from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
-from swarmd.results.card import NO_DATA, CardSubject, Data, base_of, data_of, make_card
+from swarmd.results.card import CardSubject, Data, base_of, data_of, make_card
 from swarmd.results.history import read_history
 from swarmd.secret_files import SecretKind
 from swarmd.worker.messages import EventSink
@@ -62,7 +62,7 @@ class PushOrder(msgspec.Struct, frozen=True):
     base: str
     trained: StageTrained
     revision: str = ""
-    questions: Data = NO_DATA
+    questions: Data = Data()
 
 
 class PushOutcome(msgspec.Struct, frozen=True):
