@@ -23,32 +23,15 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from swarmd import __version__
 from swarmd.config import Config
+from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState, SubmissionState
-from swarmd.core.events import (
-    ChainReorged,
-    CommandFailed,
-    Envelope,
-    Equivocated,
-    EventBase,
-    ModelPushed,
-    NodeStarted,
-    ReportPublished,
-    StageTrained,
-    SubmissionConfirmed,
-    TrainingCancelled,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
-    WorkerExited,
-    WorkerStartFailed,
-)
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.observe import labels
-from swarmd.observe.layers import Layer, LayerName, WorkerStatus
+from swarmd.observe.layers import WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import (
     STALE_S,
@@ -214,18 +197,18 @@ class Outcomes:
             rule(self, envelope.event, before, after)
         self._note_progress(envelope, after)
 
-    def _note_progress(self, envelope: Envelope, after: State) -> None:
+    def _note_progress(self, envelope: events.Envelope, after: State) -> None:
         progress, clock = self.progress, after.clock
         if clock is not None:
             progress.finished = clock.final
             if not clock.final:  # the final mark has no time of its own
                 progress.stage_s = clock.deadline_at - clock.opened_at
-        if isinstance(envelope.event, StageTrained):
+        if isinstance(envelope.event, events.StageTrained):
             progress.trained_at = envelope.at
-        elif isinstance(envelope.event, SubmissionConfirmed):
+        elif isinstance(envelope.event, events.SubmissionConfirmed):
             kind = envelope.event.submission.partition("/")[0]
             progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
-        elif isinstance(envelope.event, NodeStarted):
+        elif isinstance(envelope.event, events.NodeStarted):
             progress.submits = _submits(after)
 
 
@@ -319,7 +302,7 @@ def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState,
 # --- what an event says itself ---
 
 
-def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: State) -> None:
+def _on_stage_trained(to: Outcomes, event: events.StageTrained, before: State, after: State) -> None:
     to.count("stages_trained")
     to.count("generated_tokens", by=event.tokens)
     to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
@@ -328,59 +311,50 @@ def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: S
     to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
 
 
-def _on_equivocated(to: Outcomes, event: Equivocated, before: State, after: State) -> None:
+def _on_equivocated(to: Outcomes, event: events.Equivocated, before: State, after: State) -> None:
     if before.equivocations is not after.equivocations:  # else it was known, and is told again
         to.count("equivocations", event.kind)
 
 
-def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:
+def _on_worker_exited(to: Outcomes, event: events.WorkerExited, before: State, after: State) -> None:
     if before.chart not in LEAVING:
         to.count("worker_exits", event.worker, labels.exit_cause(event))
 
 
-def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
+def _on_command_failed(to: Outcomes, event: events.CommandFailed, before: State, after: State) -> None:
     kind = labels.command_of(event.command)
     to.count("commands_failed", kind)
     if kind in ("submit", "broadcast"):
         to.count("submission_failures", labels.failure_cause(event.reason))
 
 
-def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
+def _on_chain_reorged(to: Outcomes, event: events.ChainReorged, before: State, after: State) -> None:
     to.count("chain_reorgs")
     to.count("chain_reorged_blocks", by=event.depth)
 
 
-def _on_weights_fetched(to: Outcomes, event: WeightsFetched, before: State, after: State) -> None:
+def _on_weights_fetched(to: Outcomes, event: events.WeightsFetched, before: State, after: State) -> None:
     to.count("peer_weights", "fetched")
     to.count("peer_weights_bytes", by=event.received_bytes)
 
 
-_RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
-    StageTrained: _on_stage_trained,
-    TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
-    ReportPublished: lambda to, *_: to.count("reports_published"),
-    Equivocated: _on_equivocated,
-    WorkerExited: _on_worker_exited,
-    WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
-    CommandFailed: _on_command_failed,
-    ChainReorged: _on_chain_reorged,
-    ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
-    WeightsFetched: _on_weights_fetched,
-    WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
-    WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
+_RULES: dict[type[events.EventBase], Callable[[Outcomes, Any, State, State], None]] = {
+    events.StageTrained: _on_stage_trained,
+    events.TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
+    events.ReportPublished: lambda to, *_: to.count("reports_published"),
+    events.Equivocated: _on_equivocated,
+    events.WorkerExited: _on_worker_exited,
+    events.WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
+    events.CommandFailed: _on_command_failed,
+    events.ChainReorged: _on_chain_reorged,
+    events.ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
+    events.WeightsFetched: _on_weights_fetched,
+    events.WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
+    events.WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
 }
 
 
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
-
-
-class ConfiguredLimits(msgspec.Struct, frozen=True):
-    """Bounds that the node's configuration sets; 0 for none."""
-
-    log_bytes: int = 0
-    blob_bytes: int = 0
-    free_bytes: int = 0
-    trainer_bytes: int = 0
 
 
 class Gauge(NamedTuple):
@@ -472,7 +446,8 @@ def read_status(status: Status) -> Iterator[Reading]:
     """Gauges read off a status."""
     yield "node_info", (status.swarm, status.role, status.process.version), 1
     yield "daemon_up", (), status.source == "daemon"
-    yield from _layers(status)
+    for name, layer in status.layers.items():
+        yield "layer_healthy", (name,), layer.healthy
     yield "daemon_resident_memory_bytes", (), status.process.rss_bytes
     yield "peers", (), status.network.peers
     yield "isolated", (), status.network.state == "isolated"
@@ -480,28 +455,13 @@ def read_status(status: Status) -> Iterator[Reading]:
     yield from _rewards(status)
     if status.training.doing:
         yield "tokens_per_second", (), status.training.figures.get("tokens_per_s", 0.0)
-    for name, worker in _workers(status):
-        yield from _worker(name, worker)
+    for kind, worker in _workers(status):
+        yield from _worker(kind, worker)
     yield "log_events", (), status.log.next_seq
     if status.chain is not None:
         yield from _chain(status.chain)
     if status.submissions is not None:
         yield from _submissions(status.submissions)
-
-
-def _layers(status: Status) -> Iterator[Reading]:
-    layers: tuple[tuple[LayerName, Layer | None], ...] = (
-        ("process", status.process),
-        ("network", status.network),
-        ("training", status.training),
-        ("round", status.round),
-        ("chain", status.chain),
-        ("submissions", status.submissions),
-        ("learning", status.learning),
-    )
-    for name, layer in layers:
-        if layer is not None:
-            yield "layer_healthy", (name,), layer.healthy
 
 
 def _round(status: Status) -> Iterator[Reading]:
@@ -599,7 +559,7 @@ def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
         yield "health", (depth,), health.ok
 
 
-def read_disk(disk: DiskUsage, limits: ConfiguredLimits) -> Iterator[Reading]:
+def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
     """What the data directory takes, and how much it may."""
     yield "log_bytes", (), disk.log
     yield "log_segments", (), disk.segments
@@ -607,11 +567,13 @@ def read_disk(disk: DiskUsage, limits: ConfiguredLimits) -> Iterator[Reading]:
     yield "checkpoint_bytes", (), disk.checkpoints
     if disk.free is not None:
         yield "disk_free_bytes", (), disk.free
+    if config is None:
+        return
     bounds = {
-        "log_limit_bytes": limits.log_bytes,
-        "blob_limit_bytes": limits.blob_bytes,
-        "disk_free_limit_bytes": limits.free_bytes,
-        "trainer_memory_limit_bytes": limits.trainer_bytes,
+        "log_limit_bytes": config.storage.log_bytes_max,
+        "blob_limit_bytes": config.storage.blob_bytes_max,
+        "disk_free_limit_bytes": config.storage.free_bytes_min,
+        "trainer_memory_limit_bytes": config.training.memory_bytes_max,
     }
     for name, bound in bounds.items():
         if bound:
@@ -653,18 +615,18 @@ class Metrics:
 
     Args:
         paths: the node's data directory, for sizes on disk; None for none.
-        limits: what its configuration allows.
+        config: the node's, for what it allows; None if it is not known.
         clock: POSIX seconds.
     """
 
     def __init__(
         self,
         paths: NodeDirectory | None = None,
-        limits: ConfiguredLimits | None = None,
+        config: Config | None = None,
         clock: TimeSource = time.time,
     ) -> None:
         self._paths = paths
-        self._limits = limits or ConfiguredLimits()
+        self._config = config
         self._clock = clock
         self._outcomes = Outcomes()
         self._disk: tuple[float, DiskUsage] | None = None
@@ -686,7 +648,7 @@ class Metrics:
 
     def apply(self, applied: Applied) -> None:
         """Count an event. Never fails on an event that a log may hold."""
-        if isinstance(applied.event, NodeStarted):
+        if isinstance(applied.event, events.NodeStarted):
             self._outcomes = Outcomes(NodeProgress(started_at=applied.at))
         self._outcomes.apply(applied)
 
@@ -737,7 +699,7 @@ class Metrics:
         yield from read_health(zip(labels.DEPTHS, depths, strict=True))
         yield from read_progress(self.progress)
         if self._paths is not None:
-            yield from read_disk(self._look(self._paths, now), self._limits)
+            yield from read_disk(self._look(self._paths, now), self._config)
         if status is None:
             yield "daemon_up", (), 0.0
             return
@@ -752,14 +714,3 @@ class Metrics:
         disk = measure_disk(paths)
         self._disk = (now, disk)
         return disk
-
-
-def limits_of(config: Config) -> ConfiguredLimits:
-    """What a node's configuration allows."""
-    storage = config.storage
-    return ConfiguredLimits(
-        log_bytes=storage.log_bytes_max,
-        blob_bytes=storage.blob_bytes_max,
-        free_bytes=storage.free_bytes_min,
-        trainer_bytes=config.training.memory_bytes_max,
-    )

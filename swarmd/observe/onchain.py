@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, assert_never
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +16,12 @@ from swarmd.observe.layers import Layer, Live, WorkerLive, WorkerStatus, first_l
 WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
 UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")
 FUNDS_KEPT_S = 600.0  # what a worker told of the account counts for so long after its last word
+CHAIN_WORDS: dict[LinkState, str] = {  # if there is nothing else to say
+    "down": "the chain worker does not run",
+    "connecting": "reading the chain",
+    "up": "",
+    "degraded": "no endpoint answers as it should",
+}
 OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reaching the chain is overdue
 
 
@@ -80,7 +86,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
 def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
     """The link to the chain. `absent` says why no daemon answers, where none does."""
     process = live.chain if live else None
-    reason = first_line(chain.reason) or _words_for(chain.chart)
+    reason = first_line(chain.reason) or CHAIN_WORDS[chain.chart]
     if chain.chart == "down" and state.chaining.reason:
         reason = f"the chain worker is down: {first_line(state.chaining.reason)}"
     progress = process.progress if process else None
@@ -242,18 +248,3 @@ def _last_reward(state: State) -> RewardOnChain | None:
     if last is None:
         return None
     return RewardOnChain(last.round, last.stage, last.reward, last.block.number if last.block else -1)
-
-
-def _words_for(chart: LinkState) -> str:
-    """How the connection to the chain is, where nothing else is to be said."""
-    match chart:
-        case "down":
-            return "the chain worker does not run"
-        case "connecting":
-            return "reading the chain"
-        case "up":
-            return ""
-        case "degraded":
-            return "no endpoint answers as it should"
-        case _:
-            assert_never(chart)

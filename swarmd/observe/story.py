@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import assert_never
 
 import msgspec
 
@@ -313,7 +312,7 @@ def _entered(applied: Applied) -> Sentence | None:
 
 def doing(state: State, at: float) -> str:
     """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
-    words, since = _words_for(state.chart), state.since
+    words, since = DOING[state.chart], state.since
     if state.chart == "round.training" and is_loading(state):
         words, since = "loading its trainer for", state.trainer.since
     if state.chart == "paused" and state.low_space is None:
@@ -393,38 +392,20 @@ def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: floa
     return tuple(advice)
 
 
-def _words_for(chart: RoundState) -> str:
-    """What a node does in a state."""
-    match chart:
-        case "stopped":
-            return "stopped"
-        case "failed":
-            return "down after a failure"
-        case "draining":
-            return "stopping"
-        case "starting":
-            return "starting"
-        case "joining":
-            return "waiting for the DHT to answer"
-        case "registering":
-            return "registering"
-        case "syncing":
-            return "reading where the swarm was"
-        case "waiting":
-            return "waiting for a stage to open"
-        case "round.gathering":
-            return "fetching peers' rollouts of"
-        case "round.training":
-            return "training"
-        case "round.publishing":
-            return "publishing its report of"
-        case "round.submitting":
-            return "waiting for the chain to take the reward of"
-        case "round.settling":
-            return "done with"
-        case "skipping":
-            return "ending its training of"
-        case "paused":
-            return "paused for want of disk space"
-        case _:
-            assert_never(chart)
+DOING: dict[RoundState, str] = {
+    "stopped": "stopped",
+    "failed": "down after a failure",
+    "draining": "stopping",
+    "starting": "starting",
+    "joining": "waiting for the DHT to answer",
+    "registering": "registering",
+    "syncing": "reading where the swarm was",
+    "waiting": "waiting for a stage to open",
+    "round.gathering": "fetching peers' rollouts of",
+    "round.training": "training",
+    "round.publishing": "publishing its report of",
+    "round.submitting": "waiting for the chain to take the reward of",
+    "round.settling": "done with",
+    "skipping": "ending its training of",
+    "paused": "paused for want of disk space",
+}

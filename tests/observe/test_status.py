@@ -3,7 +3,7 @@
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from swarmd.bounds import SUM_MAX
 from swarmd.core.applied import Applied
+from swarmd.core.chart_types import LinkState, RoundState, TrainerState
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
     CatchUp,
@@ -32,9 +33,14 @@ from swarmd.core.state import (
 from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
 from swarmd.observe.describe import line_of
 from swarmd.observe.layers import Live, WorkerLive
+from swarmd.observe.onchain import CHAIN_WORDS
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import (
+    LEFT,
+    LINK_WORDS,
+    ROUND_WORDS,
     STALE_S,
+    TRAINER_WORDS,
     LogStatus,
     NodeProgress,
     Status,
@@ -45,7 +51,7 @@ from swarmd.observe.status import (
     status_of,
     with_offer,
 )
-from swarmd.observe.story import doing, sentences_of
+from swarmd.observe.story import DOING, doing, sentences_of
 from swarmd.observe.words import STAGES_COUNTED
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED, Progress
@@ -90,6 +96,13 @@ STATE = State(
     rejections=(("stale", 3),),
 )
 LIVE = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=BUSY)
+
+
+def test_every_state_of_a_chart_has_words() -> None:
+    rounds = set(get_args(RoundState))
+    assert set(DOING) == rounds and set(ROUND_WORDS) == rounds - {*LEFT, "paused"}
+    assert set(TRAINER_WORDS) == set(get_args(TrainerState))
+    assert set(LINK_WORDS) == set(CHAIN_WORDS) == set(get_args(LinkState))
 
 
 def test_a_healthy_node() -> None:
