@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from swarmd.errors import DatasetRefused
+from swarmd.files import replace_durably
 from swarmd.plugin import (
     AnswerPlace,
     Material,
@@ -226,17 +226,9 @@ def _line(row: dict[str, Any]) -> bytes:
 
 def _write(target: Path, rows: Iterable[dict[str, Any]]) -> None:
     """All of it or nothing: several processes of a node may do so at a time."""
-    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with fresh.open("wb") as file:
-                file.writelines(map(_line, rows))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(target)
-        finally:
-            fresh.unlink(missing_ok=True)
+        replace_durably(target, b"".join(map(_line, rows)))
     except OSError as error:
         raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}") from error
 

@@ -74,9 +74,6 @@ class StageId(Value, frozen=True):
     stage: int
 
 
-Place = StageId  # its name of before, which plug-ins may import
-
-
 class Outcome(Value, frozen=True):
     """A group that a peer, or this node, published: generated again and scored here. A score for each completion."""
 
