@@ -9,17 +9,16 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from swarmd import __version__
 from swarmd.config import Config
@@ -113,80 +112,52 @@ COUNTERS: Mapping[str, Count] = {
 }
 
 
-class _KeptOutcomes(msgspec.Struct, array_like=True):
-    """`Outcomes` as they are kept: counters above 0 with their labels' values; by part of a stage how many took so long
-    as each bound of `PART_SECONDS`, or longer than all, and their seconds together."""
-
-    counts: list[tuple[str, tuple[str, ...], float]]
-    parts: list[tuple[str, list[float], float]]
-    reward_confirmed: float
-    progress: NodeProgress
-
-
-class Outcomes:
-    """Counts of one life of a daemon.
-
-    Args:
-        progress: where it stands when counting begins; by default nothing is known.
+class Outcomes(msgspec.Struct, array_like=True):
+    """Counts of one life of a daemon; they are kept as this struct.
 
     Attributes:
         progress: what health is judged by besides the status.
+        counts: of counters above 0, by name and the values of their labels.
+        parts: by part of a stage how many took as long as each bound of `PART_SECONDS` at most, or longer than all.
+        part_s: by part of a stage the seconds of all together.
+        reward_confirmed: in the unit that rewards are earned in.
     """
 
-    def __init__(self, progress: NodeProgress | None = None) -> None:
-        registry = self._registry = CollectorRegistry()
-        self.progress = progress or NodeProgress()
-        self._counters = {name: counter_of(name, count, registry) for name, count in COUNTERS.items()}
-        self.part_seconds = Histogram(
-            "swarmd_stage_part_seconds",
-            "Wall-clock time that the parts of a stage took, where they came to their end.",
-            ["part"],
-            buckets=PART_SECONDS,
-            registry=registry,
-        )
-        for part in labels.PARTS:
-            self.part_seconds.labels(part)
-        self.reward_confirmed = PrometheusGauge(
-            "swarmd_reward_confirmed",
-            "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
-            registry=registry,
-        )
+    progress: NodeProgress = msgspec.field(default_factory=NodeProgress)
+    counts: dict[tuple[str, tuple[str, ...]], float] = {}
+    parts: dict[str, list[int]] = msgspec.field(
+        default_factory=lambda: {part: [0] * (len(PART_SECONDS) + 1) for part in labels.PARTS}
+    )
+    part_s: dict[str, float] = msgspec.field(default_factory=lambda: dict.fromkeys(labels.PARTS, 0.0))
+    reward_confirmed: float = 0.0
 
     def count(self, name: str, *values: str, by: int = 1) -> None:
         """Add to a counter of the table; a figure that makes no sense adds nothing."""
-        counter = self._counters[name]
-        (counter.labels(*values) if values else counter).inc(max(0, by))
+        self.counts[name, values] = self.counts.get((name, values), 0.0) + max(0, by)
 
-    def collect(self) -> Iterable[Metric]:
-        """What there is. The times at which this process made its counters are left out: they say nothing of a node."""
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
+    def time_part(self, part: str, seconds: float) -> None:
+        """Note how long a part of a stage took."""
+        self.parts[part][bisect_left(PART_SECONDS, seconds)] += 1
+        self.part_s[part] += seconds
 
-    def keep(self) -> bytes:
-        """All that was counted."""
-        counts: list[tuple[str, tuple[str, ...], float]] = []
-        for name, counter in self._counters.items():
-            for sample in next(iter(counter.collect())).samples:
-                if sample.name.endswith("_total") and sample.value:
-                    values = tuple(sample.labels[label] for label in COUNTERS[name].labels)
-                    counts.append((name, values, sample.value))
-        parts = [(part, *_of_histogram(self.part_seconds.labels(part))) for part in labels.PARTS]
-        reward = next(iter(self.reward_confirmed.collect())).samples[0].value
-        return msgspec.msgpack.encode(_KeptOutcomes(counts, parts, reward, self.progress))
-
-    @classmethod
-    def resumed(cls, kept: bytes | memoryview) -> Outcomes:
-        """What was kept. Raises msgspec.DecodeError, ValueError or LookupError where these are not its bytes."""
-        read = msgspec.msgpack.decode(kept, type=_KeptOutcomes)
-        outcomes = cls(read.progress)
-        for name, values, value in read.counts:
-            counter = outcomes._counters[name]
-            (counter.labels(*values) if values else counter).inc(value)
-        for part, counts, seconds in read.parts:
-            _fill_histogram(outcomes.part_seconds.labels(part), counts, seconds)
-        outcomes.reward_confirmed.set(read.reward_confirmed)
-        return outcomes
+    def collect(self) -> Iterator[Metric]:
+        """What there is, by name."""
+        for name, counter in COUNTERS.items():
+            yield counter_of(name, counter, self.counts)
+        parts = HistogramMetricFamily(
+            "swarmd_stage_part_seconds",
+            "Wall-clock time that the parts of a stage took, where they came to their end.",
+            labels=("part",),
+        )
+        bounds = [*(str(float(bound)) for bound in PART_SECONDS), "+Inf"]
+        for part, took in self.parts.items():
+            parts.add_metric((part,), list(zip(bounds, accumulate(took), strict=True)), self.part_s[part])
+        yield parts
+        yield GaugeMetricFamily(
+            "swarmd_reward_confirmed",
+            "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
+            self.reward_confirmed,
+        )
 
     def apply(self, applied: Applied) -> None:
         """Count an event."""
@@ -232,24 +203,12 @@ def _submits(state: State) -> bool:
     return chain is not None and chain.sends
 
 
-def counter_of(name: str, count: Count, registry: CollectorRegistry) -> Counter:
-    """A counter with every series at 0, so that the first event is an increase."""
-    counter = Counter(f"swarmd_{name}", count.text, list(count.labels), registry=registry)
-    for values in product(*count.labels.values()) if count.labels else ():
-        counter.labels(*values)
-    return counter
-
-
-def _of_histogram(histogram: Histogram) -> tuple[list[float], float]:
-    """How many observations lie in each bucket, and their sum; prometheus_client tells sums up to each bound alone."""
-    return [bucket.get() for bucket in histogram._buckets], histogram._sum.get()
-
-
-def _fill_histogram(histogram: Histogram, counts: list[float], total: float) -> None:
-    """What `_of_histogram` told, in an empty histogram of the same buckets."""
-    for bucket, count in zip(histogram._buckets, counts, strict=True):
-        bucket.set(count)
-    histogram._sum.set(total)
+def counter_of(name: str, counter: Count, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
+    """A counter with every series, at 0 too, so that the first event is an increase."""
+    family = CounterMetricFamily(f"swarmd_{name}", counter.text, labels=tuple(counter.labels))
+    for values in product(*counter.labels.values()):
+        family.add_metric(values, counts.get((name, values), 0.0))
+    return family
 
 
 # --- what the states show ---
@@ -261,7 +220,7 @@ def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None
         to.count("rounds_skipped", after.skips[-1].cause, by=after.rounds_skipped - before.rounds_skipped)
     part = _PARTS.get((before.chart, after.chart))
     if part is not None:
-        to.part_seconds.labels(part).observe(max(0.0, at - before.since))
+        to.time_part(part, max(0.0, at - before.since))
     if before.rejections is not after.rejections:
         _count_rejections(to, dict(before.rejections), after.rejections)
     if before.submissions is not after.submissions:
@@ -296,7 +255,7 @@ def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState,
         to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
     elif "confirmed" in (submission.chart, chart):
         sign = 1 if submission.chart == "confirmed" else -1
-        to.reward_confirmed.inc(sign * submission.reward / scale)
+        to.reward_confirmed += sign * submission.reward / scale
 
 
 # --- what an event says itself ---
@@ -630,8 +589,7 @@ class Metrics:
         self._clock = clock
         self._outcomes = Outcomes()
         self._disk: tuple[float, DiskUsage] | None = None
-        self._own = CollectorRegistry()
-        self._notifications = counter_of("notifications", NOTIFICATIONS, self._own)
+        self._notified: dict[tuple[str, tuple[str, ...]], float] = {}
 
     @property
     def progress(self) -> NodeProgress:
@@ -654,16 +612,16 @@ class Metrics:
 
     def keep(self) -> bytes:
         """All that was counted of the log so far."""
-        return self._outcomes.keep()
+        return msgspec.msgpack.encode(self._outcomes)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
-        bytes."""
-        self._outcomes = Outcomes.resumed(kept)
+        """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
+        self._outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
 
     def count_notification(self, sender: str, sent: bool) -> None:
         """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
-        self._notifications.labels(sender, labels.OUTCOMES[not sent]).inc()
+        key = "notifications", (sender, labels.OUTCOMES[not sent])
+        self._notified[key] = self._notified.get(key, 0.0) + 1
 
     def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:
         """The figures as text. Looks at the disk now and then, so call it in a thread where a loop must not wait.
@@ -686,9 +644,7 @@ class Metrics:
         """The figures, family by family: readings, then outcomes."""
         yield from families(self._read(status))
         yield from self._outcomes.collect()
-        for family in self._own.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
+        yield counter_of("notifications", NOTIFICATIONS, self._notified)
 
     def _read(self, status: Status | None) -> Iterator[Reading]:
         now = self._clock()
