@@ -1,6 +1,5 @@
 """What status says of each layer, for a person and as JSON."""
 
-import io
 import math
 from pathlib import Path
 from typing import Any, get_args
@@ -8,7 +7,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from swarmd.bounds import SUM_MAX
 from swarmd.core.applied import Applied
@@ -56,6 +54,7 @@ from swarmd.observe.words import STAGES_COUNTED
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED, Progress
 from tests.core.story import Story, announced, settings
+from tests.observe import printing
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
 
@@ -131,9 +130,7 @@ HELD = "alone: no peer is connected; round 5 stage 0 is held until one is back"
 
 
 def printed(status: Status) -> str:
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(panel_of(status))
-    return console.export_text()
+    return printing.printed(panel_of(status))
 
 
 def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
@@ -159,7 +156,7 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
 
 
 @pytest.mark.parametrize(
-    ("layer", "state", "live", "words"),
+    ("layer", "state", "running", "words"),
     [
         ("network", replace(STATE, link=Link("degraded", NOW - 9, "no peer answers")), LIVE, "no peer answers"),
         (
@@ -182,12 +179,14 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
         ("process", replace(STATE, chart="draining", stop_reason="signal SIGTERM"), LIVE, "signal SIGTERM"),
     ],
 )
-def test_each_layer_tells_its_own_trouble(layer: str, state: State, live: Live, words: str) -> None:
-    status = status_of(state, NOW, LOG, live)
+def test_each_layer_tells_its_own_trouble(layer: str, state: State, running: Live, words: str) -> None:
+    status = status_of(state, NOW, LOG, running)
     broken = {name for name in ("process", "network", "training", "round") if not getattr(status, name).healthy}
     assert layer in broken
     assert words in getattr(status, layer).reason
     assert not status.healthy
+    assert any(reason.startswith(f"{layer}: ") and words in reason for reason in ready(status, NOW).reasons)
+    assert live(status, NOW).ok and not ready(status, NOW).ok
     if layer in ("network", "training"):
         assert broken == {layer}, "the other layers are well"
 
@@ -268,9 +267,7 @@ def test_what_the_last_stages_set_aside_is_said_by_reason() -> None:
 @pytest.mark.parametrize("state", [STATE, State(), replace(STATE, rewards=(StageReward(0, 0, math.nan),))])
 @pytest.mark.parametrize("live", [LIVE, None])
 def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(panel_of(status_of(state, NOW, LOG, live, "1.0")))
-    text = console.export_text()
+    text = printing.printed(panel_of(status_of(state, NOW, LOG, live, "1.0")), 100)
     assert len(text.splitlines()) <= 24
     for word in ("process", "network", "training", "round", "/data/events: 321 events, 5 KiB"):
         assert word in text
@@ -327,28 +324,6 @@ def test_a_starting_node_lives_and_is_not_ready() -> None:
     assert not verdict.ok
     assert [reason.partition(":")[0] for reason in verdict.reasons] == ["network", "training", "round"]
     assert productive(status, NodeProgress(started_at=NOW - 10), NOW).ok, "it has had no time yet"
-
-
-@pytest.mark.parametrize(
-    ("fields", "live_fields", "layer"),
-    [
-        ({"link": Link("degraded", NOW - 9, "no peer answers")}, {}, "network"),
-        ({}, {"network": STUCK}, "network"),
-        ({"trainer": Trainer("down")}, {"trainer": None}, "training"),
-        ({}, {"trainer": STUCK}, "training"),
-        ({"clock": Clock(5, 0, NOW - 900, NOW - 600)}, {}, "round"),
-        ({"chart": "draining", "stop_reason": "enough"}, {}, "process"),
-    ],
-)
-def test_each_layer_broken_makes_it_unready_with_a_reason(
-    fields: dict[str, Any], live_fields: dict[str, Any], layer: str
-) -> None:
-    status = status_of(replace(STATE, **fields), NOW, LOG, replace(LIVE, **live_fields))
-    verdict = ready(status, NOW)
-    assert live(status, NOW).ok
-    assert not verdict.ok
-    named = {name: words for name, _, words in (reason.partition(": ") for reason in verdict.reasons)}
-    assert named[layer], "and says why"
 
 
 @pytest.mark.parametrize(
