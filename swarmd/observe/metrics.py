@@ -651,7 +651,7 @@ class Metrics:
         if status is not None and now - status.at > STALE_S:
             status = None  # nothing newer is to be had, and this one says nothing of now
         yield from read_build()
-        depths = (live(status, now), ready(status, now), productive(status, self.progress, now))
+        depths = (live(status), ready(status), productive(status, self.progress))
         yield from read_health(zip(labels.DEPTHS, depths, strict=True))
         yield from read_progress(self.progress)
         if self._paths is not None:

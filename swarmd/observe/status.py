@@ -656,29 +656,21 @@ class NodeProgress(msgspec.Struct):
     finished: bool = False  # the swarm has run its rounds
 
 
-def live(status: Status | None, now: float | None = None) -> Health:
-    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well.
-
-    Args:
-        status: the last one known.
-        now: POSIX seconds; without it the status counts as of now.
-    """
+def live(status: Status | None) -> Health:
+    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well."""
     if status is None:
         return Health(False, ("nothing is known of the daemon",))
     if status.source != "daemon":
         return Health(False, (status.process.reason or "the daemon does not run",))
-    age_s = 0.0 if now is None else now - status.at
-    if age_s > STALE_S:
-        return Health(False, (f"the daemon answered last {age_s:.0f} s ago",))
     return Health(True)
 
 
-def ready(status: Status | None, now: float | None = None) -> Health:
+def ready(status: Status | None) -> Health:
     """Whether it can do its part of a stage: it lives, is connected, its trainer is able, and the round not stalled.
 
     A node that starts lives and is not ready. The chain does not count: while it is away the node trains on.
     """
-    alive = live(status, now)
+    alive = live(status)
     if not alive.ok or status is None:
         return alive
     needed = ((name, layer) for name, layer in status.layers.items() if name in NEEDED_LAYERS)
@@ -686,28 +678,24 @@ def ready(status: Status | None, now: float | None = None) -> Health:
     return Health(not reasons, reasons)
 
 
-def productive(
-    status: Status | None, progress: NodeProgress, now: float | None = None, deadlines: float = DEADLINES
-) -> Health:
-    """Whether it earns: it lives, trained a stage lately, and on a chain had a reward confirmed lately.
+def productive(status: Status | None, progress: NodeProgress) -> Health:
+    """Whether it earns: it lives, and within the last `DEADLINES` stage lengths trained a stage and, on a chain, had a
+    reward confirmed. A daemon that started lately is given as long.
 
     Args:
         progress: of the same node, as `swarmd.observe.metrics.Metrics.progress` has it.
-        now: POSIX seconds; without it the status counts as of now.
-        deadlines: how many stage lengths "lately" is. A daemon that started lately is given as long.
     """
-    alive = live(status, now)
+    alive = live(status)
     if not alive.ok or status is None:
         return alive
-    at = status.at if now is None else now
-    patience_s = deadlines * max(progress.stage_s, STAGE_LEAST_S)
-    if progress.finished or at - progress.started_at <= patience_s:
+    now, patience_s = status.at, DEADLINES * max(progress.stage_s, STAGE_LEAST_S)
+    if progress.finished or now - progress.started_at <= patience_s:
         return Health(True)
     reasons = []
-    if at - progress.trained_at > patience_s:
-        reasons.append(_nothing("trained", progress.trained_at, at))
-    if progress.submits and at - progress.confirmed_at.get("reward", 0.0) > patience_s:
-        reasons.append(_nothing("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), at))
+    if now - progress.trained_at > patience_s:
+        reasons.append(_nothing("trained", progress.trained_at, now))
+    if progress.submits and now - progress.confirmed_at.get("reward", 0.0) > patience_s:
+        reasons.append(_nothing("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), now))
     return Health(not reasons, tuple(reasons))
 
 

@@ -208,11 +208,6 @@ class Trackers:
             except Exception as error:
                 _warn(name, error)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of those that still take figures."""
-        return tuple(self._trackers)
-
     def log(self, step: int, figures: Mapping[str, float | None]) -> None:
         """Take the figures of an optimiser step, by name; those that are no number are left out."""
         told = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}

@@ -402,13 +402,12 @@ FIX = (
 class Sandbox:
     """Runs Python programs that nobody vouches for. Safe to use from several threads.
 
-    `auto` takes the strongest isolation that works on this machine; `run_all` runs `at_once` programs side by side, 0
-    for the number of CPUs. Raises SandboxUnavailable if it does not work here: a node says so at its start.
+    `auto` takes the strongest isolation that works on this machine. Raises SandboxUnavailable if it does not work here:
+    a node says so at its start.
     """
 
-    def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto", at_once: int = 0) -> None:
+    def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto") -> None:
         self.limits = limits or Limits()
-        self._at_once = at_once or len(os.sched_getaffinity(0))
         if not syscalls.is_known():
             raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
         self._is_stopped: Callable[[], bool] = lambda: False
@@ -443,12 +442,10 @@ class Sandbox:
                 return Verdict(status="stopped", wall_s=ended.wall_s)
         raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
 
-    def run_all(self, programs: Sequence[str], stdins: Sequence[str] = ()) -> list[Verdict]:
-        """Run several side by side; verdicts in their order. `stdins`, where given, has one for each."""
-        inputs = stdins or [""] * len(programs)
-        with ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="sandbox") as pool:
-            runs = [pool.submit(self.run, program, feed) for program, feed in zip(programs, inputs, strict=True)]
-            return [run.result() for run in runs]
+    def run_all(self, programs: Sequence[str]) -> list[Verdict]:
+        """Run several side by side, one for each CPU; verdicts in their order."""
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
+            return list(pool.map(self.run, programs))
 
     def _choose(self, wanted: Isolation) -> Isolation:
         failures = []

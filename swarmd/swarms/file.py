@@ -69,25 +69,20 @@ ASKED_AT_ONCE = 500  # files, in one question to the Hub
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents have any size
 
 
-def load_from_hub(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Sequence[str] = ()) -> Any:
+def load_from_hub(source: DatasetSource) -> Any:
     """One split of a data set. One that is on this machine already is taken, whatever its size.
 
-    Args:
-        name: as the Hub has it.
-        subset, revision: empty where none is named.
-        bytes_max: of all files that have to be downloaded, and of what its author says that they become.
-        texts: columns whose cells are texts, in CSV too.
-
     Raises:
-        DatasetRefused: it is larger, does not say how large it is, or has files from elsewhere. Nothing of it was
-            downloaded but its card.
+        DatasetRefused: it is larger than `download_bytes`, does not say how large it is, or has files from elsewhere.
+            Nothing of it was downloaded but its card.
         Exception: whatever the back-ends of `datasets` raise.
     """
-    builder = make_builder(name, subset, texts, revision=revision or None)
+    name = source.dataset
+    builder = make_builder(name, source.subset, _texts(source), revision=source.revision or None)
     if not is_here(builder):
-        check_size(builder, name, bytes_max)
+        check_size(builder, name, source.download_bytes)
     builder.download_and_prepare()
-    return builder.as_dataset(split=split)
+    return builder.as_dataset(split=source.split)
 
 
 def make_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
@@ -284,8 +279,7 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         if path.suffix not in BUILDERS:
             raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
         return datasets.load_dataset(BUILDERS[path.suffix], data_files={"train": str(path)}, split=source.split)
-    named = (source.dataset, source.subset, source.split, source.revision)
-    return load_from_hub(*named, source.download_bytes, _texts(source))
+    return load_from_hub(source)
 
 
 def _texts(source: DatasetSource) -> tuple[str, ...]:

@@ -291,6 +291,13 @@ def test_a_node_that_is_down_keeps_its_record() -> None:
     assert found["swarmd_worker_up", "trainer"] == 0
 
 
+def test_an_old_answer_of_the_daemon_says_nothing_of_now(tmp_path: Path) -> None:
+    found = {age_s: read(full_metrics(tmp_path / str(age_s)), full_status(NOW - age_s)) for age_s in (29, 31)}
+    for name in (("swarmd_daemon_up",), ("swarmd_health", "live")):
+        assert [samples[name] for samples in found.values()] == [1, 0]
+    assert ("swarmd_peers",) in found[29] and ("swarmd_peers",) not in found[31]
+
+
 def test_a_workers_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
     trainer, network = LIVE.trainer.pid, LIVE.network.pid
     (tmp_path / str(trainer)).mkdir()

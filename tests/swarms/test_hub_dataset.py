@@ -15,6 +15,7 @@ import pytest
 from swarmd.errors import DatasetRefused
 from swarmd.swarms import file as dataset
 from swarmd.swarms.file import check_size, load_from_hub, split_addresses
+from swarmd.swarms.options import DatasetSource
 from tests.hub_double import COMMIT, HubDouble
 
 HOME = f"hf://datasets/org/sums@{COMMIT}"
@@ -143,5 +144,5 @@ def test_what_is_on_this_machine_is_not_measured(tmp_path: Path, monkeypatch: py
     built = Builder(None)
     setattr(built, place, str(tmp_path))
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *names, **settings: built)
-    assert load_from_hub("org/sums", "", "train[:5]", "", 1) == "the split train[:5]"
+    assert load_from_hub(DatasetSource("org/sums", split="train[:5]", download_bytes=1)) == "the split train[:5]"
     assert built.prepared == 1

@@ -23,7 +23,7 @@ from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_
 from swarmd.swarms.answers import MARK, bare_answer
 from swarmd.swarms.file import load_from_hub, tell_causes
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
-from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.options import Columns, DatasetSource
 from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000
@@ -95,7 +95,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
     """The training split, from the cache where the Hub is not reached."""
     try:
         if name == shape.repo:
-            found = load_from_hub(name, shape.config, "train", "", DOWNLOAD_BYTES_MAX)
+            found = load_from_hub(DatasetSource(name, shape.config, columns=Columns(shape.question, shape.answer)))
         else:
             import datasets
 
