@@ -204,24 +204,22 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
         oldest=first.id if first else "",
         oldest_s=now - first.intended_at if first else None,
         last_reward=_last_reward(state),
-        last_refusal=None if refused is None else _refusal(refused, now),
+        last_refusal=RefusedSubmission(refused.id, refused.code, first_line(refused.reason), now - refused.since)
+        if refused
+        else None,
     )
 
 
 def _trouble(state: State, first: Submission | None, refused: Submission | None, now: float) -> str:
     """Why submissions do not count as healthy: one takes too long, or the latest that was settled is refused."""
     if first is not None and now - first.intended_at > OVERDUE_LOOKS * _settings(state).resend_s:
-        why = first_line(first.reason) or _overdue_words(state)
+        up = state.chain is not None and state.chain.chart == "up"
+        why = first_line(first.reason) or ("not in a block yet" if up else "the chain cannot be reached")
         return f"{first.id} has been {first.chart} for {now - first.since:.0f} s: {why}"
     settled = [each for each in state.submissions if each.chart in ("confirmed", "refused") and each.kind != "advance"]
     if refused is not None and max(settled, key=lambda each: each.since) is refused:
         return f"{refused.id} was refused, {refused.code}: {first_line(refused.reason)}"
     return ""
-
-
-def _overdue_words(state: State) -> str:
-    up = state.chain is not None and state.chain.chart == "up"
-    return "not in a block yet" if up else "the chain cannot be reached"
 
 
 def _reason(state: State, first: Submission | None) -> str:
@@ -236,10 +234,6 @@ def _last_refused(state: State) -> Submission | None:
     """The latest refusal that means something: steps of the contract are refused whenever another node was quicker."""
     refused = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
     return max(refused, key=lambda each: each.since, default=None)
-
-
-def _refusal(refused: Submission, now: float) -> RefusedSubmission:
-    return RefusedSubmission(refused.id, refused.code, first_line(refused.reason), now - refused.since)
 
 
 def _last_reward(state: State) -> RewardOnChain | None:

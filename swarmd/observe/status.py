@@ -134,7 +134,21 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
     awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
     if awaited_s is None and last is None:
         return None
-    return WeightsStatus(awaited_s, taken=_taken(last, now) if last is not None else None)
+    if last is None:
+        return WeightsStatus(awaited_s)
+    taken = TakenStatus(
+        last.outcome,
+        max(0.0, now - last.at),
+        last.peer,
+        last.round,
+        last.cause,
+        last.reason,
+        last.received_bytes,
+        last.held_out_before,
+        last.held_out,
+        _words(last),
+    )
+    return WeightsStatus(awaited_s, taken=taken)
 
 
 def with_offer(status: Status, directory: Path) -> Status:
@@ -151,21 +165,6 @@ def with_offer(status: Status, directory: Path) -> Status:
     words = f"offers its own after round {offer.round}{claimed}, {size_bytes / MIB:.1f} MiB on disk"
     offered = OfferedStatus(offer.round, age_s, offer.accuracy, size_bytes, words)
     return replace(status, weights=replace(status.weights or WeightsStatus(), offered=offered))
-
-
-def _taken(last: WeightsOutcome, now: float) -> TakenStatus:
-    return TakenStatus(
-        last.outcome,
-        max(0.0, now - last.at),
-        last.peer,
-        last.round,
-        last.cause,
-        last.reason,
-        last.received_bytes,
-        last.held_out_before,
-        last.held_out,
-        _words(last),
-    )
 
 
 def _words(last: WeightsOutcome) -> str:

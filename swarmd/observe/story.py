@@ -12,7 +12,7 @@ the node's submissions. Its memory is bounded, whatever the log's length.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -112,14 +112,11 @@ class StoryTeller:
     @property
     def goes_on(self) -> bool:
         """Whether what comes next may belong to it: the node is not past it, its report or the chain not through."""
-        if not self._closed or any(each.round == self._round for each in self._own_reports()):
+        reports = (each for each in self._state.pending if isinstance(each, PublishReport))
+        if not self._closed or any(each.round == self._round for each in reports):
             return True
         own = (each for each in self._state.submissions if each.round == self._round)
         return any(each.chart not in ("confirmed", "refused") for each in own)
-
-    def _own_reports(self) -> Iterator[PublishReport]:
-        """Reports that are still to be published."""
-        return (each for each in self._state.pending if isinstance(each, PublishReport))
 
     @property
     def knows_before(self) -> bool:
@@ -201,20 +198,15 @@ class StoryTeller:
     def _stages(self) -> int:
         return self._state.settings.stages if self._state.settings else 1
 
-    def _reached_words(self, now: float | None) -> str:
-        clock = self._state.clock
-        if clock is None:
-            return "no round is known here"
-        ends = "" if now is not None else ", as this log ends"
-        return reached_words(clock.round, clock.stage, clock.final) + ends
-
     def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state
         if outcome == "unknown":
             seq = self._first[0] if self._first else 0
             return f"{name} was over before this log begins (event {seq}): nothing is known of it here."
         if outcome == "ahead":
-            return f"{name} has not been reached: {self._reached_words(now)}."
+            clock, ends = state.clock, "" if now is not None else ", as this log ends"
+            place = reached_words(clock.round, clock.stage, clock.final) + ends if clock else "no round is known here"
+            return f"{name} has not been reached: {place}."
         if outcome == "trained":
             return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
         if outcome == "open" and state.chart in ("stopped", "failed"):
@@ -226,8 +218,10 @@ class StoryTeller:
             return f"{name} is under way: this node is {doing(state, now or self._at)}."
         if outcome == "missed":
             return f"{name} passed and this node trained nothing of it: {reason}."
-        assert self._skip is not None
-        return f"{span_in_words(self._skip)} skipped, cause {self._skip.cause}: {reason}."
+        skip = self._skip
+        assert skip is not None
+        span = f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
+        return f"{span} skipped, cause {skip.cause}: {reason}."
 
 
 def reached(state: State) -> int:
@@ -250,11 +244,6 @@ def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
     by_stage = ", ".join(f"{each.reward:.3f} in stage {each.stage}" for each in trained)
     missing = stages - len(trained)
     return f"rewards {by_stage}" + (f"; {missing} of {stages} stages were not trained" if missing > 0 else "")
-
-
-def span_in_words(skip: RoundsSkipped) -> str:
-    """ "Rounds 3 to 7 were", or "Round 3 was"."""
-    return f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
 
 
 # --- sentences ---

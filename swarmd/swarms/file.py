@@ -473,13 +473,10 @@ class FilePlan(SplitPlan):
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` questions of one side of the split, the same on every node."""
-        chosen = [index for index in self._places if self._lies_on(index, task, side)]
+        of_task = (index for index in self._places if self._rows[index].task == task)
+        chosen = [index for index in of_task if split_of(SPLIT, canonical_of(self._rows[index].prompt)) == side]
         chosen.sort(key=lambda index: hash_number(side, self._rows[index].prompt))
         return [self._pose(index, 0) for index in chosen[:count]]
-
-    def _lies_on(self, index: int, task: str, side: Split) -> bool:
-        row = self._rows[index]
-        return row.task == task and split_of(SPLIT, canonical_of(row.prompt)) == side
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.

@@ -275,7 +275,7 @@ class GymTask(msgspec.Struct, frozen=True):
 
     name: str
     config: dict[str, Any]
-    digest: str
+    digest: str  # 16 hex digits over task, settings and generator: equal digests draw equal questions
     messages: tuple[Message, ...]  # what precedes the question
 
     def make(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
@@ -369,13 +369,8 @@ def make_task(name: str, config: dict[str, Any]) -> GymTask:
     own = SOURCES.get(name)
     source = own or f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
     before = () if own else (Message("system", INSTRUCTION, trusted=True),)
-    return GymTask(name, config, digest_config(source, name, config), before)
-
-
-def digest_config(source: str, name: str, config: dict[str, Any]) -> str:
-    """16 hex digits over the task, its settings and the generator's version: equal digests draw equal questions."""
     settings = json.dumps(config, sort_keys=True, default=str)
-    return f"{hash_number(source, name, settings, bits=64):016x}"
+    return GymTask(name, config, f"{hash_number(source, name, settings, bits=64):016x}", before)
 
 
 KEPT = 64

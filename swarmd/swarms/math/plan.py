@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -214,16 +215,9 @@ class MathPlan(SplitPlan):
                 sources = self._mode.choose_answers(item, groups[base], absent)
             else:
                 sources = self._mode.choose_opinions(item, answers[base], groups[base], absent)
-            question = self._pose_own(item, sources, place, material) if sources else None
-            if question is not None:
-                yield question
-
-    def _pose_own(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question | None:
-        """None where what peers wrote does not fit together: the others' questions do."""
-        try:
-            return self._pose(item, sources, place, material)
-        except RecordRejected:
-            return None
+            if sources:
+                with suppress(RecordRejected):  # what peers wrote does not fit together: the others' questions do
+                    yield self._pose(item, sources, place, material)
 
     def _pose(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""

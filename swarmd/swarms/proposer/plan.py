@@ -53,6 +53,7 @@ from swarmd.swarms.proposer.problems import (
     make_problem,
     measure,
     name_steps,
+    read_level,
     read_proposal,
     topic_of,
 )
@@ -160,12 +161,13 @@ class ProposerSolverPlan(SplitPlan):
             self._level.note(question.entry["round"], sum(rewards) / len(rewards))
 
     def read_memory(self) -> Mapping[str, Any]:
-        return self._level.read()
+        memory: dict[str, Any] = msgspec.to_builtins(self._level)
+        return memory
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
         """See `Plan.load_memory`. A memory without anything, of a node that was something else before, is none."""
         if memory:
-            self._level.load(memory)
+            self._level = read_level(memory)
 
     def _seed(self, task: str, place: StageId) -> int:
         return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)

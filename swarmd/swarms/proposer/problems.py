@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import re
 import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from random import Random
@@ -268,61 +268,45 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class LevelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The level as it stands in a checkpoint."""
+class Level(msgspec.Struct, forbid_unknown_fields=True):
+    """From 1 to 5, moved by this node's own rewards for solving, one number a round: their mean.
+
+    Every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. More than
+    0.05 better, and the next level is taken; as much worse, and the one below. It stands in a checkpoint as it is.
+    """
 
     level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)]
-    rewards: Annotated[tuple[Finite, ...], msgspec.Meta(max_length=2 * COMPARED)] = ()
+    rewards: Annotated[list[Finite], msgspec.Meta(max_length=2 * COMPARED)] = []
     rounds: Number = 0  # since the level was last looked at
     round: int = -1  # the one that is not over
     total: float = 0.0  # of its groups' mean rewards
     groups: Number = 0
 
-
-class Level:
-    """From 1 to 5, moved by this node's own rewards for solving, one number a round: their mean.
-
-    Every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. More than
-    0.05 better, and the next level is taken; as much worse, and the one below.
-    """
-
-    def __init__(self, level: int) -> None:
-        self._state = LevelState(level)
-
-    @property
-    def level(self) -> int:
-        return self._state.level
-
     def note(self, round: int, reward: float) -> None:
         """Take one own group into account."""
         self.enter(round)
-        state = self._state
-        self._state = msgspec.structs.replace(state, round=round, total=state.total + reward, groups=state.groups + 1)
+        self.round = round
+        self.total += reward
+        self.groups += 1
 
     def enter(self, round: int) -> None:
         """Close the round before, where it is another one that had results."""
-        state = self._state
-        if round == state.round or not state.groups:
+        if round == self.round or not self.groups:
             return
-        rewards = deque((*state.rewards, state.total / state.groups), 2 * COMPARED)
-        rounds = state.rounds + 1
-        level = state.level
-        if rounds >= EVERY_ROUNDS:
-            rounds = 0
-            level = min(max(level + compare(list(rewards)), 1), LEVELS)
-        self._state = LevelState(level, tuple(rewards), rounds)
+        self.rewards = [*self.rewards, self.total / self.groups][-2 * COMPARED :]
+        self.rounds += 1
+        if self.rounds >= EVERY_ROUNDS:
+            self.rounds = 0
+            self.level = min(max(self.level + compare(self.rewards), 1), LEVELS)
+        self.round, self.total, self.groups = -1, 0.0, 0
 
-    def read(self) -> dict[str, Any]:
-        """As plain values."""
-        plain: dict[str, Any] = msgspec.to_builtins(self._state)
-        return {**plain, "rewards": list(plain["rewards"])}
 
-    def load(self, remembered: Any) -> None:
-        """Take up what `read` gave. Raises SwarmError when it is nothing that `read` gives."""
-        try:
-            self._state = msgspec.convert(remembered, LevelState)
-        except msgspec.ValidationError as error:
-            raise SwarmError(f"the level of proposer-solver cannot be read: {error}") from error
+def read_level(remembered: Any) -> Level:
+    """A level as it stood in a checkpoint. Raises SwarmError for what is none."""
+    try:
+        return msgspec.convert(remembered, Level)
+    except msgspec.ValidationError as error:
+        raise SwarmError(f"the level of proposer-solver cannot be read: {error}") from error
 
 
 def compare(rewards: list[float]) -> int:

@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from swarmd.swarms.proposer.problems import (
     make_test,
     name_steps,
     passes,
+    read_level,
     read_proposal,
     read_test,
     show,
@@ -194,17 +196,16 @@ def test_it_survives_a_restart_at_any_point(results: list[tuple[int, float]], cu
     for number, (skipped, reward) in enumerate(results):
         round += skipped
         if number == cut:
-            first, before = Level(4), first
-            first.load(before.read())
+            first = read_level(msgspec.to_builtins(first))
         whole.note(round, reward)
         first.note(round, reward)
-    assert whole.read() == first.read()
+    assert whole == first
 
 
 @pytest.mark.parametrize("memory", [7, {"level": 9}, {"level": 2, "rewards": ["x"]}, {"level": 2, "more": 1}])
 def test_what_is_no_memory_is_refused(memory: object) -> None:
     with pytest.raises(SwarmError, match="level"):
-        Level(2).load(memory)
+        read_level(memory)
 
 
 def test_the_worth_of_a_proposal() -> None:
