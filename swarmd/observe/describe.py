@@ -47,43 +47,25 @@ WARNINGS: tuple[Level, ...] = ("warning", "error")
 
 
 class Description(NamedTuple):
-    """What an event says.
+    """What an event says."""
 
-    Attributes:
-        level: of its line in the log.
-        text: a sentence without its full stop.
-        told: whether it belongs in a story.
-        trouble: whether something went wrong for this node; in a story it may be why a round was missed.
-        round: that it is about; None when about the node itself.
-        settles: it belongs to its round even when the node is long past it.
-        details: what a story says besides.
-    """
-
-    level: Level
-    text: str
-    told: bool = False
-    trouble: bool = False
-    round: int | None = None
-    settles: bool = False
-    details: str = ""
+    level: Level  # of its line in the log
+    text: str  # a sentence without its full stop
+    told: bool = False  # it belongs in a story
+    trouble: bool = False  # something went wrong for this node; in a story it may be why a round was missed
+    round: int | None = None  # that it is about; None when about the node itself
+    settles: bool = False  # it belongs to its round even when the node is long past it
+    details: str = ""  # what a story says besides
 
 
 class Kind(NamedTuple):
-    """How events of one type are told.
+    """How events of one type are told."""
 
-    Attributes:
-        lane: of the strip on the page.
-        level: of its line; an event that changed nothing is told at "debug" in place of "info".
-        words: with the event's fields in braces, or what makes the description out of it.
-        is_news: worth a line although it changed nothing.
-        is_routine: a round is full of them, and they say nothing new as long as all is well: no line on a terminal.
-    """
-
-    lane: Lane
-    level: Level
-    words: str | Callable[[Any, Applied], Description]
-    is_news: bool = False
-    is_routine: bool = False
+    lane: Lane  # of the strip on the page
+    level: Level  # of its line; an event that changed nothing is told at "debug" in place of "info"
+    words: str | Callable[[Any, Applied], Description]  # with fields in braces, or what makes the description
+    is_news: bool = False  # worth a line although it changed nothing
+    is_routine: bool = False  # a round is full of them, and they say nothing new: no line on a terminal
 
 
 def describe(applied: Applied, stopped_s: float | None = None) -> Description:

@@ -113,23 +113,16 @@ COUNTERS: Mapping[str, Count] = {
 
 
 class Outcomes(msgspec.Struct, array_like=True):
-    """Counts of one life of a daemon; they are kept as this struct.
+    """Counts of one life of a daemon; they are kept as this struct."""
 
-    Attributes:
-        progress: what health is judged by besides the status.
-        counts: of counters above 0, by name and the values of their labels.
-        parts: by part of a stage how many took as long as each bound of `PART_SECONDS` at most, or longer than all.
-        part_s: by part of a stage the seconds of all together.
-        reward_confirmed: in the unit that rewards are earned in.
-    """
-
-    progress: NodeProgress = msgspec.field(default_factory=NodeProgress)
-    counts: dict[tuple[str, tuple[str, ...]], float] = {}
+    progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # what health is judged by besides the status
+    counts: dict[tuple[str, tuple[str, ...]], float] = {}  # of counters above 0, by name and values of labels
+    # By part of a stage: how many took as long as each bound of `PART_SECONDS` at most, or longer; and all seconds
     parts: dict[str, list[int]] = msgspec.field(
         default_factory=lambda: {part: [0] * (len(PART_SECONDS) + 1) for part in labels.PARTS}
     )
     part_s: dict[str, float] = msgspec.field(default_factory=lambda: dict.fromkeys(labels.PARTS, 0.0))
-    reward_confirmed: float = 0.0
+    reward_confirmed: float = 0.0  # in the unit that rewards are earned in
 
     def count(self, name: str, *values: str, by: int = 1) -> None:
         """Add to a counter of the table; a figure that makes no sense adds nothing."""

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from swarmd.plugin import Message, Outcome, SwarmError, hash_number
-from swarmd.swarms.options import LEVELS
+from swarmd.swarms.options import LEVELS, ProposerOptions
 from swarmd.swarms.plan import CORRECT
 
 FUNCTION = "solve"
@@ -145,14 +145,6 @@ class Proposal(msgspec.Struct, frozen=True):
     solution: str
 
 
-class ProposalBounds(msgspec.Struct, frozen=True):
-    """Bytes of UTF-8, each text as it is shown or run."""
-
-    problem_bytes: int
-    test_bytes: int
-    solution_bytes: int
-
-
 def find_sections(completion: str) -> dict[str, str] | None:
     """The three texts, where each tag stands once, in order, and nothing behind the last."""
     tags = [tag for name in SECTIONS for tag in (f"<{name}>", f"</{name}>")]
@@ -162,7 +154,7 @@ def find_sections(completion: str) -> dict[str, str] | None:
     return found.groupdict() if found else None
 
 
-def read_proposal(sections: dict[str, str], bounds: ProposalBounds) -> Proposal | None:
+def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal | None:
     """The proposal in three texts; None where one of them is out of bounds, or the tests tell nothing."""
     text = show(sections["problem"].strip())
     lines = [line for line in sections["tests"].splitlines() if line.strip()]

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.errors import SandboxUnavailable, SwarmError
+from swarmd.swarms.options import ProposerOptions
 from swarmd.swarms.plan import Material, Question, StageId, split_of
 from swarmd.swarms.proposer.plan import ProposerSolverPlan
 from swarmd.swarms.proposer.problems import (
     NEUTRAL,
     Level,
     PassRates,
-    ProposalBounds,
     compare,
     find_sections,
     find_steps,
@@ -33,7 +33,7 @@ from swarmd.swarms.proposer.problems import (
 )
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, STATEMENT, TESTS, fence, make_plan, propose, publish, take
 
-BOUNDS = ProposalBounds(300, 80, 500)
+BOUNDS = ProposerOptions(problem_bytes=300, test_bytes=80, solution_bytes=500)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 
