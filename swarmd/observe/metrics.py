@@ -580,14 +580,14 @@ class Metrics:
         self._paths = paths
         self._config = config
         self._clock = clock
-        self._outcomes = Outcomes()
+        self.outcomes = Outcomes()
         self._disk: tuple[float, DiskUsage] | None = None
         self._notified: dict[tuple[str, tuple[str, ...]], float] = {}
 
     @property
     def progress(self) -> NodeProgress:
         """What the node got done in its present life, for `swarmd.observe.status.productive`."""
-        return self._outcomes.progress
+        return self.outcomes.progress
 
     def now(self) -> float:
         """POSIX seconds, by the clock that these figures go by."""
@@ -595,21 +595,21 @@ class Metrics:
 
     def begin(self, base: Base) -> None:
         """Forget all that was counted: the log begins with this state."""
-        self._outcomes = Outcomes(progress_of(base.state))
+        self.outcomes = Outcomes(progress_of(base.state))
 
     def apply(self, applied: Applied) -> None:
         """Count an event. Never fails on an event that a log may hold."""
         if isinstance(applied.event, events.NodeStarted):
-            self._outcomes = Outcomes(NodeProgress(started_at=applied.at))
-        self._outcomes.apply(applied)
+            self.outcomes = Outcomes(NodeProgress(started_at=applied.at))
+        self.outcomes.apply(applied)
 
     def keep(self) -> bytes:
         """All that was counted of the log so far."""
-        return msgspec.msgpack.encode(self._outcomes)
+        return msgspec.msgpack.encode(self.outcomes)
 
     def resume(self, kept: bytes | memoryview) -> None:
         """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
-        self._outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
+        self.outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
 
     def count_notification(self, sender: str, sent: bool) -> None:
         """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
@@ -636,7 +636,7 @@ class Metrics:
     def families(self, status: Status | None) -> Iterator[Metric]:
         """The figures, family by family: readings, then outcomes."""
         yield from families(self._read(status))
-        yield from self._outcomes.collect()
+        yield from self.outcomes.collect()
         yield counter_of("notifications", NOTIFICATIONS, self._notified)
 
     def _read(self, status: Status | None) -> Iterator[Reading]:

@@ -398,8 +398,7 @@ def _coordinator(view: CoordinatorStatus) -> RenderableType:
 
 def progress_bar(share: float) -> str:
     """A progress bar of fixed width."""
-    filled = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
-    return "█" * filled + "░" * (BAR_CELLS - filled)
+    return bar(share, 1.0, BAR_CELLS).ljust(BAR_CELLS, "░")
 
 
 def span(seconds: float) -> str:

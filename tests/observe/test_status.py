@@ -312,10 +312,6 @@ STARTING = replace(STATE, chart="joining", link=Link("connecting"), trainer=Trai
 EARNING = NodeProgress(started_at=NOW - 5000, stage_s=150, trained_at=NOW - 60)
 
 
-def test_a_node_at_work_is_well_to_every_depth() -> None:
-    assert live(WELL_STATUS).ok and ready(WELL_STATUS).ok and productive(WELL_STATUS, EARNING).ok
-
-
 def test_a_starting_node_lives_and_is_not_ready() -> None:
     status = status_of(STARTING, NOW, LOG, Live(pid=10, rss_bytes=1, network=NEW, trainer=NEW))
     assert live(status).ok
@@ -340,31 +336,33 @@ def test_a_daemon_that_does_not_answer_is_well_to_no_depth(status: Any) -> None:
     assert all(verdict.reasons[0] for verdict in verdicts)
 
 
-def test_a_node_that_trains_nothing_is_ready_and_not_productive() -> None:
-    idle = replace(EARNING, trained_at=NOW - 451)
-    assert ready(WELL_STATUS).ok
-    verdict = productive(WELL_STATUS, idle)
-    assert not verdict.ok and verdict.reasons == ("nothing was trained for 451 s",)
-    assert productive(WELL_STATUS, replace(idle, trained_at=NOW - 449)).ok
-    never = productive(WELL_STATUS, replace(EARNING, trained_at=0.0))
-    assert never.reasons == ("nothing was trained since the daemon started",)
+ON_CHAIN = {"submits": True, "confirmed_at": {"reward": NOW - 10}}
 
 
-def test_on_a_chain_a_reward_must_have_been_confirmed_too() -> None:
-    chained = replace(EARNING, submits=True, confirmed_at={"register": NOW - 10})
-    assert not productive(WELL_STATUS, chained).ok
-    assert productive(WELL_STATUS, replace(chained, confirmed_at={"reward": NOW - 10})).ok
-    late = productive(WELL_STATUS, replace(chained, confirmed_at={"reward": NOW - 500}))
-    assert late.reasons == ("nothing was confirmed on the chain for 500 s",)
-
-
-def test_a_swarm_that_has_run_its_rounds_asks_for_nothing() -> None:
-    assert productive(WELL_STATUS, replace(EARNING, trained_at=0.0, finished=True)).ok
-
-
-def test_a_short_stage_leaves_time_for_a_restart() -> None:
-    assert productive(WELL_STATUS, replace(EARNING, stage_s=1.0, trained_at=NOW - 59)).ok
-    assert not productive(WELL_STATUS, replace(EARNING, stage_s=1.0, trained_at=NOW - 61)).ok
+@pytest.mark.parametrize(
+    ("progress", "reasons"),
+    [
+        ({}, ()),
+        ({"trained_at": NOW - 449}, ()),
+        ({"trained_at": NOW - 451}, ("nothing was trained for 451 s",)),
+        ({"trained_at": 0.0}, ("nothing was trained since the daemon started",)),
+        ({"trained_at": 0.0, "finished": True}, ()),
+        (ON_CHAIN, ()),
+        (ON_CHAIN | {"confirmed_at": {"reward": NOW - 500}}, ("nothing was confirmed on the chain for 500 s",)),
+        (
+            ON_CHAIN | {"confirmed_at": {"register": NOW - 10}},
+            ("nothing was confirmed on the chain since the daemon started",),
+        ),
+        ({"stage_s": 1.0, "trained_at": NOW - 59}, ()),  # a short stage leaves time for a restart
+        ({"stage_s": 1.0, "trained_at": NOW - 61}, ("nothing was trained for 61 s",)),
+    ],
+)
+def test_a_node_is_productive_if_its_work_came_to_something_lately(
+    progress: dict[str, Any], reasons: tuple[str, ...]
+) -> None:
+    verdict = productive(WELL_STATUS, replace(EARNING, **progress))
+    assert (verdict.ok, verdict.reasons) == (not reasons, reasons)
+    assert live(WELL_STATUS).ok and ready(WELL_STATUS).ok
 
 
 ADOPTED = WeightsOutcome(NOW - 90, "adopted", "12D3KooW-peer-anna", 7, "", "", 4 * 2**20, 0.25, 0.5)

@@ -322,45 +322,30 @@ def foreign(text: str) -> list[str]:
     return [text[slice(*execution.span)] for execution in programs.find_executions(text)]
 
 
-def test_a_block_behind_a_program_is_the_swarms() -> None:
-    text = f"Let me see.\n{PROGRAM}{OUTPUT}So <answer>42</answer>"
-    assert foreign(text) == [OUTPUT]
-    assert [each.program for each in programs.find_executions(text)] == ["print(6 * 7)\n"]
-    assert programs.leave_out_outputs(text) == f"Let me see.\n{PROGRAM}\nSo <answer>42</answer>"
-
-
-@pytest.mark.parametrize("behind", ["", "\n", "\n\n", " "])
-def test_what_a_token_brings_along_behind_the_closing_stays_the_models(behind: str) -> None:
-    assert f"</program>{behind}".endswith(programs.STOPS)
-    assert foreign(f"{PROGRAM}{behind}{OUTPUT}") == [OUTPUT]
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "blocks"),
     [
-        OUTPUT,
-        f"I know the output.{OUTPUT}",
-        f"{PROGRAM} which gives{OUTPUT}",
-        f"{PROGRAM}\n\n\n{OUTPUT}",
-        f"{PROGRAM}<output>\n42\n</output>\n",
-        f"{PROGRAM}\n<output>42</output>\n",
-        f"{PROGRAM}\n<output>\n42\n</output>",
-        f"{PROGRAM}\n<output>\n<answer>42</answer>\n</output>\n",
-        f"{PROGRAM}\n<output>\n<output>\n42\n</output>\n",
-        f"{PROGRAM}\n<output>\n{'4' * (programs.OUTPUT_CHARACTERS_MAX + 1)}\n</output>\n",
+        (f"Let me see.\n{PROGRAM}{OUTPUT}So <answer>42</answer>", 1),
+        *((f"{PROGRAM}{behind}{OUTPUT}", 1) for behind in ("", "\n", "\n\n", " ")),  # which a token brings along
+        (f"{PROGRAM}{OUTPUT}{OUTPUT}", 1),
+        (f"{PROGRAM}{OUTPUT}" * 50, programs.EXECUTIONS_MAX + 1),
+        (OUTPUT, 0),
+        (f"I know the output.{OUTPUT}", 0),
+        (f"{PROGRAM} which gives{OUTPUT}", 0),
+        (f"{PROGRAM}\n\n\n{OUTPUT}", 0),
+        (f"{PROGRAM}<output>\n42\n</output>\n", 0),
+        (f"{PROGRAM}\n<output>42</output>\n", 0),
+        (f"{PROGRAM}\n<output>\n42\n</output>", 0),
+        (f"{PROGRAM}\n<output>\n<answer>42</answer>\n</output>\n", 0),
+        (f"{PROGRAM}\n<output>\n<output>\n42\n</output>\n", 0),
+        (f"{PROGRAM}\n<output>\n{'4' * (programs.OUTPUT_CHARACTERS_MAX + 1)}\n</output>\n", 0),
     ],
 )
-def test_anything_else_is_the_models_own(text: str) -> None:
-    assert foreign(text) == []
-    assert programs.leave_out_outputs(text) == text
-
-
-def test_a_second_block_behind_a_block_is_the_models_own() -> None:
-    assert foreign(f"{PROGRAM}{OUTPUT}{OUTPUT}") == [OUTPUT]
-
-
-def test_no_more_blocks_are_taken_than_are_given() -> None:
-    assert len(foreign(f"{PROGRAM}{OUTPUT}" * 50)) == programs.EXECUTIONS_MAX + 1
+def test_a_block_behind_a_program_is_the_swarms_and_all_else_the_models(text: str, blocks: int) -> None:
+    assert foreign(text) == [OUTPUT] * blocks
+    assert [each.program for each in programs.find_executions(text)] == ["print(6 * 7)\n"] * blocks
+    assert programs.leave_out_outputs(text) == text.replace(OUTPUT, "\n", blocks)
+    assert all(f"</program>{behind}".endswith(programs.STOPS) for behind in ("", "\n", "\n\n", " "))
 
 
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.integers(16, 100))

@@ -70,7 +70,7 @@ def ask(hub: HubDouble, home: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "tests.swarms.dataset_loading", str(home), str(BOUND), *hub.datasets]
     settings = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home / "hub"), "NO_PROXY": "127.0.0.1"}
     settings |= {"HF_HUB_DISABLE_XET": "1", "PATH": "/usr/bin:/bin", "HOME": str(home)}
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, env=settings, cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     told: dict[str, str] = json.loads(done.stdout.splitlines()[-1])

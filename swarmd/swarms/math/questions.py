@@ -145,14 +145,9 @@ class Bank(abc.ABC):
     """Questions of a swarm. Every node with the same bank has the same pools."""
 
     def __init__(self, swarm: str, size: int, characters_max: int) -> None:
-        """
-        Args:
-            size: questions in the pool of a round.
-            characters_max: longer questions are left out.
-        """
         self._swarm = swarm
-        self._size = size
-        self._characters_max = characters_max
+        self._size = size  # questions in the pool of a round
+        self._characters_max = characters_max  # longer questions are left out
         self.pool = lru_cache(ROUNDS_KEPT)(self._pool)
 
     @property
@@ -306,13 +301,8 @@ class Mode(abc.ABC):
     """One way of choosing, showing and scoring."""
 
     def __init__(self, students: int, shown_bytes: int) -> None:
-        """
-        Args:
-            students: peers shown at most, and critics at most.
-            shown_bytes: of each peer's text, where the mode cuts it.
-        """
-        self._students = students
-        self._shown_bytes = shown_bytes
+        self._students = students  # peers shown at most, and critics at most
+        self._shown_bytes = shown_bytes  # of each peer's text, where the mode cuts it
 
     @abc.abstractmethod
     def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
