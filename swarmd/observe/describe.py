@@ -69,11 +69,7 @@ class Kind(NamedTuple):
 
 
 def describe(applied: Applied, stopped_s: float | None = None) -> Description:
-    """What an event says.
-
-    Args:
-        stopped_s: how long before it the event before it was, where that is known.
-    """
+    """What an event says, `stopped_s` after the event before it, where that is known."""
     event, before, after = applied.event, applied.before, applied.after
     kind = WORDS[type(event)]
     if isinstance(event, events.NodeStarted):

@@ -205,11 +205,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class TerminalLines:
-    """The last structlog processor: fields to a line, or no line at all.
-
-    Args:
-        colours: whether the terminal shows them.
-    """
+    """The last structlog processor: fields to a line, with colours if asked for, or no line at all."""
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -268,11 +264,7 @@ PATIENCE_S = 0.1  # that a reader may be behind
 
 
 class LineWriter:
-    """Writes whole lines, or says that it cannot. Any thread may call it.
-
-    Args:
-        stream: where they go. One without a descriptor is taken to have room always.
-    """
+    """Writes whole lines, or says that it cannot. Any thread may call it. Without a descriptor there is always room."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -679,11 +679,7 @@ def ready(status: Status | None) -> Health:
 
 def productive(status: Status | None, progress: NodeProgress) -> Health:
     """Whether it earns: it lives, and within the last `DEADLINES` stage lengths trained a stage and, on a chain, had a
-    reward confirmed. A daemon that started lately is given as long.
-
-    Args:
-        progress: of the same node, as `swarmd.observe.metrics.Metrics.progress` has it.
-    """
+    reward confirmed. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
     alive = live(status)
     if not alive.ok or status is None:
         return alive

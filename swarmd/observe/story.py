@@ -110,11 +110,7 @@ class StoryTeller:
         return self._knows_before
 
     def story(self, now: float | None = None) -> Story:
-        """The story so far.
-
-        Args:
-            now: POSIX seconds, where the node's daemon runs; None where the log has ended.
-        """
+        """The story so far, as of `now` (POSIX seconds) if the node's daemon runs; None if the log has ended."""
         outcome = self._outcome()
         troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
         cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
@@ -303,13 +299,8 @@ def is_loading(state: State) -> bool:
 
 
 def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
-    """Why rounds were missed.
-
-    Args:
-        cause: as it is on record.
-        found_doing: what the node did when the first of them opened.
-        troubles: what went wrong up to then, oldest first.
-    """
+    """Why rounds were missed: `cause` as it is on record, what the node did when the first of them opened, and what had
+    gone wrong up to then, oldest first."""
     if cause == "fault" and troubles:
         return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
     if cause == "late":

@@ -37,8 +37,7 @@ class Data(msgspec.Struct, frozen=True):
 def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()) -> Data:
     """What a swarm's table of the configuration says of its data; of a path only its last part is told.
 
-    Args:
-        home: the node's data directory: what lies there is not of the Hub.
+    What lies in `home`, the node's data directory, does not come from the Hub.
     """
     name = str(options.get("dataset") or (HUB_DATA.get(kind, "") if options.get("data") == "hub" else ""))
     keys = ("subset", "split", "revision", "digest") if name else ("digest",)

@@ -58,11 +58,8 @@ class SkillCurve(msgspec.Struct, frozen=True):
 
 
 def curves_of(stages: Iterable[tuple[int, int, Sequence[Skill]]]) -> tuple[SkillCurve, ...]:
-    """The curves by name of task; of more than `SKILLS_MAX` tasks those that were measured last.
-
-    Args:
-        stages: round, stage and what was measured after it, in their order.
-    """
+    """The curves by name of task; of more than `SKILLS_MAX` tasks those that were measured last. Stages come in order,
+    as round, stage and what was measured after it."""
     points: dict[str, list[SkillPoint]] = defaultdict(list)
     for round, stage, skills in stages:
         for skill in skills:
@@ -89,11 +86,7 @@ def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
 
 
 def skills_summary(curves: Sequence[SkillCurve], tasks_max: int) -> str:
-    """The newest accuracy of each task, and what is drawn more since when; empty where nothing is known.
-
-    Args:
-        tasks_max: tasks told of; of more, those that are drawn more come first.
-    """
+    """The newest accuracy of at most `tasks_max` tasks, first those that are drawn more, and since when they are."""
     ordered = sorted(curves, key=lambda curve: curve.drawn_more_since is None)
     told = [f"{curve.task} {curve.points[-1].held_out:.2f}{_mark(curve)}" for curve in ordered[:tasks_max]]
     return ", ".join([*told, *[f"{len(curves) - tasks_max} more"] * (len(curves) > tasks_max)])

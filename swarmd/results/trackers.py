@@ -78,12 +78,7 @@ def make_callback(name: str, *arguments: Any) -> Any:
 
 
 class TensorBoard(Tracker):
-    """Event files in a directory.
-
-    Args:
-        directory: of the event files, those of earlier processes among them.
-        step: the last optimiser step that counts.
-    """
+    """Event files in a directory, beside those of earlier processes; what they say beyond `step` does not count."""
 
     def __init__(self, directory: Path, step: int) -> None:
         self._directory = directory

@@ -232,12 +232,9 @@ class Executions:
         return verdict
 
     def verify(self, programs: Iterable[str], peer: str) -> dict[str, Verdict | None]:
-        """Verdicts on all programs of one group, those that were not run here yet run now; None where the sandbox did
-        not work or the stage was cancelled. Empty when that would go beyond the bounds, so that no completion is better
-        off than another.
-
-        Args:
-            peer: who wrote them; empty for this node.
+        """Verdicts on all programs of one group, which `peer` wrote (this node if empty); those that were not run here
+        yet run now. None if the sandbox did not work or the stage was cancelled. Empty if that would go beyond the
+        bounds, so that no completion is better off than another.
         """
         known = {program: self._recall(program) for program in programs}
         unknown = [program for program, verdict in known.items() if verdict is None]

@@ -438,11 +438,7 @@ class BuiltIn(msgspec.Struct, frozen=True):
 
 
 def make_problem(seed: int, number: int, level: int) -> BuiltIn:
-    """The same problem on every node.
-
-    Args:
-        level: from 1; as many steps.
-    """
+    """The same problem on every node, of as many steps as the level."""
     for attempt in range(ATTEMPTS_MAX):
         random = Random(hash_number("built-in", seed, number, level, attempt, bits=63))
         made = _try_problem(random, level)
