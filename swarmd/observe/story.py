@@ -31,26 +31,40 @@ HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage that took so many times its work, and s
 
 
 class Sentence(msgspec.Struct, frozen=True):
-    """One sentence without its full stop."""
+    """One sentence without its full stop.
+
+    Attributes:
+        round: that it is about; None when about the node itself.
+        trouble: something went wrong.
+        settles: it belongs to its round even when the node is long past it.
+    """
 
     at: float
     seq: int
     text: str
-    round: int | None = None  # that it is about; None when about the node itself
-    trouble: bool = False  # something went wrong
-    settles: bool = False  # it belongs to its round even when the node is long past it
+    round: int | None = None
+    trouble: bool = False
+    settles: bool = False
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What became of a round."""
+    """What became of a round.
+
+    Attributes:
+        outcome: trained, skipped, missed (this node was there and trained nothing), open, ahead, or unknown.
+        verdict: one sentence.
+        advice: what may be done about it.
+        cut: sentences left out at the end.
+        unread: what of the log that belongs to it was not read, in a sentence; empty where all was.
+    """
 
     round: int
-    outcome: str  # trained, skipped, missed (this node was there and trained nothing), open, ahead, or unknown
-    verdict: str  # one sentence
+    outcome: str
+    verdict: str
     sentences: tuple[Sentence, ...] = ()
-    advice: tuple[str, ...] = ()  # what may be done about it
-    cut: int = 0  # sentences left out at the end
-    unread: str = ""  # what of the log that belongs to it was not read, in a sentence; empty where all was
+    advice: tuple[str, ...] = ()
+    cut: int = 0
+    unread: str = ""
 
 
 class StoryTeller:
