@@ -83,10 +83,10 @@ OWN = {
     *("list[ProbeQuestion]", "list[Question]", "list[RpcMessage]", "list[ProbeAnswer]", "list[Answer]"),
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
-    *("LevelState", "LadderState", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
+    *("Level", "dict[str, LadderState]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
     *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),
-    *("_KeptFeed", "_KeptLedger", "_KeptOutcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
+    *("_KeptFeed", "_KeptLedger", "Outcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),
     *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
 }

@@ -511,7 +511,7 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
 def _trouble(status: Status) -> str:
     """The first layer that has been unwell for a while."""
     for name, layer in status.layers.items():
-        if name not in ("process", "coordinator") and not layer.healthy and layer.age_s > NOTE_AFTER_S:
+        if name != "process" and not layer.healthy and layer.age_s > NOTE_AFTER_S:
             return f"{name} {layer.state}: {layer.reason}"
     return ""
 

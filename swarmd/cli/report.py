@@ -46,13 +46,13 @@ def report(
     files = picture_files(out, svg, wanted=not (as_json or card))
     histories = read_histories(directories or [log_of(None).parent])
     if card:
-        from swarmd.results.card import make_card
+        from swarmd.results.card import CardSubject, make_card
 
         if len(histories) != 1:
             raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
         if not histories[0].stages:
             raise NotFoundError(f"{histories[0].label} has trained no stage: there is no model to describe", WAITING)
-        typer.echo(make_card(histories[0]), nl=False)
+        typer.echo(make_card(histories[0], CardSubject()), nl=False)
     elif as_json:
         print_json(histories)
     else:

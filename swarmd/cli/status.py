@@ -84,7 +84,6 @@ def line_of(status: Status) -> str:
     words = [
         f"{name.replace('submissions', 'on chain')} {layer.state}{'' if layer.healthy else ' (!)'}"
         for name, layer in status.layers.items()
-        if name != "coordinator"
     ]
     return f"round {status.round.round} stage {status.round.stage}: {', '.join(words)}"
 

@@ -13,62 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from swarmd.core import events
 from swarmd.core.applied import Applied
-from swarmd.core.events import (
-    ChainBlock,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    CheckpointWritten,
-    ClockSet,
-    CommandFailed,
-    Envelope,
-    Equivocated,
-    Event,
-    EventBase,
-    LeaderboardPublished,
-    LinkDegraded,
-    LinkDown,
-    LinkUp,
-    MemberLeft,
-    MemberSeen,
-    MembershipRead,
-    MembersSeen,
-    ModelPushed,
-    NodeStarted,
-    NodeStopped,
-    NoRoundYet,
-    RecordsRejected,
-    Registered,
-    ReportPublished,
-    ReportSeen,
-    ReportsSeen,
-    RolloutsGathered,
-    RoundAnnounced,
-    RoundPublished,
-    RoundsSkipped,
-    SpaceFreed,
-    SpaceLow,
-    StageTrained,
-    StopRequested,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionLost,
-    SubmissionPrepared,
-    SubmissionRefused,
-    SubmissionsCounted,
-    SubmissionSent,
-    TimerFired,
-    TrainerReady,
-    TrainingCancelled,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
-    WorkerExited,
-    WorkerStarted,
-    WorkerStartFailed,
-    tag_of,
-)
 from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
@@ -77,12 +23,13 @@ from swarmd.observe.layers import first_line, hold_words, holding
 from swarmd.observe.learning import NOTHING, example_words, flat_words
 from swarmd.observe.words import (
     NO_NEWCOMERS,
+    WeightsEvent,
     aside_words,
     bars_nobody,
     block_words,
+    count,
     equivocation_words,
     is_marked,
-    peers_words,
     skills_words,
     waiting_turn,
     weights_level,
@@ -100,54 +47,32 @@ WARNINGS: tuple[Level, ...] = ("warning", "error")
 
 
 class Description(NamedTuple):
-    """What an event says.
+    """What an event says."""
 
-    Attributes:
-        level: of its line in the log.
-        text: a sentence without its full stop.
-        told: whether it belongs in a story.
-        trouble: whether something went wrong for this node; in a story it may be why a round was missed.
-        round: that it is about; None when about the node itself.
-        settles: it belongs to its round even when the node is long past it.
-        details: what a story says besides.
-    """
-
-    level: Level
-    text: str
-    told: bool = False
-    trouble: bool = False
-    round: int | None = None
-    settles: bool = False
-    details: str = ""
+    level: Level  # of its line in the log
+    text: str  # a sentence without its full stop
+    told: bool = False  # it belongs in a story
+    trouble: bool = False  # something went wrong for this node; in a story it may be why a round was missed
+    round: int | None = None  # that it is about; None when about the node itself
+    settles: bool = False  # it belongs to its round even when the node is long past it
+    details: str = ""  # what a story says besides
 
 
 class Kind(NamedTuple):
-    """How events of one type are told.
+    """How events of one type are told."""
 
-    Attributes:
-        lane: of the strip on the page.
-        level: of its line; an event that changed nothing is told at "debug" in place of "info".
-        words: with the event's fields in braces, or what makes the description out of it.
-        is_news: worth a line although it changed nothing.
-        is_routine: a round is full of them, and they say nothing new as long as all is well: no line on a terminal.
-    """
-
-    lane: Lane
-    level: Level
-    words: str | Callable[[Any, Applied], Description]
-    is_news: bool = False
-    is_routine: bool = False
+    lane: Lane  # of the strip on the page
+    level: Level  # of its line; an event that changed nothing is told at "debug" in place of "info"
+    words: str | Callable[[Any, Applied], Description]  # with fields in braces, or what makes the description
+    is_news: bool = False  # worth a line although it changed nothing
+    is_routine: bool = False  # a round is full of them, and they say nothing new: no line on a terminal
 
 
 def describe(applied: Applied, stopped_s: float | None = None) -> Description:
-    """What an event says.
-
-    Args:
-        stopped_s: how long before it the event before it was, where that is known.
-    """
+    """What an event says, `stopped_s` after the event before it, where that is known."""
     event, before, after = applied.event, applied.before, applied.after
     kind = WORDS[type(event)]
-    if isinstance(event, NodeStarted):
+    if isinstance(event, events.NodeStarted):
         told = _started(event, applied, stopped_s)
     elif isinstance(kind.words, str):
         is_grave = kind.level in WARNINGS
@@ -187,7 +112,7 @@ def headline(text: str) -> str:
 # --- events that need more than their fields ---
 
 
-def _started(event: NodeStarted, applied: Applied, stopped_s: float | None) -> Description:
+def _started(event: events.NodeStarted, applied: Applied, stopped_s: float | None) -> Description:
     text, before = f"node started as {event.settings.role} of swarm {event.settings.swarm}", applied.before
     if before.settings is None:
         return Description("info", f"{text}, for the first time", told=True)
@@ -198,13 +123,13 @@ def _started(event: NodeStarted, applied: Applied, stopped_s: float | None) -> D
     return Description("warning", f"{text}, after a crash or a kill{lost}", told=True, trouble=True)
 
 
-def _stopped(event: NodeStopped, applied: Applied) -> Description:
+def _stopped(event: events.NodeStopped, applied: Applied) -> Description:
     code = f", exit code {event.code}" if event.code else ""
     level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
     return Description(level, f"node stopped: {headline(event.reason)}{code}", told=True, trouble=bool(event.code))
 
 
-def _stop_asked(event: StopRequested, applied: Applied) -> Description:
+def _stop_asked(event: events.StopRequested, applied: Applied) -> Description:
     level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
     return Description(level, f"stop requested: {headline(event.reason)}", told=True)
 
@@ -222,7 +147,7 @@ _OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
 }
 
 
-def _timer(event: TimerFired, applied: Applied) -> Description:
+def _timer(event: events.TimerFired, applied: Applied) -> Description:
     known = _OVERDUE.get(TimerName(event.name))
     if known is None or applied.before == applied.after:
         return Description("debug", f"deadline {event.name} passed")
@@ -230,7 +155,7 @@ def _timer(event: TimerFired, applied: Applied) -> Description:
     return Description("warning" if trouble else "debug", text, told=True, trouble=trouble)
 
 
-def _exited(event: WorkerExited, applied: Applied) -> Description:
+def _exited(event: events.WorkerExited, applied: Applied) -> Description:
     leaving = applied.before.chart in LEAVING
     if event.planned:
         text = f"the {event.worker} worker makes room for a fresh process: {headline(event.reason)}"
@@ -242,49 +167,49 @@ def _exited(event: WorkerExited, applied: Applied) -> Description:
     return Description("error" if fatal else "warning", text, told=True, trouble=True)
 
 
-def _linked(event: LinkUp, applied: Applied) -> Description:
+def _linked(event: events.LinkUp, applied: Applied) -> Description:
     before, after = applied.before.link, applied.after.link
     if event.isolated:
         level: Level = "debug" if before.isolated else "warning"
         return Description(level, f"isolated: {event.isolated}", told=not before.isolated)
     if before.isolated:
         return Description("info", "the node is no longer isolated", told=True)
-    return Description("info", f"connected to the DHT, {peers_words(event.peers)}", told=before.chart != after.chart)
+    return Description("info", f"connected to the DHT, {count(event.peers, 'peer')}", told=before.chart != after.chart)
 
 
-def _unlinked(event: LinkDown, applied: Applied) -> Description:
+def _unlinked(event: events.LinkDown, applied: Applied) -> Description:
     leaving = applied.before.chart in LEAVING
     text = f"the DHT node is down: {headline(event.reason)}"
     return Description("info" if leaving else "warning", text, told=not leaving, trouble=not leaving)
 
 
-def _announced(event: RoundAnnounced, applied: Applied) -> Description:
+def _announced(event: events.RoundAnnounced, applied: Applied) -> Description:
     over = f"the swarm has run its {event.round} rounds"
     return Description("info", over if event.final else f"round {event.round} stage {event.stage} is open")
 
 
-def _skipped(event: RoundsSkipped, applied: Applied) -> Description:
+def _skipped(event: events.RoundsSkipped, applied: Applied) -> Description:
     span = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
     return Description("warning", f"{span} skipped, cause: {event.cause}", told=True)
 
 
-def _gathered(event: RolloutsGathered, applied: Applied) -> Description:
-    groups = sum(ref.groups for ref in event.rollouts)
-    text = f"{groups} groups of {peers_words(len(event.rollouts))} gathered for round {event.round} stage {event.stage}"
+def _gathered(event: events.RolloutsGathered, applied: Applied) -> Description:
+    groups, peers = sum(ref.groups for ref in event.rollouts), count(len(event.rollouts), "peer")
+    text = f"{groups} groups of {peers} gathered for round {event.round} stage {event.stage}"
     missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
     return Description("info", text + missing, told=True, round=event.round)
 
 
-def _published(event: ReportPublished, applied: Applied) -> Description:
+def _published(event: events.ReportPublished, applied: Applied) -> Description:
     text = f"report of round {event.round} stage {event.stage} published"
     return Description("info", text, told=True, round=event.round, settles=True)
 
 
-def _rejected(event: RecordsRejected, applied: Applied) -> Description:
+def _rejected(event: events.RecordsRejected, applied: Applied) -> Description:
     return Description("warning", f"{event.count} records refused: {event.reason}")  # a round has hundreds of them
 
 
-def _trained(event: StageTrained, applied: Applied) -> Description:
+def _trained(event: events.StageTrained, applied: Applied) -> Description:
     marked = is_marked(event)
     parts = [
         f"round {event.round} stage {event.stage} trained in {event.seconds:.1f} s: {event.steps} steps, "
@@ -304,17 +229,17 @@ def _trained(event: StageTrained, applied: Applied) -> Description:
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
 
 
-def _cancelled(event: TrainingCancelled, applied: Applied) -> Description:
+def _cancelled(event: events.TrainingCancelled, applied: Applied) -> Description:
     text = f"training of round {event.round} stage {event.stage} cancelled after {event.steps} steps"
     return Description("info", text, told=True, round=event.round)
 
 
-def _weights(event: WeightsAdopted | WeightsFetched | WeightsRefused, applied: Applied) -> Description:
+def _weights(event: WeightsEvent, applied: Applied) -> Description:
     level: Level = weights_level(event)
     return Description(level, weights_words(event), True, level in WARNINGS, weights_round(event))
 
 
-def _pushed(event: ModelPushed, applied: Applied) -> Description:
+def _pushed(event: events.ModelPushed, applied: Applied) -> Description:
     if event.error:
         text = f"the model of round {event.round} was not pushed to {event.repo}: {headline(event.error)}"
         return Description("warning", text, told=True, trouble=True)
@@ -322,7 +247,7 @@ def _pushed(event: ModelPushed, applied: Applied) -> Description:
     return Description("info", text)
 
 
-def _ready(event: TrainerReady, applied: Applied) -> Description:
+def _ready(event: events.TrainerReady, applied: Applied) -> Description:
     text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
     done, restored = applied.before.done, event.restored
     if done > (restored or (-1, -1)):
@@ -334,7 +259,7 @@ def _ready(event: TrainerReady, applied: Applied) -> Description:
     return Description("info", text, told=True)
 
 
-def _equivocated(event: Equivocated, applied: Applied) -> Description:
+def _equivocated(event: events.Equivocated, applied: Applied) -> Description:
     text = equivocation_words(event, applied.after)
     if applied.before.equivocations is applied.after.equivocations:
         return Description("debug", text)
@@ -342,19 +267,19 @@ def _equivocated(event: Equivocated, applied: Applied) -> Description:
     return Description(level, text, told=True, round=event.round, settles=True)
 
 
-def _block(event: ChainBlock, applied: Applied) -> Description:
+def _block(event: events.ChainBlock, applied: Applied) -> Description:
     """A block in which the contract said nothing is no news."""
     settings = applied.after.settings
     return Description("info" if event.logs else "debug", block_words(event, settings.peer if settings else ""))
 
 
-def _membership(event: MembershipRead, applied: Applied) -> Description:
+def _membership(event: events.MembershipRead, applied: Applied) -> Description:
     return Description(
         "info", "everybody may take part" if event.open else f"{len(event.peers)} peers are on the allow-list"
     )
 
 
-def _reorged(event: ChainReorged, applied: Applied) -> Description:
+def _reorged(event: events.ChainReorged, applied: Applied) -> Description:
     """Chains drop their newest block now and then."""
     text = f"the chain was reorganised: blocks after {event.fork.number} are dropped, {event.depth} in all"
     deep = event.depth > 1
@@ -368,7 +293,7 @@ def _submission(words: str, level: Level = "info") -> Callable[[Any, Applied], D
         known = _submission_of(event, applied.after)
         text = words.format_map(_Fields(event))
         found: Level = level
-        if isinstance(event, SubmissionRefused):  # a step of the contract that another node took is no loss
+        if isinstance(event, events.SubmissionRefused):  # a step of the contract that another node took is no loss
             lost = not is_submission(event.submission, "advance")
             found = "error" if event.permanent else "warning" if lost else "info"
         return Description(found, text, True, found in WARNINGS, known.round if known else None, settles=True)
@@ -376,66 +301,72 @@ def _submission(words: str, level: Level = "info") -> Callable[[Any, Applied], D
     return tell
 
 
-WORDS: dict[type[EventBase], Kind] = {
-    NodeStarted: Kind("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
-    StopRequested: Kind("stops", "info", _stop_asked),
-    NodeStopped: Kind("stops", "info", _stopped),
-    TimerFired: Kind("rounds", "debug", _timer),
-    SpaceLow: Kind("workers", "warning", "paused: {free_bytes} bytes free of {wanted_bytes} wanted"),
-    SpaceFreed: Kind("workers", "info", "there is room again: {free_bytes} bytes free"),
-    ClockSet: Kind(
+WORDS: dict[type[events.EventBase], Kind] = {
+    events.NodeStarted: Kind("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
+    events.StopRequested: Kind("stops", "info", _stop_asked),
+    events.NodeStopped: Kind("stops", "info", _stopped),
+    events.TimerFired: Kind("rounds", "debug", _timer),
+    events.SpaceLow: Kind("workers", "warning", "paused: {free_bytes} bytes free of {wanted_bytes} wanted"),
+    events.SpaceFreed: Kind("workers", "info", "there is room again: {free_bytes} bytes free"),
+    events.ClockSet: Kind(
         "network",
         "warning",
         "this machine's clock was set by {step_s:+.0f} s; peers take no record of a clock that is wrong",
     ),
-    WorkerStarted: Kind("workers", "info", "{worker} worker started, pid {pid}", is_routine=True),
-    WorkerExited: Kind("workers", "warning", _exited),
-    WorkerStartFailed: Kind("workers", "error", "{worker} worker cannot be started: {reason}"),
-    LinkUp: Kind("network", "info", _linked),
-    LinkDegraded: Kind("network", "warning", "the DHT node reaches nobody: {reason}"),
-    LinkDown: Kind("network", "warning", _unlinked),
-    Registered: Kind("network", "info", "membership record stored", is_routine=True),
-    MemberSeen: Kind("network", "info", "member seen: {peer} {name}", is_routine=True),
-    MembersSeen: Kind("network", "info", "{count} members seen"),
-    MemberLeft: Kind("network", "info", "member left: {peer}"),
-    RoundAnnounced: Kind("rounds", "info", _announced),
-    NoRoundYet: Kind("rounds", "info", "no round has been announced yet"),
-    RoundsSkipped: Kind("rounds", "warning", _skipped),
-    RolloutsGathered: Kind("network", "info", _gathered, is_routine=True),
-    ReportPublished: Kind("rounds", "info", _published, is_routine=True),
-    ReportSeen: Kind(
+    events.WorkerStarted: Kind("workers", "info", "{worker} worker started, pid {pid}", is_routine=True),
+    events.WorkerExited: Kind("workers", "warning", _exited),
+    events.WorkerStartFailed: Kind("workers", "error", "{worker} worker cannot be started: {reason}"),
+    events.LinkUp: Kind("network", "info", _linked),
+    events.LinkDegraded: Kind("network", "warning", "the DHT node reaches nobody: {reason}"),
+    events.LinkDown: Kind("network", "warning", _unlinked),
+    events.Registered: Kind("network", "info", "membership record stored", is_routine=True),
+    events.MemberSeen: Kind("network", "info", "member seen: {peer} {name}", is_routine=True),
+    events.MembersSeen: Kind("network", "info", "{count} members seen"),
+    events.MemberLeft: Kind("network", "info", "member left: {peer}"),
+    events.RoundAnnounced: Kind("rounds", "info", _announced),
+    events.NoRoundYet: Kind("rounds", "info", "no round has been announced yet"),
+    events.RoundsSkipped: Kind("rounds", "warning", _skipped),
+    events.RolloutsGathered: Kind("network", "info", _gathered, is_routine=True),
+    events.ReportPublished: Kind("rounds", "info", _published, is_routine=True),
+    events.ReportSeen: Kind(
         "rounds", "info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}", is_routine=True
     ),
-    ReportsSeen: Kind("rounds", "info", "{count} reports of round {round} stage {stage}"),
-    RoundPublished: Kind(
+    events.ReportsSeen: Kind("rounds", "info", "{count} reports of round {round} stage {stage}"),
+    events.RoundPublished: Kind(
         "rounds", "info", "announcement of round {round} stage {stage} is in the DHT", is_routine=True
     ),
-    LeaderboardPublished: Kind("rounds", "info", "leaderboard of round {round} published", is_routine=True),
-    RecordsRejected: Kind("network", "warning", _rejected),
-    Equivocated: Kind("network", "warning", _equivocated),
-    CommandFailed: Kind("workers", "warning", "command {command} failed: {reason}"),
-    TrainerReady: Kind("training", "info", _ready),
-    StageTrained: Kind("training", "info", _trained),
-    CheckpointWritten: Kind("training", "info", "round {round} stage {stage} is on disk", is_routine=True),
-    TrainingCancelled: Kind("training", "info", _cancelled),
-    WeightsFetched: Kind("training", "info", _weights, is_news=True),
-    WeightsRefused: Kind("training", "info", _weights, is_news=True),
-    WeightsAdopted: Kind("training", "info", _weights, is_news=True),
-    ModelPushed: Kind("training", "info", _pushed, is_news=True),
-    ChainUp: Kind("chain", "info", "the chain {chain_id} is read up to block {head.number}"),
-    ChainDegraded: Kind("chain", "warning", "the chain cannot be read: {reason}"),
-    ChainBlock: Kind("chain", "info", _block),
-    ChainReorged: Kind("chain", "info", _reorged),
-    SubmissionsCounted: Kind("chain", "debug", "{count} reports of round {round} stage {stage} are on the chain"),
-    MembershipRead: Kind("chain", "info", _membership),
-    SubmissionPrepared: Kind("chain", "info", "{submission}: an attempt is ready", is_routine=True),
-    SubmissionSent: Kind("chain", "info", _submission("{submission}: sent"), is_routine=True),
-    SubmissionIncluded: Kind(
+    events.LeaderboardPublished: Kind("rounds", "info", "leaderboard of round {round} published", is_routine=True),
+    events.RecordsRejected: Kind("network", "warning", _rejected),
+    events.Equivocated: Kind("network", "warning", _equivocated),
+    events.CommandFailed: Kind("workers", "warning", "command {command} failed: {reason}"),
+    events.TrainerReady: Kind("training", "info", _ready),
+    events.StageTrained: Kind("training", "info", _trained),
+    events.CheckpointWritten: Kind("training", "info", "round {round} stage {stage} is on disk", is_routine=True),
+    events.TrainingCancelled: Kind("training", "info", _cancelled),
+    events.WeightsFetched: Kind("training", "info", _weights, is_news=True),
+    events.WeightsRefused: Kind("training", "info", _weights, is_news=True),
+    events.WeightsAdopted: Kind("training", "info", _weights, is_news=True),
+    events.ModelPushed: Kind("training", "info", _pushed, is_news=True),
+    events.ChainUp: Kind("chain", "info", "the chain {chain_id} is read up to block {head.number}"),
+    events.ChainDegraded: Kind("chain", "warning", "the chain cannot be read: {reason}"),
+    events.ChainBlock: Kind("chain", "info", _block),
+    events.ChainReorged: Kind("chain", "info", _reorged),
+    events.SubmissionsCounted: Kind(
+        "chain", "debug", "{count} reports of round {round} stage {stage} are on the chain"
+    ),
+    events.MembershipRead: Kind("chain", "info", _membership),
+    events.SubmissionPrepared: Kind("chain", "info", "{submission}: an attempt is ready", is_routine=True),
+    events.SubmissionSent: Kind("chain", "info", _submission("{submission}: sent"), is_routine=True),
+    events.SubmissionIncluded: Kind(
         "chain", "info", _submission("{submission}: on the chain, in block {block.number}"), is_routine=True
     ),
-    SubmissionConfirmed: Kind("chain", "info", _submission("{submission}: confirmed, in block {block.number}")),
-    SubmissionLost: Kind("chain", "warning", _submission("{submission}: its attempts are lost: {reason}", "warning")),
-    SubmissionRefused: Kind("chain", "warning", _submission("{submission}: refused, {code}: {reason}", "warning")),
+    events.SubmissionConfirmed: Kind("chain", "info", _submission("{submission}: confirmed, in block {block.number}")),
+    events.SubmissionLost: Kind(
+        "chain", "warning", _submission("{submission}: its attempts are lost: {reason}", "warning")
+    ),
+    events.SubmissionRefused: Kind(
+        "chain", "warning", _submission("{submission}: refused, {code}: {reason}", "warning")
+    ),
 }
 ROUTINE = frozenset([str(kind.__struct_config__.tag) for kind, each in WORDS.items() if each.is_routine])
 LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind, each in WORDS.items()}
@@ -444,7 +375,7 @@ LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind,
 class _Fields(dict[str, Any]):
     """An event's fields for `str.format_map`; of a reason only the headline is taken."""
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: events.Event) -> None:
         super().__init__()
         self._event = event
 
@@ -488,30 +419,30 @@ def line_of(applied: Applied) -> EventLine:
     return EventLine(told.level, told.text, _fields(applied.envelope, applied.before, applied.after))
 
 
-def place_of(event: Event, state: State) -> tuple[int, int]:
+def place_of(event: events.Event, state: State) -> tuple[int, int]:
     """Round and stage: the event's own or its submission's, else those in hand, else those announced, else -1."""
     place = _submission_of(event, state) or state.work or state.clock
     round_, stage = (place.round, place.stage) if place else (-1, -1)
     return getattr(event, "round", round_), getattr(event, "stage", stage)
 
 
-def _fields(envelope: Envelope, before: State, after: State) -> dict[str, Any]:
+def _fields(envelope: events.Envelope, before: State, after: State) -> dict[str, Any]:
     event = envelope.event
-    fields: dict[str, Any] = {"seq": envelope.seq, "event": tag_of(event)}
+    fields: dict[str, Any] = {"seq": envelope.seq, "event": events.tag_of(event)}
     fields["round"], fields["stage"] = place_of(event, after)
     fields["peer"] = getattr(event, "peer", "") or (after.settings.peer if after.settings else "")
     for name in event.__struct_fields__:
         value = getattr(event, name)
         if name not in _BULKY and name not in fields and value not in _NOTHING:
             fields |= _flat(name, value)
-    if isinstance(event, NodeStarted):
+    if isinstance(event, events.NodeStarted):
         fields |= {"swarm": event.settings.swarm, "role": event.settings.role, "name": event.settings.name}
     if before.chart != after.chart:
         fields |= {"left": before.chart, "entered": after.chart}
     return fields
 
 
-def _submission_of(event: Event, state: State) -> Submission | None:
+def _submission_of(event: events.Event, state: State) -> Submission | None:
     name = getattr(event, "submission", "")
     return next((each for each in state.submissions if each.id == name and each.kind != "register"), None)
 

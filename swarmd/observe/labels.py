@@ -5,47 +5,33 @@ A label with a value of a peer's, a provider's or a file's making would be a ser
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, get_args
 
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.events import WorkerExited, WorkerStartFailed
-from swarmd.core.ids import CommandKind
 from swarmd.core.values import EvidenceKind, FlatCause, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.observe.layers import LayerName
 from swarmd.observe.words import Kind
 
 OTHER: Final = "other"
-LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions", "learning")
-EQUIVOCATIONS: tuple[EvidenceKind, ...] = ("report", "clock", "leaderboard")  # of what there were two
-WORKERS: tuple[Worker, ...] = ("network", "trainer", "chain")
-SKIP_CAUSES: tuple[SkipCause, ...] = ("slow", "late", "fault", "stopped")
-MEMBER_KINDS: tuple[Kind, ...] = ("newcomers", "members")  # never credited, and credited before
+EQUIVOCATIONS: tuple[EvidenceKind, ...] = get_args(EvidenceKind)
+WORKERS: tuple[Worker, ...] = get_args(Worker)
+SKIP_CAUSES: tuple[SkipCause, ...] = get_args(SkipCause)
+MEMBER_KINDS: tuple[Kind, ...] = get_args(Kind)
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
-FLAT_CAUSES: tuple[FlatCause, ...] = ("form", "cut", "wrong", "right", "constant", "failed")
+FLAT_CAUSES: tuple[FlatCause, ...] = get_args(FlatCause)
 DRAWN = ("more", "as-ever")  # a task whose held-out accuracy has fallen, by what is done about it
 PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
-SUBMISSION_KINDS: tuple[SubmissionKind, ...] = ("register", "reward", "winners", "advance")
-SUBMISSION_STATES: tuple[SubmissionState, ...] = (
-    "intended",
-    "prepared",
-    "sent",
-    "included",
-    "confirmed",
-    "lost",
-    "refused",
-)
+SUBMISSION_KINDS: tuple[SubmissionKind, ...] = get_args(SubmissionKind)
+SUBMISSION_STATES: tuple[SubmissionState, ...] = get_args(SubmissionState)
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
 FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
 SENDERS = ("url", "command")  # of notifications
 OUTCOMES = ("done", "failed")
-WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
-    "fetched", "adopted", "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured",
-    "no-better", "worse",
-)  # fmt: skip
-COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
+WEIGHTS: tuple[str, ...] = ("fetched", "adopted", *get_args(WeightsCause))
+COMMANDS = (
     "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip

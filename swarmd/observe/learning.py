@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.core.state import Learning, State
+from swarmd.core.state import State
 from swarmd.core.values import FlatCause, FlatStage
 from swarmd.observe.layers import Layer
 
@@ -48,7 +48,7 @@ def learning_status(state: State, now: float) -> LearningStatus | None:
     known = state.learning
     if known is None:
         return None
-    well = LearningStatus(
+    status = LearningStatus(
         state="learning",
         healthy=True,
         age_s=now - known.since,
@@ -59,23 +59,19 @@ def learning_status(state: State, now: float) -> LearningStatus | None:
     )
     flat = known.flat
     if flat is None:
-        return well
+        return status
+    last = "" if known.stages == 1 else f"for {known.stages} stages; in the last "
     return replace(
-        well,
+        status,
         state=NOTHING,
         healthy=False,
-        reason=_reason(known, flat),
+        reason=f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
         cause=flat.cause,
         groups=flat.groups,
         flat=flat.flat,
         example=flat.example,
         advice=ADVICE[flat.cause],
     )
-
-
-def _reason(known: Learning, flat: FlatStage) -> str:
-    last = "" if known.stages == 1 else f"for {known.stages} stages; in the last "
-    return f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}"
 
 
 def advice_on(cause: FlatCause) -> str:

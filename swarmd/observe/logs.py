@@ -17,12 +17,12 @@ import select
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, ClassVar, TextIO
 
 import msgspec
 import structlog
+from cachetools import TTLCache
 
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
@@ -135,15 +135,6 @@ def _order(logger: Any, method: str, fields: MutableMapping[str, Any]) -> Mutabl
     return front | {name: value for name, value in fields.items() if name not in front}
 
 
-class _JsonRenderer:
-    def __init__(self, journal: bool) -> None:
-        self._journal = journal
-
-    def __call__(self, logger: Any, method: str, fields: MutableMapping[str, Any]) -> str:
-        text = msgspec.json.encode(_json_ready(fields)).decode()
-        return f"<{PRIORITIES.get(str(fields.get('level')), 6)}>{text}" if self._journal else text
-
-
 def _json_ready(value: Any) -> Any:
     """NaN and infinities as text, for which JSON has no numbers; of a file's name what is no UTF-8 as "\\udcff"."""
     if isinstance(value, str):
@@ -162,7 +153,13 @@ def _text_form(stream: TextIO) -> list[Any]:
 
 
 def _json_form(stream: TextIO) -> list[Any]:
-    return [_order, _JsonRenderer(in_journal(stream, os.environ))]
+    journal = in_journal(stream, os.environ)
+
+    def render(logger: Any, method: str, fields: MutableMapping[str, Any]) -> str:
+        text = msgspec.json.encode(_json_ready(fields)).decode()
+        return f"<{PRIORITIES.get(str(fields.get('level')), 6)}>{text}" if journal else text
+
+    return [_order, render]
 
 
 def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
@@ -208,11 +205,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class TerminalLines:
-    """The last structlog processor: fields to a line, or no line at all.
-
-    Args:
-        colours: whether the terminal shows them.
-    """
+    """The last structlog processor: fields to a line, with colours if asked for, or no line at all."""
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -271,11 +264,7 @@ PATIENCE_S = 0.1  # that a reader may be behind
 
 
 class LineWriter:
-    """Writes whole lines, or says that it cannot. Any thread may call it.
-
-    Args:
-        stream: where they go. One without a descriptor is taken to have room always.
-    """
+    """Writes whole lines, or says that it cannot. Any thread may call it. Without a descriptor there is always room."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -322,7 +311,7 @@ def _poll_of(stream: TextIO) -> select.poll | None:
 # --- what workers say ---
 
 WINDOW_S = 60.0
-LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; the oldest is let go at the bound
+LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; at the bound one makes room
 LINES_A_WINDOW_MAX = 1200  # lines of one worker logged in a minute; the rest is counted
 
 # Time stamps at a line's front differ in lines that say the same.
@@ -338,7 +327,8 @@ class LineFolder:
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
-        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._now = 0.0
+        self._seen: TTLCache[str, _Seen] = TTLCache(LINES_TRACKED_MAX, WINDOW_S, timer=lambda: self._now)
         self._window_from = 0.0
         self._logged = 0
         self._dropped = 0
@@ -351,23 +341,25 @@ class LineFolder:
         if seen is not None:
             seen.repeats += 1
             return
-        self._seen[key] = _Seen(level, text, now)
-        if len(self._seen) > LINES_TRACKED_MAX:
-            self._let_go(self._seen.popitem(last=False)[1])
+        if len(self._seen) == LINES_TRACKED_MAX:
+            self._let_go(self._seen.popitem()[1])
+        self._seen[key] = _Seen(level, text)
         self._say(level, text)
 
     def tick(self, now: float) -> None:
-        """End the windows that are over."""
-        while self._seen and now - next(iter(self._seen.values())).since >= WINDOW_S:
-            self._tell_repeats(self._seen.popitem(last=False)[1])
+        """Report the repeats of lines whose window is over."""
+        self._now = now
+        for _, seen in self._seen.expire():
+            self._tell_repeats(seen)
         if now - self._window_from >= WINDOW_S:
             self._tell_dropped()
             self._window_from = now
 
     def flush(self) -> None:
-        """Tell the counts so far: the worker has ended."""
-        while self._seen:
-            self._tell_repeats(self._seen.popitem(last=False)[1])
+        """Report the counts so far: the worker has ended."""
+        for seen in self._seen.values():
+            self._tell_repeats(seen)
+        self._seen.clear()
         self._tell_dropped()
 
     def _say(self, level: str, text: str) -> None:
@@ -395,11 +387,7 @@ class LineFolder:
         self._logged = self._dropped = 0
 
 
-class _Seen:
-    __slots__ = ("level", "repeats", "since", "text")
-
-    def __init__(self, level: str, text: str, since: float) -> None:
-        self.level = level
-        self.text = text
-        self.since = since
-        self.repeats = 0
+class _Seen(msgspec.Struct):
+    level: str
+    text: str
+    repeats: int = 0

@@ -9,46 +9,28 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from swarmd import __version__
 from swarmd.config import Config
+from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState, SubmissionState
-from swarmd.core.events import (
-    ChainReorged,
-    CommandFailed,
-    Envelope,
-    Equivocated,
-    EventBase,
-    ModelPushed,
-    NodeStarted,
-    ReportPublished,
-    StageTrained,
-    SubmissionConfirmed,
-    TrainingCancelled,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
-    WorkerExited,
-    WorkerStartFailed,
-)
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.observe import labels
-from swarmd.observe.layers import Layer, LayerName, WorkerStatus
+from swarmd.observe.layers import WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import (
     STALE_S,
@@ -130,80 +112,45 @@ COUNTERS: Mapping[str, Count] = {
 }
 
 
-class _KeptOutcomes(msgspec.Struct, array_like=True):
-    """`Outcomes` as they are kept: counters above 0 with their labels' values; by part of a stage how many took so long
-    as each bound of `PART_SECONDS`, or longer than all, and their seconds together."""
+class Outcomes(msgspec.Struct, array_like=True):
+    """Counts of one life of a daemon; they are kept as this struct."""
 
-    counts: list[tuple[str, tuple[str, ...], float]]
-    parts: list[tuple[str, list[float], float]]
-    reward_confirmed: float
-    progress: NodeProgress
-
-
-class Outcomes:
-    """Counts of one life of a daemon.
-
-    Args:
-        progress: where it stands when counting begins; by default nothing is known.
-
-    Attributes:
-        progress: what health is judged by besides the status.
-    """
-
-    def __init__(self, progress: NodeProgress | None = None) -> None:
-        registry = self._registry = CollectorRegistry()
-        self.progress = progress or NodeProgress()
-        self._counters = {name: counter_of(name, count, registry) for name, count in COUNTERS.items()}
-        self.part_seconds = Histogram(
-            "swarmd_stage_part_seconds",
-            "Wall-clock time that the parts of a stage took, where they came to their end.",
-            ["part"],
-            buckets=PART_SECONDS,
-            registry=registry,
-        )
-        for part in labels.PARTS:
-            self.part_seconds.labels(part)
-        self.reward_confirmed = PrometheusGauge(
-            "swarmd_reward_confirmed",
-            "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
-            registry=registry,
-        )
+    progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # what health is judged by besides the status
+    counts: dict[tuple[str, tuple[str, ...]], float] = {}  # of counters above 0, by name and values of labels
+    # By part of a stage: how many took as long as each bound of `PART_SECONDS` at most, or longer; and all seconds
+    parts: dict[str, list[int]] = msgspec.field(
+        default_factory=lambda: {part: [0] * (len(PART_SECONDS) + 1) for part in labels.PARTS}
+    )
+    part_s: dict[str, float] = msgspec.field(default_factory=lambda: dict.fromkeys(labels.PARTS, 0.0))
+    reward_confirmed: float = 0.0  # in the unit that rewards are earned in
 
     def count(self, name: str, *values: str, by: int = 1) -> None:
         """Add to a counter of the table; a figure that makes no sense adds nothing."""
-        counter = self._counters[name]
-        (counter.labels(*values) if values else counter).inc(max(0, by))
+        self.counts[name, values] = self.counts.get((name, values), 0.0) + max(0, by)
 
-    def collect(self) -> Iterable[Metric]:
-        """What there is. The times at which this process made its counters are left out: they say nothing of a node."""
-        for family in self._registry.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
+    def time_part(self, part: str, seconds: float) -> None:
+        """Note how long a part of a stage took."""
+        self.parts[part][bisect_left(PART_SECONDS, seconds)] += 1
+        self.part_s[part] += seconds
 
-    def keep(self) -> bytes:
-        """All that was counted."""
-        counts: list[tuple[str, tuple[str, ...], float]] = []
-        for name, counter in self._counters.items():
-            for sample in next(iter(counter.collect())).samples:
-                if sample.name.endswith("_total") and sample.value:
-                    values = tuple(sample.labels[label] for label in COUNTERS[name].labels)
-                    counts.append((name, values, sample.value))
-        parts = [(part, *_of_histogram(self.part_seconds.labels(part))) for part in labels.PARTS]
-        reward = next(iter(self.reward_confirmed.collect())).samples[0].value
-        return msgspec.msgpack.encode(_KeptOutcomes(counts, parts, reward, self.progress))
-
-    @classmethod
-    def resumed(cls, kept: bytes | memoryview) -> Outcomes:
-        """What was kept. Raises msgspec.DecodeError, ValueError or LookupError where these are not its bytes."""
-        read = msgspec.msgpack.decode(kept, type=_KeptOutcomes)
-        outcomes = cls(read.progress)
-        for name, values, value in read.counts:
-            counter = outcomes._counters[name]
-            (counter.labels(*values) if values else counter).inc(value)
-        for part, counts, seconds in read.parts:
-            _fill_histogram(outcomes.part_seconds.labels(part), counts, seconds)
-        outcomes.reward_confirmed.set(read.reward_confirmed)
-        return outcomes
+    def collect(self) -> Iterator[Metric]:
+        """What there is, by name."""
+        for name, counter in COUNTERS.items():
+            yield counter_of(name, counter, self.counts)
+        parts = HistogramMetricFamily(
+            "swarmd_stage_part_seconds",
+            "Wall-clock time that the parts of a stage took, where they came to their end.",
+            labels=("part",),
+        )
+        bounds = [*(str(float(bound)) for bound in PART_SECONDS), "+Inf"]
+        for part, took in self.parts.items():
+            parts.add_metric((part,), list(zip(bounds, accumulate(took), strict=True)), self.part_s[part])
+        yield parts
+        yield GaugeMetricFamily(
+            "swarmd_reward_confirmed",
+            "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
+            self.reward_confirmed,
+        )
 
     def apply(self, applied: Applied) -> None:
         """Count an event."""
@@ -214,18 +161,18 @@ class Outcomes:
             rule(self, envelope.event, before, after)
         self._note_progress(envelope, after)
 
-    def _note_progress(self, envelope: Envelope, after: State) -> None:
+    def _note_progress(self, envelope: events.Envelope, after: State) -> None:
         progress, clock = self.progress, after.clock
         if clock is not None:
             progress.finished = clock.final
             if not clock.final:  # the final mark has no time of its own
                 progress.stage_s = clock.deadline_at - clock.opened_at
-        if isinstance(envelope.event, StageTrained):
+        if isinstance(envelope.event, events.StageTrained):
             progress.trained_at = envelope.at
-        elif isinstance(envelope.event, SubmissionConfirmed):
+        elif isinstance(envelope.event, events.SubmissionConfirmed):
             kind = envelope.event.submission.partition("/")[0]
             progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
-        elif isinstance(envelope.event, NodeStarted):
+        elif isinstance(envelope.event, events.NodeStarted):
             progress.submits = _submits(after)
 
 
@@ -249,24 +196,12 @@ def _submits(state: State) -> bool:
     return chain is not None and chain.sends
 
 
-def counter_of(name: str, count: Count, registry: CollectorRegistry) -> Counter:
-    """A counter with every series at 0, so that the first event is an increase."""
-    counter = Counter(f"swarmd_{name}", count.text, list(count.labels), registry=registry)
-    for values in product(*count.labels.values()) if count.labels else ():
-        counter.labels(*values)
-    return counter
-
-
-def _of_histogram(histogram: Histogram) -> tuple[list[float], float]:
-    """How many observations lie in each bucket, and their sum; prometheus_client tells sums up to each bound alone."""
-    return [bucket.get() for bucket in histogram._buckets], histogram._sum.get()
-
-
-def _fill_histogram(histogram: Histogram, counts: list[float], total: float) -> None:
-    """What `_of_histogram` told, in an empty histogram of the same buckets."""
-    for bucket, count in zip(histogram._buckets, counts, strict=True):
-        bucket.set(count)
-    histogram._sum.set(total)
+def counter_of(name: str, counter: Count, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
+    """A counter with every series, at 0 too, so that the first event is an increase."""
+    family = CounterMetricFamily(f"swarmd_{name}", counter.text, labels=tuple(counter.labels))
+    for values in product(*counter.labels.values()):
+        family.add_metric(values, counts.get((name, values), 0.0))
+    return family
 
 
 # --- what the states show ---
@@ -278,7 +213,7 @@ def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None
         to.count("rounds_skipped", after.skips[-1].cause, by=after.rounds_skipped - before.rounds_skipped)
     part = _PARTS.get((before.chart, after.chart))
     if part is not None:
-        to.part_seconds.labels(part).observe(max(0.0, at - before.since))
+        to.time_part(part, max(0.0, at - before.since))
     if before.rejections is not after.rejections:
         _count_rejections(to, dict(before.rejections), after.rejections)
     if before.submissions is not after.submissions:
@@ -313,13 +248,13 @@ def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState,
         to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
     elif "confirmed" in (submission.chart, chart):
         sign = 1 if submission.chart == "confirmed" else -1
-        to.reward_confirmed.inc(sign * submission.reward / scale)
+        to.reward_confirmed += sign * submission.reward / scale
 
 
 # --- what an event says itself ---
 
 
-def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: State) -> None:
+def _on_stage_trained(to: Outcomes, event: events.StageTrained, before: State, after: State) -> None:
     to.count("stages_trained")
     to.count("generated_tokens", by=event.tokens)
     to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
@@ -328,59 +263,50 @@ def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: S
     to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
 
 
-def _on_equivocated(to: Outcomes, event: Equivocated, before: State, after: State) -> None:
+def _on_equivocated(to: Outcomes, event: events.Equivocated, before: State, after: State) -> None:
     if before.equivocations is not after.equivocations:  # else it was known, and is told again
         to.count("equivocations", event.kind)
 
 
-def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:
+def _on_worker_exited(to: Outcomes, event: events.WorkerExited, before: State, after: State) -> None:
     if before.chart not in LEAVING:
         to.count("worker_exits", event.worker, labels.exit_cause(event))
 
 
-def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
+def _on_command_failed(to: Outcomes, event: events.CommandFailed, before: State, after: State) -> None:
     kind = labels.command_of(event.command)
     to.count("commands_failed", kind)
     if kind in ("submit", "broadcast"):
         to.count("submission_failures", labels.failure_cause(event.reason))
 
 
-def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
+def _on_chain_reorged(to: Outcomes, event: events.ChainReorged, before: State, after: State) -> None:
     to.count("chain_reorgs")
     to.count("chain_reorged_blocks", by=event.depth)
 
 
-def _on_weights_fetched(to: Outcomes, event: WeightsFetched, before: State, after: State) -> None:
+def _on_weights_fetched(to: Outcomes, event: events.WeightsFetched, before: State, after: State) -> None:
     to.count("peer_weights", "fetched")
     to.count("peer_weights_bytes", by=event.received_bytes)
 
 
-_RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
-    StageTrained: _on_stage_trained,
-    TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
-    ReportPublished: lambda to, *_: to.count("reports_published"),
-    Equivocated: _on_equivocated,
-    WorkerExited: _on_worker_exited,
-    WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
-    CommandFailed: _on_command_failed,
-    ChainReorged: _on_chain_reorged,
-    ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
-    WeightsFetched: _on_weights_fetched,
-    WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
-    WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
+_RULES: dict[type[events.EventBase], Callable[[Outcomes, Any, State, State], None]] = {
+    events.StageTrained: _on_stage_trained,
+    events.TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
+    events.ReportPublished: lambda to, *_: to.count("reports_published"),
+    events.Equivocated: _on_equivocated,
+    events.WorkerExited: _on_worker_exited,
+    events.WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
+    events.CommandFailed: _on_command_failed,
+    events.ChainReorged: _on_chain_reorged,
+    events.ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
+    events.WeightsFetched: _on_weights_fetched,
+    events.WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
+    events.WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
 }
 
 
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
-
-
-class ConfiguredLimits(msgspec.Struct, frozen=True):
-    """Bounds that the node's configuration sets; 0 for none."""
-
-    log_bytes: int = 0
-    blob_bytes: int = 0
-    free_bytes: int = 0
-    trainer_bytes: int = 0
 
 
 class Gauge(NamedTuple):
@@ -472,7 +398,8 @@ def read_status(status: Status) -> Iterator[Reading]:
     """Gauges read off a status."""
     yield "node_info", (status.swarm, status.role, status.process.version), 1
     yield "daemon_up", (), status.source == "daemon"
-    yield from _layers(status)
+    for name, layer in status.layers.items():
+        yield "layer_healthy", (name,), layer.healthy
     yield "daemon_resident_memory_bytes", (), status.process.rss_bytes
     yield "peers", (), status.network.peers
     yield "isolated", (), status.network.state == "isolated"
@@ -480,28 +407,13 @@ def read_status(status: Status) -> Iterator[Reading]:
     yield from _rewards(status)
     if status.training.doing:
         yield "tokens_per_second", (), status.training.figures.get("tokens_per_s", 0.0)
-    for name, worker in _workers(status):
-        yield from _worker(name, worker)
+    for kind, worker in _workers(status):
+        yield from _worker(kind, worker)
     yield "log_events", (), status.log.next_seq
     if status.chain is not None:
         yield from _chain(status.chain)
     if status.submissions is not None:
         yield from _submissions(status.submissions)
-
-
-def _layers(status: Status) -> Iterator[Reading]:
-    layers: tuple[tuple[LayerName, Layer | None], ...] = (
-        ("process", status.process),
-        ("network", status.network),
-        ("training", status.training),
-        ("round", status.round),
-        ("chain", status.chain),
-        ("submissions", status.submissions),
-        ("learning", status.learning),
-    )
-    for name, layer in layers:
-        if layer is not None:
-            yield "layer_healthy", (name,), layer.healthy
 
 
 def _round(status: Status) -> Iterator[Reading]:
@@ -599,7 +511,7 @@ def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
         yield "health", (depth,), health.ok
 
 
-def read_disk(disk: DiskUsage, limits: ConfiguredLimits) -> Iterator[Reading]:
+def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
     """What the data directory takes, and how much it may."""
     yield "log_bytes", (), disk.log
     yield "log_segments", (), disk.segments
@@ -607,11 +519,13 @@ def read_disk(disk: DiskUsage, limits: ConfiguredLimits) -> Iterator[Reading]:
     yield "checkpoint_bytes", (), disk.checkpoints
     if disk.free is not None:
         yield "disk_free_bytes", (), disk.free
+    if config is None:
+        return
     bounds = {
-        "log_limit_bytes": limits.log_bytes,
-        "blob_limit_bytes": limits.blob_bytes,
-        "disk_free_limit_bytes": limits.free_bytes,
-        "trainer_memory_limit_bytes": limits.trainer_bytes,
+        "log_limit_bytes": config.storage.log_bytes_max,
+        "blob_limit_bytes": config.storage.blob_bytes_max,
+        "disk_free_limit_bytes": config.storage.free_bytes_min,
+        "trainer_memory_limit_bytes": config.training.memory_bytes_max,
     }
     for name, bound in bounds.items():
         if bound:
@@ -653,28 +567,27 @@ class Metrics:
 
     Args:
         paths: the node's data directory, for sizes on disk; None for none.
-        limits: what its configuration allows.
+        config: the node's, for what it allows; None if it is not known.
         clock: POSIX seconds.
     """
 
     def __init__(
         self,
         paths: NodeDirectory | None = None,
-        limits: ConfiguredLimits | None = None,
+        config: Config | None = None,
         clock: TimeSource = time.time,
     ) -> None:
         self._paths = paths
-        self._limits = limits or ConfiguredLimits()
+        self._config = config
         self._clock = clock
-        self._outcomes = Outcomes()
+        self.outcomes = Outcomes()
         self._disk: tuple[float, DiskUsage] | None = None
-        self._own = CollectorRegistry()
-        self._notifications = counter_of("notifications", NOTIFICATIONS, self._own)
+        self._notified: dict[tuple[str, tuple[str, ...]], float] = {}
 
     @property
     def progress(self) -> NodeProgress:
         """What the node got done in its present life, for `swarmd.observe.status.productive`."""
-        return self._outcomes.progress
+        return self.outcomes.progress
 
     def now(self) -> float:
         """POSIX seconds, by the clock that these figures go by."""
@@ -682,26 +595,26 @@ class Metrics:
 
     def begin(self, base: Base) -> None:
         """Forget all that was counted: the log begins with this state."""
-        self._outcomes = Outcomes(progress_of(base.state))
+        self.outcomes = Outcomes(progress_of(base.state))
 
     def apply(self, applied: Applied) -> None:
         """Count an event. Never fails on an event that a log may hold."""
-        if isinstance(applied.event, NodeStarted):
-            self._outcomes = Outcomes(NodeProgress(started_at=applied.at))
-        self._outcomes.apply(applied)
+        if isinstance(applied.event, events.NodeStarted):
+            self.outcomes = Outcomes(NodeProgress(started_at=applied.at))
+        self.outcomes.apply(applied)
 
     def keep(self) -> bytes:
         """All that was counted of the log so far."""
-        return self._outcomes.keep()
+        return msgspec.msgpack.encode(self.outcomes)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
-        bytes."""
-        self._outcomes = Outcomes.resumed(kept)
+        """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
+        self.outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
 
     def count_notification(self, sender: str, sent: bool) -> None:
         """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
-        self._notifications.labels(sender, labels.OUTCOMES[not sent]).inc()
+        key = "notifications", (sender, labels.OUTCOMES[not sent])
+        self._notified[key] = self._notified.get(key, 0.0) + 1
 
     def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:
         """The figures as text. Looks at the disk now and then, so call it in a thread where a loop must not wait.
@@ -723,21 +636,19 @@ class Metrics:
     def families(self, status: Status | None) -> Iterator[Metric]:
         """The figures, family by family: readings, then outcomes."""
         yield from families(self._read(status))
-        yield from self._outcomes.collect()
-        for family in self._own.collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
+        yield from self.outcomes.collect()
+        yield counter_of("notifications", NOTIFICATIONS, self._notified)
 
     def _read(self, status: Status | None) -> Iterator[Reading]:
         now = self._clock()
         if status is not None and now - status.at > STALE_S:
             status = None  # nothing newer is to be had, and this one says nothing of now
         yield from read_build()
-        depths = (live(status, now), ready(status, now), productive(status, self.progress, now))
+        depths = (live(status), ready(status), productive(status, self.progress))
         yield from read_health(zip(labels.DEPTHS, depths, strict=True))
         yield from read_progress(self.progress)
         if self._paths is not None:
-            yield from read_disk(self._look(self._paths, now), self._limits)
+            yield from read_disk(self._look(self._paths, now), self._config)
         if status is None:
             yield "daemon_up", (), 0.0
             return
@@ -752,14 +663,3 @@ class Metrics:
         disk = measure_disk(paths)
         self._disk = (now, disk)
         return disk
-
-
-def limits_of(config: Config) -> ConfiguredLimits:
-    """What a node's configuration allows."""
-    storage = config.storage
-    return ConfiguredLimits(
-        log_bytes=storage.log_bytes_max,
-        blob_bytes=storage.blob_bytes_max,
-        free_bytes=storage.free_bytes_min,
-        trainer_bytes=config.training.memory_bytes_max,
-    )

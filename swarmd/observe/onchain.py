@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, assert_never
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +16,12 @@ from swarmd.observe.layers import Layer, Live, WorkerLive, WorkerStatus, first_l
 WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
 UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")
 FUNDS_KEPT_S = 600.0  # what a worker told of the account counts for so long after its last word
+CHAIN_WORDS: dict[LinkState, str] = {  # if there is nothing else to say
+    "down": "the chain worker does not run",
+    "connecting": "reading the chain",
+    "up": "",
+    "degraded": "no endpoint answers as it should",
+}
 OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reaching the chain is overdue
 
 
@@ -80,7 +86,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
 def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
     """The link to the chain. `absent` says why no daemon answers, where none does."""
     process = live.chain if live else None
-    reason = first_line(chain.reason) or _words_for(chain.chart)
+    reason = first_line(chain.reason) or CHAIN_WORDS[chain.chart]
     if chain.chart == "down" and state.chaining.reason:
         reason = f"the chain worker is down: {first_line(state.chaining.reason)}"
     progress = process.progress if process else None
@@ -198,24 +204,22 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
         oldest=first.id if first else "",
         oldest_s=now - first.intended_at if first else None,
         last_reward=_last_reward(state),
-        last_refusal=None if refused is None else _refusal(refused, now),
+        last_refusal=RefusedSubmission(refused.id, refused.code, first_line(refused.reason), now - refused.since)
+        if refused
+        else None,
     )
 
 
 def _trouble(state: State, first: Submission | None, refused: Submission | None, now: float) -> str:
     """Why submissions do not count as healthy: one takes too long, or the latest that was settled is refused."""
     if first is not None and now - first.intended_at > OVERDUE_LOOKS * _settings(state).resend_s:
-        why = first_line(first.reason) or _overdue_words(state)
+        up = state.chain is not None and state.chain.chart == "up"
+        why = first_line(first.reason) or ("not in a block yet" if up else "the chain cannot be reached")
         return f"{first.id} has been {first.chart} for {now - first.since:.0f} s: {why}"
     settled = [each for each in state.submissions if each.chart in ("confirmed", "refused") and each.kind != "advance"]
     if refused is not None and max(settled, key=lambda each: each.since) is refused:
         return f"{refused.id} was refused, {refused.code}: {first_line(refused.reason)}"
     return ""
-
-
-def _overdue_words(state: State) -> str:
-    up = state.chain is not None and state.chain.chart == "up"
-    return "not in a block yet" if up else "the chain cannot be reached"
 
 
 def _reason(state: State, first: Submission | None) -> str:
@@ -232,28 +236,9 @@ def _last_refused(state: State) -> Submission | None:
     return max(refused, key=lambda each: each.since, default=None)
 
 
-def _refusal(refused: Submission, now: float) -> RefusedSubmission:
-    return RefusedSubmission(refused.id, refused.code, first_line(refused.reason), now - refused.since)
-
-
 def _last_reward(state: State) -> RewardOnChain | None:
     rewards = [each for each in state.submissions if each.kind == "reward" and each.chart == "confirmed"]
     last = max(rewards, key=lambda each: (each.round, each.stage), default=None)
     if last is None:
         return None
     return RewardOnChain(last.round, last.stage, last.reward, last.block.number if last.block else -1)
-
-
-def _words_for(chart: LinkState) -> str:
-    """How the connection to the chain is, where nothing else is to be said."""
-    match chart:
-        case "down":
-            return "the chain worker does not run"
-        case "connecting":
-            return "reading the chain"
-        case "up":
-            return ""
-        case "degraded":
-            return "no endpoint answers as it should"
-        case _:
-            assert_never(chart)

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from swarmd import __version__
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
 from swarmd.logger import get_logger
-from swarmd.observe.metrics import Metrics
+from swarmd.observe.metrics import PART_SECONDS, Metrics, Outcomes
 from swarmd.observe.status import Status
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from prometheus_client.metrics_core import Metric
-    from prometheus_client.samples import Sample
 
 
 PUSH_S = 30.0
@@ -82,30 +81,29 @@ def push_once(exporter: MetricExporter, metrics: Metrics, status: Status | None)
     """Push what there is now; blocks until it is taken or given up. False where it was not taken."""
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
-    now = metrics.now()
-    batch = batch_of(metrics.families(status), metrics.progress.started_at or now, now)
-    return exporter.export(batch) is MetricExportResult.SUCCESS
+    return exporter.export(_batch(metrics, status, metrics.now())) is MetricExportResult.SUCCESS
 
 
-def batch_of(families: Iterable[Metric], started_at: float, now: float) -> MetricsData:
-    """Families in OpenTelemetry's form; times are POSIX seconds."""
+def _batch(metrics: Metrics, status: Status | None, now: float) -> MetricsData:
+    """All that /metrics has, in OpenTelemetry's form."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    times = (int(started_at * 1e9), int(now * 1e9))
-    scope = ScopeMetrics(InstrumentationScope("swarmd", __version__), [_metric(each, *times) for each in families], "")
+    times = (int((metrics.progress.started_at or now) * 1e9), int(now * 1e9))
+    converted = [_metric(each, metrics.outcomes, *times) for each in metrics.families(status)]
+    scope = ScopeMetrics(InstrumentationScope("swarmd", __version__), converted, "")
     resource = Resource.create({"service.name": "swarmd", "service.version": __version__})
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
-def _metric(family: Metric, start_ns: int, now_ns: int) -> Any:
+def _metric(family: Metric, outcomes: Outcomes, start_ns: int, now_ns: int) -> Any:
     from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Histogram, NumberDataPoint, Sum
     from opentelemetry.sdk.metrics.export import Metric as Converted
 
     total = AggregationTemporality.CUMULATIVE
     if family.type == "histogram":
-        points = _histograms(family.samples, start_ns, now_ns)
+        points = _histogram(outcomes, start_ns, now_ns)
         return Converted(family.name, family.documentation, "s", Histogram(points, total))
     numbers = [NumberDataPoint(dict(each.labels), start_ns, now_ns, each.value) for each in family.samples]
     held = Sum(numbers, total, is_monotonic=True) if family.type == "counter" else Gauge(numbers)
@@ -116,30 +114,21 @@ def _unit(name: str) -> str:
     return "s" if name.endswith("_seconds") else "By" if name.endswith("_bytes") else "1"
 
 
-def _histograms(samples: Iterable[Sample], start_ns: int, now_ns: int) -> list[Any]:
-    """Buckets that each count what is in them, in place of all that is below."""
+def _histogram(outcomes: Outcomes, start_ns: int, now_ns: int) -> list[Any]:
+    """The one that there is: how long the parts of a stage took."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
-    found: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-    for each in samples:
-        labels = {name: value for name, value in each.labels.items() if name != "le"}
-        point = found.setdefault(tuple(labels.items()), {"labels": labels, "below": [], "bounds": [], "sum": 0.0})
-        if each.name.endswith("_bucket"):
-            point["below"].append(int(each.value))
-            point["bounds"].append(float(each.labels["le"]))
-        elif each.name.endswith("_sum"):
-            point["sum"] = each.value
     return [
         HistogramDataPoint(
-            attributes=point["labels"],
+            attributes={"part": part},
             start_time_unix_nano=start_ns,
             time_unix_nano=now_ns,
-            count=point["below"][-1],
-            sum=point["sum"],
-            bucket_counts=[high - low for low, high in zip([0, *point["below"]], point["below"], strict=False)],
-            explicit_bounds=point["bounds"][:-1],  # the last one is infinity, which goes without saying
+            count=sum(took),
+            sum=outcomes.part_s[part],
+            bucket_counts=took,
+            explicit_bounds=PART_SECONDS,
             min=None,  # type: ignore[arg-type]  # unknown, and left out on the wire
             max=None,  # type: ignore[arg-type]
         )
-        for point in found.values()
+        for part, took in outcomes.parts.items()
     ]

@@ -15,7 +15,7 @@ from rich.text import Text
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus, WeightsStatus, last_fallen
-from swarmd.observe.words import aside_counts_words, fallen_words, reached_words
+from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words
 from swarmd.results.card import accuracy_words
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -222,7 +222,7 @@ def panel_of(status: Status) -> RenderableType:
     parts: list[RenderableType] = [_layers(status)]
     if status.rewards:
         parts.append(_rewards(status))
-    if said := aside_counts_words(status.rewards):
+    if said := aside_counts_words([each.set_aside for each in status.rewards]):
         parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
     if status.weights is not None:
         parts += [Text(f"weights  {line}") for line in _weights(status.weights)]
@@ -398,8 +398,7 @@ def _coordinator(view: CoordinatorStatus) -> RenderableType:
 
 def progress_bar(share: float) -> str:
     """A progress bar of fixed width."""
-    filled = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
-    return "█" * filled + "░" * (BAR_CELLS - filled)
+    return bar(share, 1.0, BAR_CELLS).ljust(BAR_CELLS, "░")
 
 
 def span(seconds: float) -> str:
@@ -409,11 +408,6 @@ def span(seconds: float) -> str:
         if seconds >= unit_s:
             return f"{int(seconds // unit_s)}{unit} {int(seconds % unit_s // below_s)}{below}"
     return f"{seconds:.0f}s"
-
-
-def count(number: int, thing: str) -> str:
-    """A number with its noun, in singular or plural."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def size(size_bytes: int) -> str:

@@ -74,11 +74,7 @@ Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, A
 
 
 class Redactor:
-    """Gives texts without what is known to be a secret, or looks like one.
-
-    Args:
-        secrets: those known by their text.
-    """
+    """Gives texts without what looks like a secret, and without the secrets that are known by their text."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known = sorted(set(secrets), key=len, reverse=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Literal, TypeVar, assert_never
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.rounds import is_barred
-from swarmd.core.state import Coordination, FirstAccuracy, StageReward, State, WeightsOutcome
+from swarmd.core.state import Coordination, FirstAccuracy, State, WeightsOutcome
 from swarmd.core.values import Skill
 from swarmd.observe.layers import (
     Layer,
@@ -134,7 +134,21 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
     awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
     if awaited_s is None and last is None:
         return None
-    return WeightsStatus(awaited_s, taken=_taken(last, now) if last is not None else None)
+    if last is None:
+        return WeightsStatus(awaited_s)
+    taken = TakenStatus(
+        last.outcome,
+        max(0.0, now - last.at),
+        last.peer,
+        last.round,
+        last.cause,
+        last.reason,
+        last.received_bytes,
+        last.held_out_before,
+        last.held_out,
+        _words(last),
+    )
+    return WeightsStatus(awaited_s, taken=taken)
 
 
 def with_offer(status: Status, directory: Path) -> Status:
@@ -151,21 +165,6 @@ def with_offer(status: Status, directory: Path) -> Status:
     words = f"offers its own after round {offer.round}{claimed}, {size_bytes / MIB:.1f} MiB on disk"
     offered = OfferedStatus(offer.round, age_s, offer.accuracy, size_bytes, words)
     return replace(status, weights=replace(status.weights or WeightsStatus(), offered=offered))
-
-
-def _taken(last: WeightsOutcome, now: float) -> TakenStatus:
-    return TakenStatus(
-        last.outcome,
-        max(0.0, now - last.at),
-        last.peer,
-        last.round,
-        last.cause,
-        last.reason,
-        last.received_bytes,
-        last.held_out_before,
-        last.held_out,
-        _words(last),
-    )
 
 
 def _words(last: WeightsOutcome) -> str:
@@ -345,9 +344,18 @@ class Status(msgspec.Struct, frozen=True):
     first_accuracy: FirstAccuracy | None = None  # held out, from which its training began; None: not measured
 
     @property
-    def layers(self) -> dict[str, Layer]:
-        """The layers that there are, by their names here."""
-        return {name: layer for name in self.__struct_fields__ if isinstance(layer := getattr(self, name), Layer)}
+    def layers(self) -> dict[LayerName, Layer]:
+        """The layers that this node has, by name."""
+        found: dict[LayerName, Layer | None] = {
+            "process": self.process,
+            "network": self.network,
+            "training": self.training,
+            "round": self.round,
+            "chain": self.chain,
+            "submissions": self.submissions,
+            "learning": self.learning,
+        }
+        return {name: layer for name, layer in found.items() if layer is not None}
 
 
 def status_of(
@@ -364,7 +372,7 @@ def status_of(
         mute: why a daemon that seems to run does not answer.
     """
     settings = state.settings
-    process = _process(state, now, live, version) if not mute else _mute_process(state, now, mute)
+    process = _process(state, now, live, version, mute)
     absent = "the daemon does not answer" if mute else "the daemon does not run"
     network = _network(state, now, live, absent)
     training = _training(state, now, live, absent)
@@ -388,7 +396,11 @@ def status_of(
         training=as_of(training, ended_at, now),
         round=as_of(round_status, ended_at, now),
         reward_total=fit_real(state.reward_total, SUM_MAX),
-        rewards=tuple(_reward(each) for each in state.rewards[-REWARDS_SHOWN:] if math.isfinite(each.reward)),
+        rewards=tuple(
+            RewardStatus(each.round, each.stage, each.reward, each.held_out, dict(each.set_aside), each.fallen)
+            for each in state.rewards[-REWARDS_SHOWN:]
+            if math.isfinite(each.reward)
+        ),
         rejections=dict(state.rejections),
         log=log,
         coordinator=as_of(coordinator, ended_at, now) if coordinator else None,
@@ -414,11 +426,10 @@ def last_fallen(status: Status) -> tuple[Skill, ...]:
     return next((each.fallen for each in reversed(status.rewards) if each.held_out is not None), ())
 
 
-def _reward(each: StageReward) -> RewardStatus:
-    return RewardStatus(each.round, each.stage, each.reward, each.held_out, dict(each.set_aside), each.fallen)
-
-
-def _process(state: State, now: float, live: Live | None, version: str) -> ProcessStatus:
+def _process(state: State, now: float, live: Live | None, version: str, mute: str) -> ProcessStatus:
+    if mute:
+        age_s = now - state.started_at if state.started_at else 0.0
+        return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=mute, run=state.run)
     if live is not None:
         draining = state.chart in LEFT
         return ProcessStatus(
@@ -448,15 +459,10 @@ def _process(state: State, now: float, live: Live | None, version: str) -> Proce
     )
 
 
-def _mute_process(state: State, now: float, why: str) -> ProcessStatus:
-    age_s = now - state.started_at if state.started_at else 0.0
-    return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=why, run=state.run)
-
-
 def _network(state: State, now: float, live: Live | None, absent: str) -> NetworkStatus:
     link = state.link
     process = live.network if live else None
-    reason = link.reason or _link_words(link.chart)
+    reason = link.reason or LINK_WORDS[link.chart]
     if link.chart == "down" and state.network.reason:
         reason = f"the network worker is down: {first_line(state.network.reason)}"
     mute = silence(process)
@@ -477,7 +483,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     trainer = state.trainer
     process = live.trainer if live else None
     progress = process.progress if process and trainer.chart != "idle" else None
-    reason = _trainer_words(trainer.chart)
+    reason = TRAINER_WORDS[trainer.chart]
     if trainer.chart == "idle" and process and process.progress and process.progress.what == STAGE_FAILED:
         reason = f"{reason}; the last stage failed: {process.progress.note}"
     if trainer.chart == "down" and state.training.reason:
@@ -538,7 +544,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
         return "the swarm has run its rounds"
     if pause := pause_words(state):
         return pause
-    reason = _round_words(state.chart)
+    reason = ROUND_WORDS.get(state.chart, state.chart)
     if doubt := coordinator_trouble(state):
         reason += f"; {doubt}"
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
@@ -597,69 +603,37 @@ def headline(state: State) -> str:
     return ", ".join(parts)
 
 
-def _round_words(chart: RoundState) -> str:
-    """What a node does in a state, where nothing else is to be said."""
-    match chart:
-        case "starting":
-            return "waiting for the network worker"
-        case "joining":
-            return "waiting for the DHT to answer"
-        case "registering":
-            return "writing the membership record"
-        case "syncing":
-            return "reading the coordinator's clock"
-        case "waiting":
-            return "no stage is open for this node"
-        case "round.gathering":
-            return "fetching what peers published"
-        case "round.training":
-            return "training the stage"
-        case "round.publishing":
-            return "publishing rollouts and report"
-        case "round.submitting":
-            return "submitting the result"
-        case "round.settling":
-            return "done with this stage, waiting for the next"
-        case "skipping":
-            return "a newer stage opened, training is being cancelled"
-        case "stopped" | "failed" | "draining" | "paused":  # of which more is said instead
-            return chart
-        case _:
-            assert_never(chart)
-
-
-def _trainer_words(chart: TrainerState) -> str:
-    """What the trainer does, where nothing else is to be said."""
-    match chart:
-        case "down":
-            return "the trainer worker does not run"
-        case "loading":
-            return "loading the model"
-        case "idle":
-            return "ready for a stage"
-        case "busy":
-            return "at work"
-        case _:
-            assert_never(chart)
-
-
-def _link_words(chart: LinkState) -> str:
-    """How the link is, where nothing else is to be said."""
-    match chart:
-        case "down":
-            return "the network worker does not run"
-        case "connecting":
-            return "connecting to the DHT"
-        case "up":
-            return ""
-        case "degraded":
-            return "the node runs but reaches nobody"
-        case _:
-            assert_never(chart)
+# What a layer is at, if there is nothing else to say of it.
+ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node takes part in nothing
+    "starting": "waiting for the network worker",
+    "joining": "waiting for the DHT to answer",
+    "registering": "writing the membership record",
+    "syncing": "reading the coordinator's clock",
+    "waiting": "no stage is open for this node",
+    "round.gathering": "fetching what peers published",
+    "round.training": "training the stage",
+    "round.publishing": "publishing rollouts and report",
+    "round.submitting": "submitting the result",
+    "round.settling": "done with this stage, waiting for the next",
+    "skipping": "a newer stage opened, training is being cancelled",
+}
+TRAINER_WORDS: dict[TrainerState, str] = {
+    "down": "the trainer worker does not run",
+    "loading": "loading the model",
+    "idle": "ready for a stage",
+    "busy": "at work",
+}
+LINK_WORDS: dict[LinkState, str] = {
+    "down": "the network worker does not run",
+    "connecting": "connecting to the DHT",
+    "up": "",
+    "degraded": "the node runs but reaches nobody",
+}
 
 
 STALE_S = 30.0  # a status older than this says nothing of now
 DEADLINES = 3.0  # stage lengths within which a node is expected to have trained and, on a chain, been confirmed
+NEEDED_LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round")  # for a node's part of a stage
 STAGE_LEAST_S = 20.0  # a shorter stage counts as so long: a trainer's restart must not make a node look barren
 
 
@@ -681,63 +655,42 @@ class NodeProgress(msgspec.Struct):
     finished: bool = False  # the swarm has run its rounds
 
 
-def live(status: Status | None, now: float | None = None) -> Health:
-    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well.
-
-    Args:
-        status: the last one known.
-        now: POSIX seconds; without it the status counts as of now.
-    """
+def live(status: Status | None) -> Health:
+    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well."""
     if status is None:
         return Health(False, ("nothing is known of the daemon",))
     if status.source != "daemon":
         return Health(False, (status.process.reason or "the daemon does not run",))
-    age_s = 0.0 if now is None else now - status.at
-    if age_s > STALE_S:
-        return Health(False, (f"the daemon answered last {age_s:.0f} s ago",))
     return Health(True)
 
 
-def ready(status: Status | None, now: float | None = None) -> Health:
+def ready(status: Status | None) -> Health:
     """Whether it can do its part of a stage: it lives, is connected, its trainer is able, and the round not stalled.
 
     A node that starts lives and is not ready. The chain does not count: while it is away the node trains on.
     """
-    alive = live(status, now)
+    alive = live(status)
     if not alive.ok or status is None:
         return alive
-    layers: tuple[tuple[LayerName, Layer], ...] = (
-        ("process", status.process),
-        ("network", status.network),
-        ("training", status.training),
-        ("round", status.round),
-    )
-    reasons = tuple(told(name, layer) for name, layer in layers if not layer.healthy)
+    needed = ((name, layer) for name, layer in status.layers.items() if name in NEEDED_LAYERS)
+    reasons = tuple(told(name, layer) for name, layer in needed if not layer.healthy)
     return Health(not reasons, reasons)
 
 
-def productive(
-    status: Status | None, progress: NodeProgress, now: float | None = None, deadlines: float = DEADLINES
-) -> Health:
-    """Whether it earns: it lives, trained a stage lately, and on a chain had a reward confirmed lately.
-
-    Args:
-        progress: of the same node, as `swarmd.observe.metrics.Metrics.progress` has it.
-        now: POSIX seconds; without it the status counts as of now.
-        deadlines: how many stage lengths "lately" is. A daemon that started lately is given as long.
-    """
-    alive = live(status, now)
+def productive(status: Status | None, progress: NodeProgress) -> Health:
+    """Whether it earns: it lives, and within the last `DEADLINES` stage lengths trained a stage and, on a chain, had a
+    reward confirmed. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
+    alive = live(status)
     if not alive.ok or status is None:
         return alive
-    at = status.at if now is None else now
-    patience_s = deadlines * max(progress.stage_s, STAGE_LEAST_S)
-    if progress.finished or at - progress.started_at <= patience_s:
+    now, patience_s = status.at, DEADLINES * max(progress.stage_s, STAGE_LEAST_S)
+    if progress.finished or now - progress.started_at <= patience_s:
         return Health(True)
     reasons = []
-    if at - progress.trained_at > patience_s:
-        reasons.append(_nothing("trained", progress.trained_at, at))
-    if progress.submits and at - progress.confirmed_at.get("reward", 0.0) > patience_s:
-        reasons.append(_nothing("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), at))
+    if now - progress.trained_at > patience_s:
+        reasons.append(_nothing("trained", progress.trained_at, now))
+    if progress.submits and now - progress.confirmed_at.get("reward", 0.0) > patience_s:
+        reasons.append(_nothing("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), now))
     return Health(not reasons, tuple(reasons))
 
 

@@ -12,8 +12,7 @@ the node's submissions. Its memory is bounded, whatever the log's length.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import assert_never
+from collections.abc import Sequence
 
 import msgspec
 
@@ -113,14 +112,11 @@ class StoryTeller:
     @property
     def goes_on(self) -> bool:
         """Whether what comes next may belong to it: the node is not past it, its report or the chain not through."""
-        if not self._closed or any(each.round == self._round for each in self._own_reports()):
+        reports = (each for each in self._state.pending if isinstance(each, PublishReport))
+        if not self._closed or any(each.round == self._round for each in reports):
             return True
         own = (each for each in self._state.submissions if each.round == self._round)
         return any(each.chart not in ("confirmed", "refused") for each in own)
-
-    def _own_reports(self) -> Iterator[PublishReport]:
-        """Reports that are still to be published."""
-        return (each for each in self._state.pending if isinstance(each, PublishReport))
 
     @property
     def knows_before(self) -> bool:
@@ -128,11 +124,7 @@ class StoryTeller:
         return self._knows_before
 
     def story(self, now: float | None = None) -> Story:
-        """The story so far.
-
-        Args:
-            now: POSIX seconds, where the node's daemon runs; None where the log has ended.
-        """
+        """The story so far, as of `now` (POSIX seconds) if the node's daemon runs; None if the log has ended."""
         outcome = self._outcome()
         troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
         cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
@@ -202,20 +194,15 @@ class StoryTeller:
     def _stages(self) -> int:
         return self._state.settings.stages if self._state.settings else 1
 
-    def _reached_words(self, now: float | None) -> str:
-        clock = self._state.clock
-        if clock is None:
-            return "no round is known here"
-        ends = "" if now is not None else ", as this log ends"
-        return reached_words(clock.round, clock.stage, clock.final) + ends
-
     def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state
         if outcome == "unknown":
             seq = self._first[0] if self._first else 0
             return f"{name} was over before this log begins (event {seq}): nothing is known of it here."
         if outcome == "ahead":
-            return f"{name} has not been reached: {self._reached_words(now)}."
+            clock, ends = state.clock, "" if now is not None else ", as this log ends"
+            place = reached_words(clock.round, clock.stage, clock.final) + ends if clock else "no round is known here"
+            return f"{name} has not been reached: {place}."
         if outcome == "trained":
             return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
         if outcome == "open" and state.chart in ("stopped", "failed"):
@@ -227,8 +214,10 @@ class StoryTeller:
             return f"{name} is under way: this node is {doing(state, now or self._at)}."
         if outcome == "missed":
             return f"{name} passed and this node trained nothing of it: {reason}."
-        assert self._skip is not None
-        return f"{span_in_words(self._skip)} skipped, cause {self._skip.cause}: {reason}."
+        skip = self._skip
+        assert skip is not None
+        span = f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
+        return f"{span} skipped, cause {skip.cause}: {reason}."
 
 
 def reached(state: State) -> int:
@@ -251,11 +240,6 @@ def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
     by_stage = ", ".join(f"{each.reward:.3f} in stage {each.stage}" for each in trained)
     missing = stages - len(trained)
     return f"rewards {by_stage}" + (f"; {missing} of {stages} stages were not trained" if missing > 0 else "")
-
-
-def span_in_words(skip: RoundsSkipped) -> str:
-    """ "Rounds 3 to 7 were", or "Round 3 was"."""
-    return f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
 
 
 # --- sentences ---
@@ -313,7 +297,7 @@ def _entered(applied: Applied) -> Sentence | None:
 
 def doing(state: State, at: float) -> str:
     """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
-    words, since = _words_for(state.chart), state.since
+    words, since = DOING[state.chart], state.since
     if state.chart == "round.training" and is_loading(state):
         words, since = "loading its trainer for", state.trainer.since
     if state.chart == "paused" and state.low_space is None:
@@ -329,13 +313,8 @@ def is_loading(state: State) -> bool:
 
 
 def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
-    """Why rounds were missed.
-
-    Args:
-        cause: as it is on record.
-        found_doing: what the node did when the first of them opened.
-        troubles: what went wrong up to then, oldest first.
-    """
+    """Why rounds were missed: `cause` as it is on record, what the node did when the first of them opened, and what had
+    gone wrong up to then, oldest first."""
     if cause == "fault" and troubles:
         return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
     if cause == "late":
@@ -393,38 +372,20 @@ def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: floa
     return tuple(advice)
 
 
-def _words_for(chart: RoundState) -> str:
-    """What a node does in a state."""
-    match chart:
-        case "stopped":
-            return "stopped"
-        case "failed":
-            return "down after a failure"
-        case "draining":
-            return "stopping"
-        case "starting":
-            return "starting"
-        case "joining":
-            return "waiting for the DHT to answer"
-        case "registering":
-            return "registering"
-        case "syncing":
-            return "reading where the swarm was"
-        case "waiting":
-            return "waiting for a stage to open"
-        case "round.gathering":
-            return "fetching peers' rollouts of"
-        case "round.training":
-            return "training"
-        case "round.publishing":
-            return "publishing its report of"
-        case "round.submitting":
-            return "waiting for the chain to take the reward of"
-        case "round.settling":
-            return "done with"
-        case "skipping":
-            return "ending its training of"
-        case "paused":
-            return "paused for want of disk space"
-        case _:
-            assert_never(chart)
+DOING: dict[RoundState, str] = {
+    "stopped": "stopped",
+    "failed": "down after a failure",
+    "draining": "stopping",
+    "starting": "starting",
+    "joining": "waiting for the DHT to answer",
+    "registering": "registering",
+    "syncing": "reading where the swarm was",
+    "waiting": "waiting for a stage to open",
+    "round.gathering": "fetching peers' rollouts of",
+    "round.training": "training",
+    "round.publishing": "publishing its report of",
+    "round.submitting": "waiting for the chain to take the reward of",
+    "round.settling": "done with",
+    "skipping": "ending its training of",
+    "paused": "paused for want of disk space",
+}

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
+from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.coordinator.coordination import COLLECTING
 from swarmd.core.coordinator.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
-from swarmd.core.events import (
-    AnyChainLog,
-    ChainBlock,
-    Equivocated,
-    OtherLog,
-    PolicyLog,
-    RegistrationLog,
-    ReportSeen,
-    RewardLog,
-    StageLog,
-    StageTrained,
-    VoteLog,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
-)
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Coordination, Equivocation, Member, State
 from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
 
 
-def peers_words(count: int) -> str:
-    """ "1 peer", "2 peers"."""
-    return "1 peer" if count == 1 else f"{count} peers"
+def count(number: int, thing: str) -> str:
+    """A number with its noun, in singular or plural: "1 peer", "2 peers"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 # --- what a stage set aside of peers' rollouts ---
@@ -47,14 +32,7 @@ REASONS = {  # of `swarmd.core.node.rounds.count_aside`: of one, and of several
 }
 
 
-class Counted(Protocol):
-    """A trained stage, as the state or the status keeps it."""
-
-    @property
-    def set_aside(self) -> dict[str, int]: ...
-
-
-def aside_words(event: StageTrained) -> str:
+def aside_words(event: events.StageTrained) -> str:
     """Of which peers how much was not learnt from, with an example of each; empty where nothing was."""
     told = [peer_words(each) for each in event.set_aside[:ASIDE_TOLD_MAX]]
     if len(event.set_aside) > ASIDE_TOLD_MAX:
@@ -62,12 +40,12 @@ def aside_words(event: StageTrained) -> str:
     return "; ".join(told)
 
 
-def aside_counts_words(stages: Sequence[Counted]) -> str:
-    """What the last of these stages set aside of peers' rollouts, by reason; empty where nothing was."""
+def aside_counts_words(stages: Sequence[Mapping[str, int]]) -> str:
+    """What the last stages set aside of peers' rollouts, given by reason for each stage; empty if nothing was."""
     last = stages[-STAGES_COUNTED:]
     counts: Counter[str] = Counter()
     for stage in last:
-        counts.update(stage.set_aside)
+        counts.update(stage)
     told = [f"{counts[reason]:,} {words[counts[reason] != 1]}" for reason, words in REASONS.items() if counts[reason]]
     stages_words = "the last stage" if len(last) == 1 else f"the last {len(last)} stages"
     return f"set aside of peers' rollouts in {stages_words}: {', '.join(told)}" if told else ""
@@ -96,51 +74,51 @@ def peer_words(aside: SetAside) -> str:
     )
 
 
-def is_marked(event: StageTrained) -> bool:
+def is_marked(event: events.StageTrained) -> bool:
     """Whether a peer's right answers carry what no others do."""
     return any(each.mark for each in event.set_aside)
 
 
 # --- what the contract said in a block ---
 
-_ONE_OF = {RegistrationLog: "registration", RewardLog: "reward", VoteLog: "vote"}
+_ONE_OF = {events.RegistrationLog: "registration", events.RewardLog: "reward", events.VoteLog: "vote"}
 OTHERS_NAMED_MAX = 4  # distinct names of other events in a line
 
 
-def block_words(event: ChainBlock, peer: str) -> str:
+def block_words(event: events.ChainBlock, peer: str) -> str:
     """The line for a block, seen from the node with this peer id."""
     said = [*_named(event.logs, peer), *_counted(event.logs, peer)]
     words = f"block {event.block.number}"
     return f"{words}: {', '.join(said)}" if said else words
 
 
-def _named(logs: tuple[AnyChainLog, ...], peer: str) -> Iterator[str]:
-    stages = [log for log in logs if isinstance(log, StageLog)]
+def _named(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
+    stages = [log for log in logs if isinstance(log, events.StageLog)]
     if stages:
         yield f"round {stages[-1].round} stage {stages[-1].stage} is open"
     for log in logs:
-        if isinstance(log, PolicyLog):
+        if isinstance(log, events.PolicyLog):
             yield f"the policy is {log.min_submissions} submissions or {log.max_stage_s} s"
         elif isinstance(log, _OWNED) and log.peer == peer:
             yield f"own {_own_words(log)}"
 
 
-_OWNED = (RegistrationLog, RewardLog, VoteLog)
+_OWNED = (events.RegistrationLog, events.RewardLog, events.VoteLog)
 
 
-def _own_words(log: RegistrationLog | RewardLog | VoteLog) -> str:
-    if isinstance(log, RewardLog):
+def _own_words(log: events.RegistrationLog | events.RewardLog | events.VoteLog) -> str:
+    if isinstance(log, events.RewardLog):
         return f"reward of round {log.round} stage {log.stage}: {log.reward}"
-    if isinstance(log, VoteLog):
+    if isinstance(log, events.VoteLog):
         return f"vote of round {log.round}"
     return f"registration by {log.account}"
 
 
-def _counted(logs: tuple[AnyChainLog, ...], peer: str) -> Iterator[str]:
+def _counted(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
     others = Counter(_ONE_OF[type(log)] for log in logs if isinstance(log, _OWNED) and log.peer != peer)
     for word, times in others.items():
-        yield f"{times} {word}" if times == 1 else f"{times} {word}s"
-    names = Counter(log.name for log in logs if isinstance(log, OtherLog))
+        yield count(times, word)
+    names = Counter(log.name for log in logs if isinstance(log, events.OtherLog))
     yield from (f"{times} x {name}" for name, times in names.most_common(OTHERS_NAMED_MAX))
 
 
@@ -151,7 +129,7 @@ HOW_TO_CHECK = "`swarmd explain --evidence` shows and checks both"
 _RECORDS: dict[EvidenceKind, str] = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
 
 
-def equivocation_words(what: Equivocated | Equivocation, state: State) -> str:
+def equivocation_words(what: events.Equivocated | Equivocation, state: State) -> str:
     """One sentence without its full stop, from this node's side."""
     place = f"round {what.round}" + (f" stage {what.stage}" if what.kind != "leaderboard" else "")
     said = f"{_who(what, state)} signed two different {_RECORDS[what.kind]} of {place}"
@@ -161,7 +139,7 @@ def equivocation_words(what: Equivocated | Equivocation, state: State) -> str:
     return f"{said}: nothing of it counts until round {until}"
 
 
-def _who(what: Equivocated | Equivocation, state: State) -> str:
+def _who(what: events.Equivocated | Equivocation, state: State) -> str:
     settings = state.settings
     if settings is not None and what.peer == settings.peer:
         return "this node's identity"
@@ -170,7 +148,7 @@ def _who(what: Equivocated | Equivocation, state: State) -> str:
     return what.peer
 
 
-def bars_nobody(what: Equivocated | Equivocation) -> bool:
+def bars_nobody(what: events.Equivocated | Equivocation) -> bool:
     """Whether it is the coordinator's, which cannot be left out."""
     return what.kind != "report"
 
@@ -221,6 +199,8 @@ def _drawn(skill: Skill) -> str:
 
 # --- what became of a peer's weights ---
 
+WeightsEvent = events.WeightsAdopted | events.WeightsFetched | events.WeightsRefused
+
 CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better", "worse")  # as it goes; the rest is worth a look
 
 _DAMAGED: dict[WeightsDamage, str] = {
@@ -231,33 +211,33 @@ _DAMAGED: dict[WeightsDamage, str] = {
 }
 
 
-def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> str:
+def weights_words(event: WeightsEvent) -> str:
     """A sentence without its full stop."""
     match event:
-        case WeightsFetched():
+        case events.WeightsFetched():
             mib = event.received_bytes / 2**20
             return (
                 f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
                 f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
             )
-        case WeightsAdopted():
+        case events.WeightsAdopted():
             mean = "a mean of its own weights and " if event.weights.averaged else ""
             return (
                 f"it began from {mean}the weights of {event.weights.peer}: held-out accuracy {event.held_out:.2f} "
                 f"here, its own had {event.held_out_before:.2f}"
             )
-        case WeightsRefused():
+        case events.WeightsRefused():
             whose = f"the weights of {event.peer}" if event.peer else "a peer's weights"
             return f"it did not begin from {whose} ({event.cause}): {event.reason}"
 
 
-def weights_level(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> Literal["info", "warning"]:
+def weights_level(event: WeightsEvent) -> Literal["info", "warning"]:
     """Of the line in the log."""
-    damaged = isinstance(event, WeightsFetched) and event.damaged != ""
-    return "warning" if damaged or (isinstance(event, WeightsRefused) and event.cause not in CALM) else "info"
+    damaged = isinstance(event, events.WeightsFetched) and event.damaged != ""
+    return "warning" if damaged or (isinstance(event, events.WeightsRefused) and event.cause not in CALM) else "info"
 
 
-def weights_round(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> int | None:
+def weights_round(event: WeightsEvent) -> int | None:
     """The round that it is about, which stands in the command's name; None where that is none of this node's."""
     number = event.command.split("/")[1:2]
     return int(number[0]) if number and number[0].isdecimal() else None
@@ -311,7 +291,7 @@ def closed_without(applied: Applied) -> tuple[int, str]:
         return -1, ""
     if (closed.round, closed.stage) == (opened.round, opened.stage):
         return -1, ""
-    last = event.peer if isinstance(event, ReportSeen) else ""
+    last = event.peer if isinstance(event, events.ReportSeen) else ""
     missing = [each for each in closed.members if each.peer != last and each.peer not in closed.reports]
     expected = [each for each in missing if is_expected(closed, each)]
     others = [each for each in _not_expected(closed) if each.peer != last and each.peer not in closed.reports]
@@ -332,5 +312,4 @@ def _kind_of(member: Member) -> Kind:
 def _names_of(members: Sequence[Member]) -> str:
     """ "6 members (a, b, c and 3 more)"."""
     more = f" and {len(members) - NAMED_MAX} more" if len(members) > NAMED_MAX else ""
-    thing = "member" if len(members) == 1 else "members"
-    return f"{len(members)} {thing} ({', '.join(each.peer for each in members[:NAMED_MAX])}{more})"
+    return f"{count(len(members), 'member')} ({', '.join(each.peer for each in members[:NAMED_MAX])}{more})"

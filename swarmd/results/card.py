@@ -34,14 +34,10 @@ class Data(msgspec.Struct, frozen=True):
     details: tuple[tuple[str, str], ...] = ()  # name and value
 
 
-NO_DATA = Data()
-
-
 def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()) -> Data:
     """What a swarm's table of the configuration says of its data; of a path only its last part is told.
 
-    Args:
-        home: the node's data directory: what lies there is not of the Hub.
+    What lies in `home`, the node's data directory, does not come from the Hub.
     """
     name = str(options.get("dataset") or (HUB_DATA.get(kind, "") if options.get("data") == "hub" else ""))
     keys = ("subset", "split", "revision", "digest") if name else ("digest",)
@@ -61,13 +57,10 @@ class CardSubject(msgspec.Struct, frozen=True):
     adapters: bool = False  # the repository holds adapters, not a whole model
     repo: str = ""  # that the card is for
     revision: str = ""  # of the base, `training.revision`
-    data: Data = NO_DATA
+    data: Data = Data()
 
 
-UNKNOWN = CardSubject()
-
-
-def make_card(history: TrainingHistory, subject: CardSubject = UNKNOWN) -> str:
+def make_card(history: TrainingHistory, subject: CardSubject) -> str:
     """The card's text. Names from configurations and peers are escaped: they can add neither markup nor header."""
     return "\n".join([_header(history, subject), *_body(history, subject), ""])
 

@@ -30,7 +30,7 @@ from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
-from swarmd.results.card import NO_DATA, CardSubject, Data, base_of, data_of, make_card
+from swarmd.results.card import CardSubject, base_of, data_of, make_card
 from swarmd.results.history import read_history
 from swarmd.secret_files import SecretKind
 from swarmd.worker.messages import EventSink
@@ -56,13 +56,9 @@ class PushOrder(msgspec.Struct, frozen=True):
 
     snapshot: str
     data: str
-    repo: str
     token: str
-    kind: str
-    base: str
     trained: StageTrained
-    revision: str = ""
-    questions: Data = NO_DATA
+    subject: CardSubject
 
 
 class PushOutcome(msgspec.Struct, frozen=True):
@@ -176,17 +172,15 @@ class Pusher:
         token = self._read_token()  # anew each time: it may have been replaced
         swarm = self._config.swarm
         take_model(checkpoint, snapshot, base_of(self.base))
-        return PushOrder(
-            str(snapshot),
-            str(self._paths.root),
-            repo_of(self._config, self._peer, self.base),
-            token,
-            self._config.swarm.kind,
+        subject = CardSubject(
+            swarm.kind,
             self.base,
-            trained,
+            (snapshot / ADAPTERS).exists(),
+            repo_of(self._config, self._peer, self.base),
             self._config.training.revision,
             data_of(swarm.kind, swarm.options, [task.name for task in swarm.tasks], self._paths.root),
         )
+        return PushOrder(str(snapshot), str(self._paths.root), token, trained, subject)
 
     def _follow(self, order: PushOrder, began: float) -> None:
         """In a thread: run the push to its end or its deadline, and tell."""
@@ -276,14 +270,12 @@ def push(order: PushOrder) -> PushOutcome:
 
     snapshot = Path(order.snapshot)
     history = read_history(Path(order.data), order.trained)
-    adapters = (snapshot / ADAPTERS).exists()
-    subject = CardSubject(order.kind, order.base, adapters, order.repo, order.revision, order.questions)
-    (snapshot / README).write_text(make_card(history, subject), encoding="utf-8")
+    (snapshot / README).write_text(make_card(history, order.subject), encoding="utf-8")
     names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
     api = HfApi(token=order.token, library_name="swarmd")
-    api.create_repo(order.repo, repo_type="model", exist_ok=True)
+    api.create_repo(order.subject.repo, repo_type="model", exist_ok=True)
     commit = api.create_commit(
-        order.repo,
+        order.subject.repo,
         operations=[CommitOperationAdd(path_in_repo=name, path_or_fileobj=snapshot / name) for name in names],
         commit_message=f"Round {order.trained.round}",
         repo_type="model",

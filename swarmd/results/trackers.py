@@ -78,12 +78,7 @@ def make_callback(name: str, *arguments: Any) -> Any:
 
 
 class TensorBoard(Tracker):
-    """Event files in a directory.
-
-    Args:
-        directory: of the event files, those of earlier processes among them.
-        step: the last optimiser step that counts.
-    """
+    """Event files in a directory, beside those of earlier processes; what they say beyond `step` does not count."""
 
     def __init__(self, directory: Path, step: int) -> None:
         self._directory = directory
@@ -207,11 +202,6 @@ class Trackers:
                 self._trackers[name] = wait_for(make, MAKE_S, context), context
             except Exception as error:
                 _warn(name, error)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of those that still take figures."""
-        return tuple(self._trackers)
 
     def log(self, step: int, figures: Mapping[str, float | None]) -> None:
         """Take the figures of an optimiser step, by name; those that are no number are left out."""

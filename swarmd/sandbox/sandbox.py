@@ -362,29 +362,15 @@ def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[st
 @contextlib.contextmanager
 def make_scratch() -> Iterator[str]:
     """A new directory, removed in the end. Raises OSError where that cannot be done."""
-    top = Path(tempfile.mkdtemp(prefix="swarmd-program-"))
-    scratch = top / "scratch"
+    top = tempfile.mkdtemp(prefix="swarmd-program-")
+    scratch = Path(top, "scratch")
     scratch.mkdir()
     try:
         yield str(scratch)
     finally:
-        _bring_up(scratch)
-        shutil.rmtree(top)
-
-
-def _bring_up(scratch: Path) -> None:
-    """Put all directories beside each other: a program may have made more in each other than a path has room for, or
-    than Python descends into, and have closed them."""
-    waiting, number = [scratch], 0
-    while waiting:
-        directory = waiting.pop()
-        directory.chmod(0o700)
-        with os.scandir(directory) as entries:
-            inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for path in inner:
-            path.chmod(0o700)  # to give a directory another parent is to write to it
-            number += 1
-            waiting.append(path.rename(scratch.with_name(str(number))))
+        # A program may have made directories deeper than Python descends, or have closed them.
+        for command in (["chmod", "-R", "u+rwx", top], ["rm", "-r", top]):
+            subprocess.run(command, check=True)
 
 
 RISKY: Isolation = "none-i-accept-the-risk"
@@ -402,13 +388,12 @@ FIX = (
 class Sandbox:
     """Runs Python programs that nobody vouches for. Safe to use from several threads.
 
-    `auto` takes the strongest isolation that works on this machine; `run_all` runs `at_once` programs side by side, 0
-    for the number of CPUs. Raises SandboxUnavailable if it does not work here: a node says so at its start.
+    `auto` takes the strongest isolation that works on this machine. Raises SandboxUnavailable if it does not work here:
+    a node says so at its start.
     """
 
-    def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto", at_once: int = 0) -> None:
+    def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto") -> None:
         self.limits = limits or Limits()
-        self._at_once = at_once or len(os.sched_getaffinity(0))
         if not syscalls.is_known():
             raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
         self._is_stopped: Callable[[], bool] = lambda: False
@@ -433,22 +418,19 @@ class Sandbox:
             return Verdict(status="refused", stderr="the program or its input is too large")
         if self._is_stopped():
             return Verdict(status="stopped")
-        ended = None
         limits = msgspec.structs.replace(self.limits, wall_s=min(wall_s, self.limits.wall_s))
         for _ in range(STARTS):
-            ended = self._perform(self.isolation, limits, source, feed, self._is_stopped)
+            ended = self._perform(self.isolation, limits, source, feed)
             if ended.stdout.startswith(READY):
                 return judge(ended, limits)
             if ended.cut:  # the program was not begun: a busy machine's fault, or there was hardly any time
                 return Verdict(status="stopped", wall_s=ended.wall_s)
         raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
 
-    def run_all(self, programs: Sequence[str], stdins: Sequence[str] = ()) -> list[Verdict]:
-        """Run several side by side; verdicts in their order. `stdins`, where given, has one for each."""
-        inputs = stdins or [""] * len(programs)
-        with ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="sandbox") as pool:
-            runs = [pool.submit(self.run, program, feed) for program, feed in zip(programs, inputs, strict=True)]
-            return [run.result() for run in runs]
+    def run_all(self, programs: Sequence[str]) -> list[Verdict]:
+        """Run several side by side, one for each CPU; verdicts in their order."""
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
+            return list(pool.map(self.run, programs))
 
     def _choose(self, wanted: Isolation) -> Isolation:
         failures = []
@@ -457,26 +439,24 @@ class Sandbox:
             if way == "bubblewrap" and shutil.which("bwrap") is None:
                 failures.append("bubblewrap: not installed")
                 continue
-            ended = self._perform(way, PROBE_LIMITS, b"", b"", self._is_stopped)
+            ended = self._perform(way, PROBE_LIMITS, b"", b"")
             if ended.stdout == READY and ended.exit_code == 0:
                 return way
             failures.append(f"{way}: {_told(ended)}")
         raise SandboxUnavailable(f"programs cannot be kept in on this machine ({'; '.join(failures)})", FIX)
 
-    def _perform(
-        self, way: Isolation, limits: Limits, source: bytes, feed: bytes, is_stopped: Callable[[], bool]
-    ) -> Ended:
+    def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
         inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
         command = interpreter_command(inner, limits, len(source), way)
         if way == "bubblewrap":
-            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed, is_stopped)
+            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed, self._is_stopped)
         if way == "namespaces":
-            return _talk(launcher_command(self._layout, limits, command), limits, source + feed, is_stopped)
+            return _talk(launcher_command(self._layout, limits, command), limits, source + feed, self._is_stopped)
         try:
             with make_scratch() as scratch:
                 alone = launcher_command(self._layout, limits, command, scratch)
-                return _talk(alone, limits, source + feed, is_stopped)
-        except OSError as error:
+                return _talk(alone, limits, source + feed, self._is_stopped)
+        except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxUnavailable(f"a scratch directory cannot be made or removed: {error}") from error
 
 
@@ -487,9 +467,9 @@ def _talk(command: Sequence[str], limits: Limits, feed: bytes, is_stopped: Calla
         raise SandboxUnavailable(f"a process for the sandbox cannot be started: {error}") from error
 
 
-def _told(ended: Ended | None) -> str:
-    text = ended.stderr.decode(errors="replace").strip() if ended else ""
-    return text.splitlines()[-1][:300] if text else f"ended with {ended.exit_code if ended else 'nothing'}"
+def _told(ended: Ended) -> str:
+    text = ended.stderr.decode(errors="replace").strip()
+    return text.splitlines()[-1][:300] if text else f"ended with {ended.exit_code}"
 
 
 def judge(ended: Ended, limits: Limits) -> Verdict:

@@ -1,7 +1,6 @@
 """What is trained: each kind of swarm draws questions and scores completions; rollouts name questions on the wire.
 
-Authors of swarms import from `swarmd.plugin`. What else is here is private, though `plan`, `options`, `rollouts`,
-`text`, `jsonl` and `registry` keep the names that plug-ins imported before there was that facade.
+Authors of swarms import from `swarmd.plugin`; what else is here is private.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import math
 import re
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import msgspec
 from cachetools import FIFOCache
 
+from swarmd.bounds import RateLimiter
 from swarmd.logger import get_logger
 from swarmd.plugin import (
     Material,
@@ -176,9 +176,8 @@ class Executions:
     def __init__(self, sandbox: Sandbox, own_s: float, rerun_s: float) -> None:
         self._sandbox = sandbox
         self._own_s, self._rerun_s = own_s, rerun_s
-        self._own_spent_s = 0.0
-        self._peers: frozenset[str] = frozenset()
-        self._spent_s: defaultdict[str, float] = defaultdict(float)  # by peer
+        self._own = RateLimiter(own_s, 0.0)
+        self.share(())
         self._told = False
         self._lock = threading.Lock()
         self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_MAX)
@@ -187,14 +186,14 @@ class Executions:
         """Give the seconds anew, and run programs until this says otherwise."""
         self._sandbox.heed(is_cancelled)
         with self._lock:
-            self._own_spent_s = 0.0
-            self._peers = frozenset()
-            self._spent_s.clear()
+            self._own = RateLimiter(self._own_s, 0.0)
+            self.share(())
             self._told = False
 
     def share(self, peers: Collection[str]) -> None:
         """Whose programs may come to `verify` in this stage; all others together have what one of these has."""
         self._peers = frozenset(peers)
+        self._reruns = RateLimiter(self._rerun_s / max(1, len(peers)), 0.0, keys_max=len(peers) + 1)  # by peer
 
     def run(self, program: str) -> Verdict | None:
         """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
@@ -207,12 +206,12 @@ class Executions:
             return self._perform(program)
         finally:
             with self._lock:
-                self._own_spent_s += time.monotonic() - begun
+                self._own.charge("", time.monotonic() - begun)
 
     def _check_budget(self) -> bool:
         """Log, once a stage, that its time for programs is spent. Returns whether some is left."""
         with self._lock:
-            affordable = self._own_spent_s < self._own_s
+            affordable = self._own.left() > 0
             tell, self._told = not affordable and not self._told, self._told or not affordable
         if tell:
             log.warning("programs have run for %g s in this stage (own_limits.stage_s): no more are run", self._own_s)
@@ -228,43 +227,32 @@ class Executions:
         cut_short = verdict.status == "timeout" and verdict.wall_s >= wall_s
         if verdict.status == "stopped" or cut_short:
             return None
-        self._remember(program, verdict)
+        with self._lock:
+            self._verdicts[_key(program)] = msgspec.structs.replace(verdict, stdout=verdict.stdout[:KEPT_CHARACTERS])
         return verdict
 
     def verify(self, programs: Iterable[str], peer: str) -> dict[str, Verdict | None]:
-        """Verdicts on all programs of one group, those that were not run here yet run now; None where the sandbox did
-        not work or the stage was cancelled. Empty when that would go beyond the bounds, so that no completion is better
-        off than another.
-
-        Args:
-            peer: who wrote them; empty for this node.
+        """Verdicts on all programs of one group, which `peer` wrote (this node if empty); those that were not run here
+        yet run now. None if the sandbox did not work or the stage was cancelled. Empty if that would go beyond the
+        bounds, so that no completion is better off than another.
         """
         known = {program: self._recall(program) for program in programs}
         unknown = [program for program, verdict in known.items() if verdict is None]
         if len(unknown) > RERUNS_MAX:
             return {}
+        payer = peer if peer in self._peers else ""
         for program in unknown:
-            left_s = self._left_s(peer)
+            left_s = self._reruns.left(payer)
             if left_s <= 0:
                 return {}
             begun = time.monotonic()
             known[program] = self._perform(program, left_s)
-            self._spent_s[self._payer(peer)] += time.monotonic() - begun
-        return {} if None in known.values() and self._left_s(peer) <= 0 else known
-
-    def _left_s(self, peer: str) -> float:
-        return self._rerun_s / max(1, len(self._peers)) - self._spent_s[self._payer(peer)]
-
-    def _payer(self, peer: str) -> str:
-        return peer if peer in self._peers else ""
+            self._reruns.charge(payer, time.monotonic() - begun)
+        return {} if None in known.values() and self._reruns.left(payer) <= 0 else known
 
     def _recall(self, program: str) -> Verdict | None:
         with self._lock:
             return self._verdicts.get(_key(program))
-
-    def _remember(self, program: str, verdict: Verdict) -> None:
-        with self._lock:
-            self._verdicts[_key(program)] = msgspec.structs.replace(verdict, stdout=verdict.stdout[:KEPT_CHARACTERS])
 
 
 def _key(program: str) -> bytes:

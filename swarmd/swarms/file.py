@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from swarmd.errors import DatasetRefused
+from swarmd.files import replace_durably
 from swarmd.logger import get_logger
 from swarmd.plugin import (
     AnswerPlace,
@@ -70,25 +70,20 @@ ASKED_AT_ONCE = 500  # files, in one question to the Hub
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents have any size
 
 
-def load_from_hub(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Sequence[str] = ()) -> Any:
+def load_from_hub(source: DatasetSource) -> Any:
     """One split of a data set. One that is on this machine already is taken, whatever its size.
 
-    Args:
-        name: as the Hub has it.
-        subset, revision: empty where none is named.
-        bytes_max: of all files that have to be downloaded, and of what its author says that they become.
-        texts: columns whose cells are texts, in CSV too.
-
     Raises:
-        DatasetRefused: it is larger, does not say how large it is, or has files from elsewhere. Nothing of it was
-            downloaded but its card.
+        DatasetRefused: it is larger than `download_bytes`, does not say how large it is, or has files from elsewhere.
+            Nothing of it was downloaded but its card.
         Exception: whatever the back-ends of `datasets` raise.
     """
-    builder = make_builder(name, subset, texts, revision=revision or None)
+    name = source.dataset
+    builder = make_builder(name, source.subset, _texts(source), revision=source.revision or None)
     if not is_here(builder):
-        check_size(builder, name, bytes_max)
+        check_size(builder, name, source.download_bytes)
     builder.download_and_prepare()
-    return builder.as_dataset(split=split)
+    return builder.as_dataset(split=source.split)
 
 
 def make_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
@@ -230,17 +225,9 @@ def _line(row: dict[str, Any]) -> bytes:
 
 def _write(target: Path, rows: Iterable[dict[str, Any]]) -> None:
     """All of it or nothing: several processes of a node may do so at a time."""
-    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with fresh.open("wb") as file:
-                file.writelines(map(_line, rows))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(target)
-        finally:
-            fresh.unlink(missing_ok=True)
+        replace_durably(target, b"".join(map(_line, rows)))
     except OSError as error:
         raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}") from error
 
@@ -310,8 +297,7 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         if suffix not in BUILDERS:
             raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
         return datasets.load_dataset(BUILDERS[suffix], data_files={"train": str(path)}, split=source.split)
-    named = (source.dataset, source.subset, source.split, source.revision)
-    return load_from_hub(*named, source.download_bytes, _texts(source))
+    return load_from_hub(source)
 
 
 def _texts(source: DatasetSource) -> tuple[str, ...]:
@@ -509,13 +495,10 @@ class FilePlan(SplitPlan):
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` questions of one side of the split, the same on every node."""
-        chosen = [index for index in self._places if self._lies_on(index, task, side)]
+        of_task = (index for index in self._places if self._rows[index].task == task)
+        chosen = [index for index in of_task if split_of(SPLIT, canonical_of(self._rows[index].prompt)) == side]
         chosen.sort(key=lambda index: hash_number(side, self._rows[index].prompt))
         return [self._pose(index, 0) for index in chosen[:count]]
-
-    def _lies_on(self, index: int, task: str, side: Split) -> bool:
-        row = self._rows[index]
-        return row.task == task and split_of(SPLIT, canonical_of(row.prompt)) == side
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.

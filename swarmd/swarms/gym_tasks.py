@@ -275,7 +275,7 @@ class GymTask(msgspec.Struct, frozen=True):
 
     name: str
     config: dict[str, Any]
-    digest: str
+    digest: str  # 16 hex digits over task, settings and generator: equal digests draw equal questions
     messages: tuple[Message, ...]  # what precedes the question
 
     def make(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
@@ -369,17 +369,11 @@ def make_task(name: str, config: dict[str, Any]) -> GymTask:
     own = SOURCES.get(name)
     source = own or f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
     before = () if own else (Message("system", INSTRUCTION, trusted=True),)
-    return GymTask(name, config, digest_config(source, name, config), before)
-
-
-def digest_config(source: str, name: str, config: dict[str, Any]) -> str:
-    """16 hex digits over the task, its settings and the generator's version: equal digests draw equal questions."""
     settings = json.dumps(config, sort_keys=True, default=str)
-    return f"{hash_number(source, name, settings, bits=64):016x}"
+    return GymTask(name, config, f"{hash_number(source, name, settings, bits=64):016x}", before)
 
 
 KEPT = 64
-FEW = 8  # questions of data sets that are only compared: some make all of theirs at once, which takes seconds
 SEEDED = ("seed", "config")  # attributes that have the seed
 
 
@@ -405,27 +399,12 @@ class Datasets:
 
 
 def make_pattern(task: GymTask) -> ProceduralDataset | None:
-    """A data set to make copies of, which nobody asks for questions; None where the seed decides more than these."""
-    if not _are_few_alike(task):
-        return None
+    """A data set to make copies of, which nobody asks for questions; None if the seed decides more than `SEEDED`."""
     one, other = task.make(0), task.make(1)
-    return one if is_alike(one, other) else None
-
-
-def _are_few_alike(task: GymTask) -> bool:
-    """Whether small data sets are alike; those that cannot be made are no reason against the large ones."""
     try:
-        return is_alike(task.make(0, FEW), task.make(1, FEW))
-    except Exception:  # whatever reasoning-gym raises
-        return True
-
-
-def is_alike(one: ProceduralDataset, other: ProceduralDataset) -> bool:
-    """Whether two data sets of one task differ by their seeds alone; what cannot be compared differs."""
-    try:
-        return bool(_read_unseeded(one) == _read_unseeded(other))
-    except Exception:  # of whatever a data set may have, such as arrays
-        return False
+        return one if _read_unseeded(one) == _read_unseeded(other) else None
+    except Exception:  # of whatever a data set may have, such as arrays, which cannot be compared
+        return None
 
 
 def _read_unseeded(dataset: ProceduralDataset) -> dict[str, Any]:

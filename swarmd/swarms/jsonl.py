@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
-from swarmd.files import find_stand_in, irregular, read_start
+from swarmd.files import find_stand_in, read_regular
 
 Row = dict[str, Any]
 
@@ -22,14 +21,9 @@ FILE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000
 NAMES_CHARACTERS = 200  # of a row's columns that are told
-DEPTH_MAX = 32  # lists and objects in each other
-
-# A text that is never closed reaches to the end of its line: looked for anew behind each of its quotes, one of a
-# megabyte would take an hour.
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _START_BYTES = 256
 _FORM = "Write one JSON object a line. A file of another form is named in swarm.options.dataset, and made into this one"
-_BRACKET = re.compile(rb"[\[\]{}]")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows' editors put it first
 
 
 def read_rows(
@@ -49,7 +43,6 @@ def read_rows(
         SwarmError: the file is missing, no file, too long or empty, or one of its lines is no JSON object in UTF-8 with
             these columns; names the file and the line.
     """
-    _check_file(path, file_bytes_max)
     rows: list[Row] = []
     for number, line in _lines(path, line_bytes_max, file_bytes_max):
         if len(rows) == rows_max:
@@ -97,55 +90,26 @@ def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> 
     return found
 
 
-def _check_file(path: Path, file_bytes_max: int) -> None:
+def _lines(path: Path, line_bytes_max: int, file_bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers."""
     try:
-        found = path.stat()
+        body = read_regular(path, file_bytes_max)
     except OSError as error:
         raise SwarmError(
             f"the file of questions {path} cannot be read: {error.strerror}",
-            "A relative path is taken from the node's data directory: put the file there",
+            f"Put a JSONL file of at most {file_bytes_max} bytes there; a relative path is taken from the node's data "
+            "directory",
         ) from error
-    if not stat.S_ISREG(found.st_mode):  # a pipe would keep the trainer waiting
-        raise SwarmError(f"{path}: {irregular(found.st_mode)}", "Name a JSONL file")
-    if stand_in := find_stand_in(path, read_start(path, _START_BYTES)):
+    if stand_in := find_stand_in(path, body[:_START_BYTES]):
         raise SwarmError(*stand_in)
-    if found.st_size > file_bytes_max:
-        raise SwarmError(f"{path} has {found.st_size} bytes, the limit is {file_bytes_max}", "Leave rows out")
-
-
-def _lines(path: Path, line_bytes_max: int, file_bytes_max: int) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers, while the file keeps within its bounds."""
-    read = 0
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(line_bytes_max + 2):
-                number += 1
-                read += len(line)
-                if len(line.rstrip(b"\r\n")) > line_bytes_max or read > file_bytes_max:
-                    raise SwarmError(f"{path}, line {number}: longer than {line_bytes_max} bytes", "Shorten the row")
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")  # the mark that Windows' editors put first
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise SwarmError(f"the file of questions {path} cannot be read: {error.strerror}") from error
-
-
-def _depth(line: bytes) -> int:
-    """How deep lists and objects are nested, at most, outside texts."""
-    if line.count(b"[") + line.count(b"{") <= DEPTH_MAX:
-        return 0
-    depth = deepest = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", line)):
-        depth += 1 if bracket[0] in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    for number, line in enumerate(BytesIO(body.removeprefix(BYTE_ORDER_MARK)), 1):
+        if len(line.rstrip(b"\r\n")) > line_bytes_max:
+            raise SwarmError(f"{path}, line {number}: longer than {line_bytes_max} bytes", "Shorten the row")
+        if line.strip():
+            yield number, line
 
 
 def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
-    if _depth(line) > DEPTH_MAX:  # a decoder descends with each one, and has no bound where somebody raised Python's
-        raise SwarmError(f"{where}: lists and objects are nested more than {DEPTH_MAX} deep", "Write plain rows")
     try:
         row = msgspec.json.decode(line)
     except DECODE_ERRORS as error:

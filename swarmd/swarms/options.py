@@ -105,11 +105,8 @@ class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def find_cuts(limits: Limits, own: OwnLimits, **stage: float) -> dict[str, tuple[float, float]]:
-    """What is asked for and not given: name of the setting → (asked for, given).
-
-    Args:
-        stage: the kind's seconds for a stage, by the option that sets them.
-    """
+    """What is asked for and not given: name of the setting → (asked for, given). `stage` has the kind's seconds for a
+    stage, by the option that sets them."""
     asked = {f"limits.{name}": (getattr(limits, name), getattr(own, name)) for name in Limits.__struct_fields__}
     asked |= {name: (seconds, own.stage_s) for name, seconds in stage.items()}
     return {name: (wanted, given) for name, (wanted, given) in asked.items() if wanted > given}

@@ -74,9 +74,6 @@ class StageId(Value, frozen=True):
     stage: int
 
 
-Place = StageId  # its name of before, which plug-ins may import
-
-
 class Outcome(Value, frozen=True):
     """A group that a peer, or this node, published: generated again and scored here. A score for each completion."""
 
@@ -392,27 +389,18 @@ Short = Annotated[str, msgspec.Meta(max_length=QUESTION_CHARACTERS_MAX)]
 
 
 class ScoredGroup(Value, frozen=True):
-    """One group of completions: whose it is, what was asked, and what each completion was worth here.
+    """One group of completions: whose it is, what was asked, and what each completion was worth here."""
 
-    Attributes:
-        peer, round, stage: whose, and when it was published.
-        task, seed, index: name the question, as in `Reference`.
-        question: the last message of the prompt, cut to `QUESTION_CHARACTERS_MAX`.
-        truth: the answer expected; empty where the task has none to compare with.
-        rewards: of the completions, in their order.
-        right: whether the answer of each counts as correct.
-    """
-
-    peer: Short
+    peer: Short  # whose; this and the next two say when it was published
     round: int
     stage: int
-    task: Short
+    task: Short  # this and the next two name the question, as in `Reference`
     seed: int
     index: int
-    question: Short = ""
-    truth: Annotated[str, msgspec.Meta(max_length=TRUTH_CHARACTERS_MAX)] = ""
-    rewards: Annotated[tuple[float, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
-    right: Annotated[tuple[bool, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
+    question: Short = ""  # the last message of the prompt
+    truth: Annotated[str, msgspec.Meta(max_length=TRUTH_CHARACTERS_MAX)] = ""  # empty: nothing to compare with
+    rewards: Annotated[tuple[float, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # of the completions in order
+    right: Annotated[tuple[bool, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # the answer counts as correct
 
     @property
     def key(self) -> tuple[str, int, int, str, int, int]:

@@ -90,25 +90,12 @@ class Ladder:
         """Level and window as plain values."""
         return {"level": self.level, "recent": list(self._recent)}
 
-    def load(self, remembered: Any) -> None:
-        """Take up what `read` gave, perhaps of a ladder with other levels. Raises SwarmError for anything else."""
-        try:
-            known = msgspec.convert(remembered, LadderState)
-        except msgspec.ValidationError as error:
-            raise SwarmError(f"the level of a curriculum cannot be read: {error}") from error
+    def load(self, known: LadderState) -> None:
+        """Take up what `read` gave, perhaps of a ladder with other levels."""
         self.level = min(known.level, self.levels - 1)
         self._recent.clear()
         if self.level == known.level:
             self._recent.extend(known.recent)
-
-
-def load_ladders(ladders: Mapping[str, Ladder], remembered: Any) -> None:
-    """Give each task what is remembered of it; tasks that are trained no more are forgotten. Raises SwarmError."""
-    if not isinstance(remembered, Mapping):
-        raise SwarmError(f"the levels of the curricula cannot be read: {type(remembered).__name__} is no table")
-    for name, ladder in ladders.items():
-        if name in remembered:
-            ladder.load(remembered[name])
 
 
 # RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
@@ -257,8 +244,13 @@ class ReasoningGymPlan(SplitPlan):
         return {"curricula": {name: ladder.read() for name, ladder in self._ladders.items()}} if self._ladders else {}
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
-        """Go on at the levels of a checkpoint; see `Plan.load_memory`."""
-        load_ladders(self._ladders, memory.get("curricula", {}))
+        """Go on at the levels of a checkpoint, see `Plan.load_memory`; tasks that are trained no more are forgotten."""
+        try:
+            known = msgspec.convert(memory.get("curricula", {}), dict[str, LadderState])
+        except msgspec.ValidationError as error:
+            raise SwarmError(f"the levels of the curricula cannot be read: {error}") from error
+        for name in self._ladders.keys() & known:
+            self._ladders[name].load(known[name])
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.

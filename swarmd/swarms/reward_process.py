@@ -152,18 +152,14 @@ def load_function(path: str) -> RewardFunction:
 def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
     """What a function gives. Raises whatever it raises, TypeError and ValueError where those are no rewards."""
     answer = function(**given, trainer_state=None, log_extra=_drop, log_metric=_drop)
-    if inspect.isawaitable(answer):
-        answer = asyncio.run(_wait(answer))
+    if inspect.iscoroutine(answer):
+        answer = asyncio.run(answer)
     if isinstance(answer, NO_REWARDS):
         raise TypeError(f"{type(answer).__name__}, not a list of a reward for each completion")
     values = [None if value is None else float(value) for value in islice(answer, count + 1)]
     if len(values) != count:
         raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
     return values
-
-
-async def _wait(answer: Any) -> Any:
-    return await answer
 
 
 def _drop(*_: Any, **__: Any) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from swarmd.bounds import RateLimiter
 from swarmd.config import Section
 from swarmd.errors import PlanFailed, SwarmError
 from swarmd.logger import get_logger
@@ -137,19 +138,19 @@ def _search_for(pattern: str) -> Reward:
     except faults as error:
         raise SwarmError(f"swarm.options.rewards: the pattern {pattern!r} is none: {error}") from error
 
-    patience = SearchPatience()
+    cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # seconds of searches that were cut off
 
     def search(answered: Answered) -> float:
         if answered.answer is None:  # many a pattern is found in an empty text
             return 0.0
-        timeout_s, begun = patience.timeout_s(), time.monotonic()
+        timeout_s, begun = REGEX_S if cut_off.has("", REGEX_S) else REGEX_LEAST_S, time.monotonic()
         try:
             expected, answer = (compose(text) for text in (answered.expected, answered.answer))
             return float(bool(regex.search(fill_in(expected), answer, timeout=timeout_s)))
         except faults:  # with this answer it is no pattern
             return 0.0
         except TimeoutError:
-            patience.cut_off(max(timeout_s, time.monotonic() - begun))  # one that calls itself is cut off late
+            cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # one that calls itself is cut off late
             return 0.0
 
     return search
@@ -162,24 +163,6 @@ def count_repeats(pattern: str) -> int:
     """
     counts = [_NO_DIGITS.sub("", found) for found in _COUNT.findall(pattern)]
     return math.prod(int(digits[:COUNT_DIGITS_MAX]) for count in counts if (digits := count.lstrip("0")))
-
-
-class SearchPatience:
-    """How long a pattern may be searched for, by what searches that were cut off have used."""
-
-    def __init__(self) -> None:
-        self._left_s, self._at = CUT_OFF_BURST_S, time.monotonic()
-
-    def timeout_s(self) -> float:
-        """Longest time of the next search."""
-        now = time.monotonic()
-        self._left_s = min(CUT_OFF_BURST_S, self._left_s + (now - self._at) * CUT_OFF_PER_S)
-        self._at = now
-        return REGEX_S if self._left_s >= REGEX_S else REGEX_LEAST_S
-
-    def cut_off(self, after_s: float) -> None:
-        """A search was cut off after so long."""
-        self._left_s -= after_s
 
 
 # --- where the answer stands ---

@@ -39,21 +39,13 @@ class Source(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Reference(Value, frozen=True, forbid_unknown_fields=True):
-    """Names a question so that anyone with the same task and configuration can generate it.
+    """Names a question so that anyone with the same task and configuration can generate it."""
 
-    Attributes:
-        task: one of the plan's tasks.
-        config_digest: of everything that decides the plan's questions, its settings and the version of its code.
-        seed: of a peer's stage, `SEED_MAX` at most.
-        index: which question of that seed, `INDEX_MAX` at most.
-        sources: the completions of earlier stages that it shows; none at a first stage.
-    """
-
-    task: Name
-    config_digest: Name
-    seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
-    index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
-    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
+    task: Name  # one of the plan's tasks
+    config_digest: Name  # of everything that decides the plan's questions, its settings and the version of its code
+    seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]  # of a peer's stage
+    index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]  # which question of that seed
+    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()  # completions that it shows
 
     @property
     def base(self) -> Reference:

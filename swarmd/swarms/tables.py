@@ -18,7 +18,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
 from swarmd.files import find_stand_in, read_start
-from swarmd.swarms.jsonl import LINE_BYTES_MAX
+from swarmd.swarms.jsonl import BYTE_ORDER_MARK, LINE_BYTES_MAX
 
 BYTES_MAX = 2 * 1024**3  # of a file; the rows that are kept of it have bounds of their own
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -27,7 +27,6 @@ SUFFIXES = (".jsonl", ".json", *SEPARATORS)
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _QUOTED_LATE = re.compile(r'\s+".*"\s*', re.DOTALL)  # a cell whose quotes are not its first characters
 _START_BYTES = 256
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _RawRow = dict[str, msgspec.Raw]
 
 
@@ -110,7 +109,7 @@ def _is_plain_float(cell: str) -> bool:
 
 def _read_json(path: Path) -> Iterator[_RawRow]:
     """The rows, their cells not decoded yet: an array of objects, or an object a line."""
-    body = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
+    body = path.read_bytes().removeprefix(BYTE_ORDER_MARK)
     try:
         if path.suffix.lower() == ".json" and body.lstrip().startswith(b"["):
             yield from msgspec.json.decode(body, type=list[_RawRow])

@@ -118,11 +118,9 @@ def is_harmless(task: str, answer: str) -> bool:
 
 
 def is_overpaid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether it is a wrong answer that the scorer of `task` would pay for, as it may pay in full.
+    """Whether a harmless answer is a wrong one that the scorer of `task` would pay for, as it may pay in full.
 
-    Args:
-        answer: one that is harmless.
-        entry: the question with its truth, as reasoning-gym has them.
+    `entry` has the question with its truth, as reasoning-gym gives them.
     """
     is_right = _RIGHT.get(task)
     return is_right is not None and not is_right(answer.strip(), entry)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from swarmd.errors import SwarmError
-from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, Score, SplitPlan, StageId, score_completions
+from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
 from swarmd.swarms.rewards import COMPARING
 
 SAMPLED = 64  # questions
@@ -39,7 +39,7 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
     answered = [
         (question, write(text)) for question in _sample(plan) if (text := plan.phrase_truth(question)) is not None
     ]
-    unpaid = [(question, text) for question, text in answered if not _is_paid(_score(plan, question, text))]
+    unpaid = [(question, text) for question, text in answered if not _is_paid(plan, question, text)]
     if unpaid:
         question, text = unpaid[0]
         how, fix = plan.explain_reading(question, text)
@@ -65,12 +65,9 @@ def _sample(plan: SplitPlan) -> list[Question]:
     return list(found.values())[:SAMPLED]
 
 
-def _score(plan: SplitPlan, question: Question, text: str) -> Score:
-    return score_completions(plan, question, [text])[0]
-
-
-def _is_paid(score: Score) -> bool:
+def _is_paid(plan: SplitPlan, question: Question, text: str) -> bool:
     """By every reward that compares with the truth; a pattern may ask for more than the truth."""
+    (score,) = score_completions(plan, question, [text])
     compared = [value for name, value in score.values.items() if name in COMPARING and name != "regex"]
     return min(compared, default=score.accuracy) >= CORRECT
 

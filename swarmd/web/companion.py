@@ -29,7 +29,7 @@ from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.http_server import PAGE_PORT, Address, check_listen, load_token, parse_listen
 from swarmd.logger import get_logger
 from swarmd.observe import otlp
-from swarmd.observe.metrics import Metrics, limits_of
+from swarmd.observe.metrics import Metrics
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
@@ -71,7 +71,7 @@ def run(config: Config, root: Path) -> int:
     """Serve, notify, or both. Raises SwarmdError where that cannot be done as configured."""
     paths = NodeDirectory(root)
     cover_also(known_secrets(config, root))
-    metrics = Metrics(paths, limits_of(config))
+    metrics = Metrics(paths, config)
     node = LogNode(paths, facts_of(config), metrics=metrics)
     background = tasks_of(config, root, node)
     linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if config.notify != NotifyConfig() else 0.0
@@ -194,7 +194,7 @@ def _serve(show: PageServerSetup) -> None:
     config = load_config(Path(show.config)) if show.config else None
     if config is not None:
         cover_also(known_secrets(config, paths.root))
-    metrics = Metrics(paths, limits_of(config) if config else None)
+    metrics = Metrics(paths, config)
     node = LogNode(paths, facts_of(config), metrics, Path(show.archive) if show.archive else None)
     doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.swarms import file as dataset
 from swarmd.swarms.jsonl import digest_rows
-from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import make_plan
 from tests.cli.owning import Shell
 
@@ -219,8 +218,8 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
     served = [{"ask": row["prompt"], "say": row["answer"]} for row in ROWS]
     asked: list[tuple[str, int]] = []
 
-    def load(name: str, subset: str, split: str, revision: str, bytes_max: int, texts: Any) -> datasets.Dataset:
-        asked.append((name, bytes_max))
+    def load(source: DatasetSource) -> datasets.Dataset:
+        asked.append((source.dataset, source.download_bytes))
         return datasets.Dataset.from_list(served)
 
     monkeypatch.setattr(dataset, "load_from_hub", load)

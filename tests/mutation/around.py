@@ -169,12 +169,11 @@ swarmd/units.py
     - text = ROOT_ONLY.sub("", text)
     + pass
     tests/units/test_units.py::test_systemd_takes_a_users_units_without_a_word
-swarmd/observe/status.py
-  an old answer of the daemon counts as one of now
-    -     if age_s > STALE_S:
-    +     if False:
-    tests/observe/test_status.py
 swarmd/observe/metrics.py
+  an old answer of the daemon counts as one of now
+    - if status is not None and now - status.at > STALE_S:
+    + if False:
+    tests/observe/test_metrics.py
   a daemon that is down is shown as up
     - yield "daemon_up", (), 0.0
     + yield "daemon_up", (), 1.0

@@ -71,8 +71,8 @@ swarmd/toml_text.py
     tests/test_toml.py::test_a_name_of_thousands_of_parts_is_refused_before_it_is_read
 swarmd/swarms/code.py
   one peer's slow programs spend all peers' seconds
-    -         return peer if peer in self._peers else ""
-    +         return ""
+    -         payer = peer if peer in self._peers else ""
+    +         payer = ""
     tests/swarms/test_code.py::test_a_peers_slow_programs_spend_no_other_peers_seconds
   a program that ended with its peer's share counts as one that takes too long
     - if verdict.status == "stopped" or cut_short:

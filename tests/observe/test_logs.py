@@ -140,19 +140,15 @@ def tell_rounds(count: int) -> None:
     """A node's life of so many rounds, as its log tells it."""
     node = core.Story(core.settings())
     node.at = 100.0
-
-    def tell(*events: object) -> None:
-        for event in events:
-            for applied in core.advance(node.state, node.seq, node.at, (event,)):
-                EventLines().apply(applied)
-                node.state, node.seq = applied.after, node.seq + 1
-
     node.join()
+    node.heard.clear()
     for round in range(count):
-        tell(core.announced(round, deadline_at=node.at + 60))
-        tell(*([core.gathered(round)] if round else []))
+        node.tell(core.announced(round, deadline_at=node.at + 60))
+        node.tell(*([core.gathered(round)] if round else []))
         node.at += 15
-        tell(core.trained(round))
+        node.tell(core.trained(round))
+    for applied in node.heard:
+        EventLines().apply(applied)
 
 
 def test_a_round_is_two_lines(terminal: Terminal) -> None:
@@ -179,8 +175,8 @@ def test_what_is_wrong_is_told_with_its_level_and_fix(terminal: Terminal) -> Non
         "trainer: a line of a library",
     ]
     node = core.Story.joined(core.settings())
-    for applied in core.advance(node.state, node.seq, 9.0, (RoundsSkipped(0, 3, "slow"),)):
-        EventLines().apply(applied)
+    node.tell(RoundsSkipped(0, 3, "slow"))
+    EventLines().apply(node.heard[-1])
     assert terminal.lines[-1].startswith("warning: rounds 0 to 3 skipped, cause: slow")
 
 

@@ -16,7 +16,7 @@ from swarmd.chain.contract import ERRORS
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, quote
 from swarmd.chain.senders import Wallet
-from swarmd.config import FeesConfig
+from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig
 from swarmd.core.events import (
     ChainReorged,
     CommandFailed,
@@ -45,7 +45,7 @@ from swarmd.core.values import Prepared, RolloutsRef
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
 from swarmd.observe import labels
-from swarmd.observe.metrics import GAUGES, ConfiguredLimits, Metrics, read_memory
+from swarmd.observe.metrics import GAUGES, Metrics, read_memory
 from swarmd.observe.status import Status, status_of
 from swarmd.paths import NodeDirectory
 from tests.core.story import announced, block, chain_settings, chain_up, gathered, said, trained
@@ -258,7 +258,8 @@ def full_metrics(root: Path) -> Metrics:
     (paths.blobs / "ab" / "cd").write_bytes(b"x" * 200)
     (paths.checkpoints / "1").mkdir(parents=True)
     (paths.checkpoints / "1" / "model").write_bytes(b"x" * 30)
-    metrics = Metrics(paths, ConfiguredLimits(1, 2, 3, 4), clock=lambda: NOW)
+    config = Config(SwarmConfig("test"), training=TrainingConfig(memory_bytes_max=2**30))
+    metrics = Metrics(paths, config, clock=lambda: NOW)
     tell_events(metrics, [(NOW - 100, event) for event in [*JOINED, announced(0), trained(0)]])
     metrics.progress.confirmed_at["reward"] = NOW - 5
     return metrics
@@ -288,6 +289,13 @@ def test_a_node_that_is_down_keeps_its_record() -> None:
     assert found["swarmd_daemon_up",] == 0 and found["swarmd_health", "live"] == 0
     assert found["swarmd_reward_earned",] == 2.5
     assert found["swarmd_worker_up", "trainer"] == 0
+
+
+def test_an_old_answer_of_the_daemon_says_nothing_of_now(tmp_path: Path) -> None:
+    found = {age_s: read(full_metrics(tmp_path / str(age_s)), full_status(NOW - age_s)) for age_s in (29, 31)}
+    for name in (("swarmd_daemon_up",), ("swarmd_health", "live")):
+        assert [samples[name] for samples in found.values()] == [1, 0]
+    assert ("swarmd_peers",) in found[29] and ("swarmd_peers",) not in found[31]
 
 
 def test_a_workers_memory_is_what_the_kernel_says(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from swarmd.cli.local_swarm import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
@@ -13,6 +12,7 @@ from swarmd.observe.onchain import FUNDS_KEPT_S, account_layer
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
+from tests.observe.printing import printed
 
 NOW = 10_000.0
 LOG = LogStatus("/data/events", 321, 5000)
@@ -62,9 +62,7 @@ def with_chain(**fields: object) -> State:
 
 
 def shown(status: Status, width: int = 100) -> str:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(panel_of(status))
-    return console.export_text()
+    return printed(panel_of(status), width)
 
 
 def test_a_node_that_is_well() -> None:

@@ -1,17 +1,16 @@
 """What status says of each layer, for a person and as JSON."""
 
-import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from swarmd.bounds import SUM_MAX
 from swarmd.core.applied import Applied
+from swarmd.core.chart_types import LinkState, RoundState, TrainerState
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
     CatchUp,
@@ -32,9 +31,13 @@ from swarmd.core.state import (
 from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
 from swarmd.observe.describe import line_of
 from swarmd.observe.layers import Live, WorkerLive
+from swarmd.observe.onchain import CHAIN_WORDS
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import (
-    STALE_S,
+    LEFT,
+    LINK_WORDS,
+    ROUND_WORDS,
+    TRAINER_WORDS,
     LogStatus,
     NodeProgress,
     Status,
@@ -45,11 +48,12 @@ from swarmd.observe.status import (
     status_of,
     with_offer,
 )
-from swarmd.observe.story import doing, sentences_of
+from swarmd.observe.story import DOING, doing, sentences_of
 from swarmd.observe.words import STAGES_COUNTED
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED, Progress
 from tests.core.story import Story, announced, settings
+from tests.observe import printing
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
 
@@ -92,6 +96,13 @@ STATE = State(
 LIVE = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=BUSY)
 
 
+def test_every_state_of_a_chart_has_words() -> None:
+    rounds = set(get_args(RoundState))
+    assert set(DOING) == rounds and set(ROUND_WORDS) == rounds - {*LEFT, "paused"}
+    assert set(TRAINER_WORDS) == set(get_args(TrainerState))
+    assert set(LINK_WORDS) == set(CHAIN_WORDS) == set(get_args(LinkState))
+
+
 def test_a_healthy_node() -> None:
     status = status_of(STATE, NOW, LOG, LIVE, "1.0")
     assert status.healthy and status.source == "daemon"
@@ -118,9 +129,7 @@ HELD = "alone: no peer is connected; round 5 stage 0 is held until one is back"
 
 
 def printed(status: Status) -> str:
-    console = Console(width=160, record=True, file=io.StringIO())
-    console.print(panel_of(status))
-    return console.export_text()
+    return printing.printed(panel_of(status))
 
 
 def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
@@ -146,7 +155,7 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
 
 
 @pytest.mark.parametrize(
-    ("layer", "state", "live", "words"),
+    ("layer", "state", "running", "words"),
     [
         ("network", replace(STATE, link=Link("degraded", NOW - 9, "no peer answers")), LIVE, "no peer answers"),
         (
@@ -169,12 +178,14 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
         ("process", replace(STATE, chart="draining", stop_reason="signal SIGTERM"), LIVE, "signal SIGTERM"),
     ],
 )
-def test_each_layer_tells_its_own_trouble(layer: str, state: State, live: Live, words: str) -> None:
-    status = status_of(state, NOW, LOG, live)
+def test_each_layer_tells_its_own_trouble(layer: str, state: State, running: Live, words: str) -> None:
+    status = status_of(state, NOW, LOG, running)
     broken = {name for name in ("process", "network", "training", "round") if not getattr(status, name).healthy}
     assert layer in broken
     assert words in getattr(status, layer).reason
     assert not status.healthy
+    assert any(reason.startswith(f"{layer}: ") and words in reason for reason in ready(status).reasons)
+    assert live(status).ok and not ready(status).ok
     if layer in ("network", "training"):
         assert broken == {layer}, "the other layers are well"
 
@@ -255,9 +266,7 @@ def test_what_the_last_stages_set_aside_is_said_by_reason() -> None:
 @pytest.mark.parametrize("state", [STATE, State(), replace(STATE, rewards=(StageReward(0, 0, math.nan),))])
 @pytest.mark.parametrize("live", [LIVE, None])
 def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(panel_of(status_of(state, NOW, LOG, live, "1.0")))
-    text = console.export_text()
+    text = printing.printed(panel_of(status_of(state, NOW, LOG, live, "1.0")), 100)
     assert len(text.splitlines()) <= 24
     for word in ("process", "network", "training", "round", "/data/events: 321 events, 5 KiB"):
         assert word in text
@@ -303,39 +312,13 @@ STARTING = replace(STATE, chart="joining", link=Link("connecting"), trainer=Trai
 EARNING = NodeProgress(started_at=NOW - 5000, stage_s=150, trained_at=NOW - 60)
 
 
-def test_a_node_at_work_is_well_to_every_depth() -> None:
-    assert live(WELL_STATUS, NOW).ok and ready(WELL_STATUS, NOW).ok and productive(WELL_STATUS, EARNING, NOW).ok
-
-
 def test_a_starting_node_lives_and_is_not_ready() -> None:
     status = status_of(STARTING, NOW, LOG, Live(pid=10, rss_bytes=1, network=NEW, trainer=NEW))
-    assert live(status, NOW).ok
-    verdict = ready(status, NOW)
+    assert live(status).ok
+    verdict = ready(status)
     assert not verdict.ok
     assert [reason.partition(":")[0] for reason in verdict.reasons] == ["network", "training", "round"]
-    assert productive(status, NodeProgress(started_at=NOW - 10), NOW).ok, "it has had no time yet"
-
-
-@pytest.mark.parametrize(
-    ("fields", "live_fields", "layer"),
-    [
-        ({"link": Link("degraded", NOW - 9, "no peer answers")}, {}, "network"),
-        ({}, {"network": STUCK}, "network"),
-        ({"trainer": Trainer("down")}, {"trainer": None}, "training"),
-        ({}, {"trainer": STUCK}, "training"),
-        ({"clock": Clock(5, 0, NOW - 900, NOW - 600)}, {}, "round"),
-        ({"chart": "draining", "stop_reason": "enough"}, {}, "process"),
-    ],
-)
-def test_each_layer_broken_makes_it_unready_with_a_reason(
-    fields: dict[str, Any], live_fields: dict[str, Any], layer: str
-) -> None:
-    status = status_of(replace(STATE, **fields), NOW, LOG, replace(LIVE, **live_fields))
-    verdict = ready(status, NOW)
-    assert live(status, NOW).ok
-    assert not verdict.ok
-    named = {name: words for name, _, words in (reason.partition(": ") for reason in verdict.reasons)}
-    assert named[layer], "and says why"
+    assert productive(status, NodeProgress(started_at=NOW - 10)).ok, "it has had no time yet"
 
 
 @pytest.mark.parametrize(
@@ -348,43 +331,38 @@ def test_each_layer_broken_makes_it_unready_with_a_reason(
     ],
 )
 def test_a_daemon_that_does_not_answer_is_well_to_no_depth(status: Any) -> None:
-    verdicts = [live(status, NOW), ready(status, NOW), productive(status, EARNING, NOW)]
+    verdicts = [live(status), ready(status), productive(status, EARNING)]
     assert [verdict.ok for verdict in verdicts] == [False] * 3
     assert all(verdict.reasons[0] for verdict in verdicts)
 
 
-def test_an_old_answer_is_none() -> None:
-    assert live(WELL_STATUS, NOW + STALE_S - 1).ok
-    verdict = live(WELL_STATUS, NOW + STALE_S + 10)
-    assert not verdict.ok and "40 s ago" in verdict.reasons[0]
+ON_CHAIN = {"submits": True, "confirmed_at": {"reward": NOW - 10}}
 
 
-def test_a_node_that_trains_nothing_is_ready_and_not_productive() -> None:
-    idle = replace(EARNING, trained_at=NOW - 451)
-    assert ready(WELL_STATUS, NOW).ok
-    verdict = productive(WELL_STATUS, idle, NOW)
-    assert not verdict.ok and verdict.reasons == ("nothing was trained for 451 s",)
-    assert productive(WELL_STATUS, replace(idle, trained_at=NOW - 449), NOW).ok
-    assert productive(WELL_STATUS, idle, NOW, deadlines=4).ok
-    never = productive(WELL_STATUS, replace(EARNING, trained_at=0.0), NOW)
-    assert never.reasons == ("nothing was trained since the daemon started",)
-
-
-def test_on_a_chain_a_reward_must_have_been_confirmed_too() -> None:
-    chained = replace(EARNING, submits=True, confirmed_at={"register": NOW - 10})
-    assert not productive(WELL_STATUS, chained, NOW).ok
-    assert productive(WELL_STATUS, replace(chained, confirmed_at={"reward": NOW - 10}), NOW).ok
-    late = productive(WELL_STATUS, replace(chained, confirmed_at={"reward": NOW - 500}), NOW)
-    assert late.reasons == ("nothing was confirmed on the chain for 500 s",)
-
-
-def test_a_swarm_that_has_run_its_rounds_asks_for_nothing() -> None:
-    assert productive(WELL_STATUS, replace(EARNING, trained_at=0.0, finished=True), NOW).ok
-
-
-def test_a_short_stage_leaves_time_for_a_restart() -> None:
-    assert productive(WELL_STATUS, replace(EARNING, stage_s=1.0, trained_at=NOW - 59), NOW).ok
-    assert not productive(WELL_STATUS, replace(EARNING, stage_s=1.0, trained_at=NOW - 61), NOW).ok
+@pytest.mark.parametrize(
+    ("progress", "reasons"),
+    [
+        ({}, ()),
+        ({"trained_at": NOW - 449}, ()),
+        ({"trained_at": NOW - 451}, ("nothing was trained for 451 s",)),
+        ({"trained_at": 0.0}, ("nothing was trained since the daemon started",)),
+        ({"trained_at": 0.0, "finished": True}, ()),
+        (ON_CHAIN, ()),
+        (ON_CHAIN | {"confirmed_at": {"reward": NOW - 500}}, ("nothing was confirmed on the chain for 500 s",)),
+        (
+            ON_CHAIN | {"confirmed_at": {"register": NOW - 10}},
+            ("nothing was confirmed on the chain since the daemon started",),
+        ),
+        ({"stage_s": 1.0, "trained_at": NOW - 59}, ()),  # a short stage leaves time for a restart
+        ({"stage_s": 1.0, "trained_at": NOW - 61}, ("nothing was trained for 61 s",)),
+    ],
+)
+def test_a_node_is_productive_if_its_work_came_to_something_lately(
+    progress: dict[str, Any], reasons: tuple[str, ...]
+) -> None:
+    verdict = productive(WELL_STATUS, replace(EARNING, **progress))
+    assert (verdict.ok, verdict.reasons) == (not reasons, reasons)
+    assert live(WELL_STATUS).ok and ready(WELL_STATUS).ok
 
 
 ADOPTED = WeightsOutcome(NOW - 90, "adopted", "12D3KooW-peer-anna", 7, "", "", 4 * 2**20, 0.25, 0.5)

@@ -1,14 +1,11 @@
 """The story of a round: outcome, cause, sentences, advice."""
 
-import io
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from swarmd.core.applied import Applied
 from swarmd.core.events import (
     LinkDown,
     LinkUp,
@@ -26,6 +23,7 @@ from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, status_of
 from swarmd.observe.story import SENTENCES_MAX, Story, StoryTeller
 from tests.core import story as core
+from tests.observe.printing import printed
 
 GOLDEN = sorted(Path(__file__).parent.parent.joinpath("golden").glob("*/events"))
 OUTCOMES = {"trained", "skipped", "missed", "open", "ahead", "unknown"}
@@ -36,15 +34,6 @@ class Told(core.Story):
 
     def __init__(self, **fields: object) -> None:
         super().__init__(core.settings(**fields))
-        self.heard: list[Applied] = []
-
-    def tell(self, *events):  # type: ignore[no-untyped-def]
-        commands = ()
-        for observed in events:
-            for applied in core.advance(self.state, self.seq, self.at, (observed,)):
-                self.heard.append(applied)
-                self.state, self.seq, commands = applied.after, self.seq + 1, commands + applied.commands
-        return commands
 
     def train(self, round: int, seconds: float = 3.0) -> None:
         """The node takes part in a round and trains it."""
@@ -137,9 +126,7 @@ def test_other_weights_than_the_swarms_are_told_in_the_log_status_and_story(node
     assert node.story(0).advice == (f"This node began from other weights than its swarm: {differ}.",)
     status = status_of(node.state, node.at, LogStatus("", 0, 0))
     assert status.training.other_weights == differ
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(panel_of(status))
-    assert f"begun from other weights than the swarm: {differ}" in console.export_text()
+    assert f"begun from other weights than the swarm: {differ}" in printed(panel_of(status), 200)
 
 
 def test_a_fault_is_named_even_when_it_came_before_the_round(node: Told) -> None:

@@ -1,6 +1,6 @@
 """The pictures of a swarm: what is known is shown, what is not is a dash."""
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from swarmd.observe.panel import (
     ROUND_ROWS_MAX,
@@ -12,13 +12,11 @@ from swarmd.observe.panel import (
     rewards_tables,
     swarm_table,
 )
+from tests.observe.printing import printed
 
 
 def drawn(picture: RenderableType) -> str:
-    console = Console(width=120, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(picture)
-    return captured.get()
+    return printed(picture, 120)
 
 
 def test_the_live_table_shows_a_node() -> None:

@@ -1,6 +1,5 @@
 """What events say: blocks, evidence, weights, what was set aside, accuracy by task, whom a stage waits for."""
 
-import io
 import string
 import typing
 from typing import get_args
@@ -8,55 +7,11 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from msgspec.structs import replace
-from rich.console import Console, RenderableType
 
 from swarmd.bounds import WORD_MAX
 from swarmd.cli.explain import picture_of
-from swarmd.core.applied import Applied, advance, apply
-from swarmd.core.commands import Command
-from swarmd.core.events import (
-    AnyChainLog,
-    ChainBlock,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    CommandFailed,
-    Envelope,
-    Equivocated,
-    Event,
-    LinkUp,
-    MemberRow,
-    MemberSeen,
-    MembershipRead,
-    MembersSeen,
-    NodeStarted,
-    NodeStopped,
-    OtherLog,
-    PolicyLog,
-    RecordsRejected,
-    RegistrationLog,
-    ReportRow,
-    ReportSeen,
-    ReportsSeen,
-    RewardLog,
-    RoundAnnounced,
-    RoundsSkipped,
-    StageLog,
-    StageTrained,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionLost,
-    SubmissionPrepared,
-    SubmissionRefused,
-    SubmissionsCounted,
-    SubmissionSent,
-    VoteLog,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
-    WorkerExited,
-    tag_of,
-)
+from swarmd.core import events
+from swarmd.core.applied import Applied, apply
 from swarmd.core.evidence import BARRED_ROUNDS
 from swarmd.core.node.rounds import count_aside
 from swarmd.core.state import Clock, State, Submission
@@ -83,26 +38,27 @@ from tests.core import story as core
 from tests.core.coordinator.swarm import Swarm
 from tests.core.story import Story, announced, settings
 from tests.eventlog.making import structs_of
+from tests.observe.printing import words_in
 from tests.observe.test_metrics import JOINED, count
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
 REFERENCE = RolloutsRef("me", 1, 0, "d" * 64, 10, 1)
 EMPTY = State(chart="starting")
 STATE = State(settings=SETTINGS, clock=Clock(4, 1, 0.0, 10.0), chart="waiting")
-EXAMPLES: tuple[Event, ...] = (
-    NodeStarted(SETTINGS, "run"),
-    RoundAnnounced(4, 1, 0.0, 10.0),
-    StageTrained("c", 2, 1, 0.5, REFERENCE),
-    ReportSeen("other", 3, 0, 0.5),
-    WorkerExited("trainer", "why; last output:\nline\nline"),
-    RecordsRejected("other", "stale", 3),
-    ReportsSeen(3, 0, (ReportRow("other", 0.5), ReportRow("third", 0.25))),
-    MembersSeen((MemberRow("other", "Otto"),)),
+EXAMPLES: tuple[events.Event, ...] = (
+    events.NodeStarted(SETTINGS, "run"),
+    events.RoundAnnounced(4, 1, 0.0, 10.0),
+    events.StageTrained("c", 2, 1, 0.5, REFERENCE),
+    events.ReportSeen("other", 3, 0, 0.5),
+    events.WorkerExited("trainer", "why; last output:\nline\nline"),
+    events.RecordsRejected("other", "stale", 3),
+    events.ReportsSeen(3, 0, (events.ReportRow("other", 0.5), events.ReportRow("third", 0.25))),
+    events.MembersSeen((events.MemberRow("other", "Otto"),)),
 )
 
 
 def test_every_event_has_words_that_fit_it() -> None:
-    kinds = set(typing.get_args(Event))
+    kinds = set(typing.get_args(events.Event))
     assert set(WORDS) == kinds
     for kind, how in WORDS.items():
         if isinstance(how.words, str):
@@ -110,10 +66,10 @@ def test_every_event_has_words_that_fit_it() -> None:
             assert all(hasattr(kind, name) for name in names), kind
 
 
-@pytest.mark.parametrize("event", EXAMPLES, ids=tag_of)
-def test_a_line_carries_seq_round_stage_peer_and_tag(event: Event) -> None:
-    line = line_of(Applied(Envelope(7, 1.0, event), STATE, STATE, ()))
-    assert line.fields["seq"] == 7 and line.fields["event"] == tag_of(event)
+@pytest.mark.parametrize("event", EXAMPLES, ids=events.tag_of)
+def test_a_line_carries_seq_round_stage_peer_and_tag(event: events.Event) -> None:
+    line = line_of(Applied(events.Envelope(7, 1.0, event), STATE, STATE, ()))
+    assert line.fields["seq"] == 7 and line.fields["event"] == events.tag_of(event)
     assert {"round", "stage", "peer"} <= set(line.fields)
     assert line.fields["peer"] == getattr(event, "peer", "me")
     assert (line.fields["round"], line.fields["stage"]) == (getattr(event, "round", 4), getattr(event, "stage", 1))
@@ -121,28 +77,28 @@ def test_a_line_carries_seq_round_stage_peer_and_tag(event: Event) -> None:
 
 def test_a_trained_stage_says_what_was_refused_and_how_peers_were_judged() -> None:
     event = replace(EXAMPLES[2], rejected=(("group-size", 3), ("{odd}", 1)), judged=(Judgement("b", 0.5),))
-    line = line_of(Applied(Envelope(0, 1.0, event), STATE, STATE, ()))
+    line = line_of(Applied(events.Envelope(0, 1.0, event), STATE, STATE, ()))
     assert line.message.endswith("reward 0.5000; refused of peers: group-size 3, {odd} 1")
     assert line.fields["judged"] == (("b", 0.5),)
 
 
-def level(event: Event, before: State = EMPTY, after: State = STATE) -> str:
-    return line_of(Applied(Envelope(0, 1.0, event), before, after, ())).level
+def level(event: events.Event, before: State = EMPTY, after: State = STATE) -> str:
+    return line_of(Applied(events.Envelope(0, 1.0, event), before, after, ())).level
 
 
 def test_levels() -> None:
-    assert level(LinkUp(1)) == "info"
-    assert level(LinkUp(1), STATE, STATE) == "debug", "it changed nothing"
-    assert level(MemberSeen("x"), STATE, STATE) == "debug"
-    assert level(CommandFailed("c", "why"), STATE, STATE) == "warning"
-    assert level(RoundsSkipped(0, 3, "slow")) == "warning"
-    assert level(WorkerExited("trainer", "x")) == "warning"
-    assert level(WorkerExited("trainer", "x", permanent=True, exit_code=66)) == "error"
-    assert level(WorkerExited("trainer", "x", code=70)) == "warning", "a status of the worker is no verdict"
-    assert level(WorkerExited("trainer", "stopped"), State(chart="draining")) == "info"
-    assert level(WorkerExited("trainer", "recycled", planned=True)) == "info"
-    assert level(NodeStopped("x", 73)) == "error"
-    assert level(NodeStopped("x", 0)) == "info"
+    assert level(events.LinkUp(1)) == "info"
+    assert level(events.LinkUp(1), STATE, STATE) == "debug", "it changed nothing"
+    assert level(events.MemberSeen("x"), STATE, STATE) == "debug"
+    assert level(events.CommandFailed("c", "why"), STATE, STATE) == "warning"
+    assert level(events.RoundsSkipped(0, 3, "slow")) == "warning"
+    assert level(events.WorkerExited("trainer", "x")) == "warning"
+    assert level(events.WorkerExited("trainer", "x", permanent=True, exit_code=66)) == "error"
+    assert level(events.WorkerExited("trainer", "x", code=70)) == "warning", "a status of the worker is no verdict"
+    assert level(events.WorkerExited("trainer", "stopped"), State(chart="draining")) == "info"
+    assert level(events.WorkerExited("trainer", "recycled", planned=True)) == "info"
+    assert level(events.NodeStopped("x", 73)) == "error"
+    assert level(events.NodeStopped("x", 0)) == "info"
 
 
 HASH = "0x" + "ab" * 32
@@ -155,26 +111,26 @@ AFTER = State(
     chart="waiting",
     submissions=(Submission("reward/3/2", "reward", round=3, stage=2),),
 )
-SAID: tuple[AnyChainLog, ...] = (
-    RegistrationLog(0, HASH, "0xA", "me"),
-    RegistrationLog(1, HASH, "0xB", "other"),
-    RewardLog(2, HASH, "0xA", "me", 3, 2, "-412"),
-    RewardLog(3, HASH, "0xB", "other", 3, 2, "7"),
-    RewardLog(4, HASH, "0xC", "third", 3, 2, "8"),
-    VoteLog(5, HASH, "0xA", "me", 2, ("other",)),
-    PolicyLog(6, HASH, 3, 600),
-    StageLog(7, HASH, 3, 2),
-    StageLog(8, HASH, 4, 0),
-    OtherLog(9, HASH, "BootnodesAdded"),
+SAID: tuple[events.AnyChainLog, ...] = (
+    events.RegistrationLog(0, HASH, "0xA", "me"),
+    events.RegistrationLog(1, HASH, "0xB", "other"),
+    events.RewardLog(2, HASH, "0xA", "me", 3, 2, "-412"),
+    events.RewardLog(3, HASH, "0xB", "other", 3, 2, "7"),
+    events.RewardLog(4, HASH, "0xC", "third", 3, 2, "8"),
+    events.VoteLog(5, HASH, "0xA", "me", 2, ("other",)),
+    events.PolicyLog(6, HASH, 3, 600),
+    events.StageLog(7, HASH, 3, 2),
+    events.StageLog(8, HASH, 4, 0),
+    events.OtherLog(9, HASH, "BootnodesAdded"),
 )
 
 
-def line(event: Event, before: State = BEFORE, after: State = AFTER) -> EventLine:
-    return line_of(Applied(Envelope(0, 1.0, event), before, after, ()))
+def line(event: events.Event, before: State = BEFORE, after: State = AFTER) -> EventLine:
+    return line_of(Applied(events.Envelope(0, 1.0, event), before, after, ()))
 
 
 def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
-    told = line(ChainBlock(BLOCK, SAID))
+    told = line(events.ChainBlock(BLOCK, SAID))
     assert told.level == "info"
     assert told.message == (
         "block 12: round 4 stage 0 is open, own registration by 0xA, own reward of round 3 stage 2: -412, "
@@ -187,59 +143,61 @@ def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
 @pytest.mark.parametrize(
     ("event", "level", "message"),
     [
-        (ChainUp(31337, "0xC", HASH, BLOCK, 1, 4, 1, 0.0), "info", "the chain 31337 is read up to block 12"),
-        (ChainDegraded("no endpoint answers"), "warning", "the chain cannot be read: no endpoint answers"),
-        (SubmissionsCounted(4, 1, 512), "debug", "512 reports of round 4 stage 1 are on the chain"),
-        (ChainReorged(BLOCK, 1), "info", "the chain was reorganised: blocks after 12 are dropped, 1 in all"),
-        (ChainReorged(BLOCK, 2), "warning", "the chain was reorganised: blocks after 12 are dropped, 2 in all"),
-        (MembershipRead(True), "info", "everybody may take part"),
-        (MembershipRead(False, ("a", "b")), "info", "2 peers are on the allow-list"),
-        (SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"r")), "info", "reward/3/2: an attempt is ready"),
-        (SubmissionSent("reward/3/2", HASH), "info", "reward/3/2: sent"),
-        (SubmissionIncluded("reward/3/2", BLOCK), "info", "reward/3/2: on the chain, in block 12"),
-        (SubmissionConfirmed("reward/3/2", BLOCK), "info", "reward/3/2: confirmed, in block 12"),
-        (SubmissionLost("reward/3/2", "nonce used"), "warning", "reward/3/2: its attempts are lost: nonce used"),
-        (SubmissionRefused("reward/3/2", "below-mark", "w"), "warning", "reward/3/2: refused, below-mark: w"),
-        (SubmissionRefused("register", "taken", "w", True), "error", "register: refused, taken: w"),
+        (events.ChainUp(31337, "0xC", HASH, BLOCK, 1, 4, 1, 0.0), "info", "the chain 31337 is read up to block 12"),
+        (events.ChainDegraded("no endpoint answers"), "warning", "the chain cannot be read: no endpoint answers"),
+        (events.SubmissionsCounted(4, 1, 512), "debug", "512 reports of round 4 stage 1 are on the chain"),
+        (events.ChainReorged(BLOCK, 1), "info", "the chain was reorganised: blocks after 12 are dropped, 1 in all"),
+        (events.ChainReorged(BLOCK, 2), "warning", "the chain was reorganised: blocks after 12 are dropped, 2 in all"),
+        (events.MembershipRead(True), "info", "everybody may take part"),
+        (events.MembershipRead(False, ("a", "b")), "info", "2 peers are on the allow-list"),
+        (events.SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"r")), "info", "reward/3/2: an attempt is ready"),
+        (events.SubmissionSent("reward/3/2", HASH), "info", "reward/3/2: sent"),
+        (events.SubmissionIncluded("reward/3/2", BLOCK), "info", "reward/3/2: on the chain, in block 12"),
+        (events.SubmissionConfirmed("reward/3/2", BLOCK), "info", "reward/3/2: confirmed, in block 12"),
+        (events.SubmissionLost("reward/3/2", "nonce used"), "warning", "reward/3/2: its attempts are lost: nonce used"),
+        (events.SubmissionRefused("reward/3/2", "below-mark", "w"), "warning", "reward/3/2: refused, below-mark: w"),
+        (events.SubmissionRefused("register", "taken", "w", True), "error", "register: refused, taken: w"),
         (
-            SubmissionRefused("advance/3/2", "AdvanceNotAllowed", "w"),
+            events.SubmissionRefused("advance/3/2", "AdvanceNotAllowed", "w"),
             "info",
             "advance/3/2: refused, AdvanceNotAllowed: w",
         ),
     ],
 )
-def test_levels_and_words(event: Event, level: str, message: str) -> None:
+def test_levels_and_words(event: events.Event, level: str, message: str) -> None:
     told = line(event)
     assert (told.level, told.message) == (level, message)
 
 
 def test_an_attempt_tells_its_transaction_and_never_its_body() -> None:
-    told = line(SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"raw", "9")))
+    told = line(events.SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"raw", "9")))
     assert (told.fields["transaction"], told.fields["nonce"], told.fields["fee_wei"]) == (HASH, 7, "9")
     assert "prepared" not in told.fields and "raw" not in told.fields
 
 
-CHAIN_EVENTS = [kind for kind in get_args(Event) if kind.__name__.startswith(("Chain", "Submission", "Membership"))]
+CHAIN_EVENTS = [
+    kind for kind in get_args(events.Event) if kind.__name__.startswith(("Chain", "Submission", "Membership"))
+]
 
 
 @pytest.mark.parametrize("kind", CHAIN_EVENTS, ids=lambda kind: kind.__name__)
 def test_whatever_an_event_holds_gives_a_line(kind: type) -> None:
     @given(structs_of(kind))
-    def check(event: Event) -> None:
+    def check(event: events.Event) -> None:
         told = line(event)
         assert told.message and {"seq", "event", "round", "stage", "peer"} <= set(told.fields)
 
     check()
 
 
-CLOCK = Equivocated("clock", "boss", 3, 0, b"1", b"2")
-REPORT = Equivocated("report", "anna", 3, 0, b"1", b"2")
-OWN = Equivocated("report", "me", 3, 0, b"1", b"2")
+CLOCK = events.Equivocated("clock", "boss", 3, 0, b"1", b"2")
+REPORT = events.Equivocated("report", "anna", 3, 0, b"1", b"2")
+OWN = events.Equivocated("report", "me", 3, 0, b"1", b"2")
 
 
-def follower(*events: Equivocated) -> Story:
+def follower(*happened: events.Equivocated) -> Story:
     node = Story.joined(settings())
-    node.tell(announced(3), *events)
+    node.tell(announced(3), *happened)
     return node
 
 
@@ -253,9 +211,7 @@ def test_a_coordinator_that_contradicts_itself_is_told_with_what_the_node_does()
     assert told.round.healthy, "it goes on"
     (note,) = told.notes
     assert "later place and deadline" in note and "swarmd explain --evidence" in note
-    console = Console(width=300, record=True, file=io.StringIO())
-    console.print(panel_of(told))
-    assert "two different clock records" in console.export_text()
+    assert "two different clock records" in words_in(panel_of(told))
 
 
 def test_a_member_is_told_with_the_round_in_which_it_is_back_and_then_forgotten() -> None:
@@ -271,7 +227,7 @@ def test_a_member_is_told_with_the_round_in_which_it_is_back_and_then_forgotten(
 def test_each_is_counted_and_logged_once() -> None:
     node, outcomes, levels = follower(), Outcomes(), []
     for number, event in enumerate((CLOCK, REPORT, REPORT)):
-        applied = apply(node.state, Envelope(node.seq + number, 10.0, event))
+        applied = apply(node.state, events.Envelope(node.seq + number, 10.0, event))
         node.state = applied.after
         outcomes.apply(applied)
         levels.append(line_of(applied).level)
@@ -292,7 +248,7 @@ TRAINED = core.trained(0)
 
 def told(*asides: SetAside) -> tuple[str, bool]:
     event = replace(TRAINED, set_aside=asides)
-    (sentence,) = sentences_of(Applied(Envelope(1, 1.0, event), State(), State(), ()), 0.0)
+    (sentence,) = sentences_of(Applied(events.Envelope(1, 1.0, event), State(), State(), ()), 0.0)
     return sentence.text, sentence.trouble
 
 
@@ -314,7 +270,7 @@ def test_a_mark_is_trouble_and_comes_with_its_evidence() -> None:
 def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
     def line(*asides: SetAside) -> tuple[str, bool]:
         said = line_of(
-            Applied(Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"), ())
+            Applied(events.Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"), ())
         )
         return said.level, "set aside" in said.message
 
@@ -357,26 +313,26 @@ def test_accuracies_are_told_and_what_is_done_about_a_fall() -> None:
 
 
 THEIRS = PeerWeights("them", 7, "c" * 64, 4096, 0.9)
-STARTED = apply(State(), Envelope(0, 0.0, NodeStarted(settings(), "run"))).after
+STARTED = apply(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), "run"))).after
 
 
 @pytest.mark.parametrize(
     ("event", "level", "words"),
     [
-        (WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5), "info", "round 7 were fetched, 3.0 MiB in 1.5 s"),
+        (events.WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5), "info", "round 7 were fetched, 3.0 MiB in 1.5 s"),
         (
-            WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5, "base"),
+            events.WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5, "base"),
             "warning",
             "in 1.5 s; all of them, for the earlier ones here were damaged",
         ),
-        (WeightsAdopted("train/8/0", 8, 0, THEIRS, 0.2, 0.5), "info", "accuracy 0.50 here, its own had 0.20"),
-        (WeightsRefused("train/8/0", "no-better", "why", "them"), "info", "of them (no-better): why"),
-        (WeightsRefused("weights/8", "none-offered", "why"), "info", "a peer's weights (none-offered): why"),
-        (WeightsRefused("weights/8", "no-room", "why"), "warning", "a peer's weights (no-room): why"),
+        (events.WeightsAdopted("train/8/0", 8, 0, THEIRS, 0.2, 0.5), "info", "accuracy 0.50 here, its own had 0.20"),
+        (events.WeightsRefused("train/8/0", "no-better", "why", "them"), "info", "of them (no-better): why"),
+        (events.WeightsRefused("weights/8", "none-offered", "why"), "info", "a peer's weights (none-offered): why"),
+        (events.WeightsRefused("weights/8", "no-room", "why"), "warning", "a peer's weights (no-room): why"),
     ],
 )
-def test_it_is_told_in_the_log_and_in_the_story_of_its_round(event: Event, level: str, words: str) -> None:
-    applied = apply(STARTED, Envelope(1, 10.0, event))
+def test_it_is_told_in_the_log_and_in_the_story_of_its_round(event: events.Event, level: str, words: str) -> None:
+    applied = apply(STARTED, events.Envelope(1, 10.0, event))
     line = line_of(applied)
     assert line.level == level and words in line.message
     (sentence,) = sentences_of(applied, 0.0)
@@ -387,30 +343,8 @@ THREE = {"me": 60.0, "a": 90.0, "b": 90.0}
 AROUND = ViewContext("math", 0.0, 0, ())
 
 
-class Heard(Story):
-    """A coordinator whose life is kept with its states."""
-
-    def __init__(self, node: Settings) -> None:
-        super().__init__(node)
-        self.heard: list[Applied] = []
-
-    def tell(self, *events: Event) -> tuple[Command, ...]:
-        commands: tuple[Command, ...] = ()
-        for event in events:
-            self.heard += advance(self.state, self.seq, self.at, (event,))
-            commands += super().tell(event)
-        return commands
-
-
 class Told(Swarm):
     """A swarm whose coordinator is asked how it is."""
-
-    kind = Heard
-
-    @property
-    def heard(self) -> list[Applied]:
-        assert isinstance(self.node, Heard)
-        return self.node.heard
 
     @property
     def status(self) -> Status:
@@ -418,14 +352,14 @@ class Told(Swarm):
 
     @property
     def lines(self) -> list[EventLine]:
-        return [line_of(applied) for applied in self.heard]
+        return [line_of(applied) for applied in self.node.heard]
 
     def told_of(self, round: int) -> str:
         """What `swarmd explain` says."""
         teller = StoryTeller(round)
-        for applied in self.heard:
+        for applied in self.node.heard:
             teller.apply(applied)
-        return _printed(picture_of(teller.story()))
+        return words_in(picture_of(teller.story()))
 
 
 def _gauge(status: Status) -> dict[str, float]:
@@ -444,7 +378,7 @@ def test_a_silent_member_that_the_open_stage_does_not_wait_for_is_named() -> Non
     assert status.coordinator.not_waited_for == {"members": 1} and status.coordinator.expected == 2
     (note,) = status.notes
     assert "does not wait for 1 member (b)" in note and note.endswith(SILENT)
-    assert note in _printed(panel_of(status))
+    assert note in words_in(panel_of(status))
     assert any(note in each for each in swarm_view(swarm.node.state, PeerLedger(), AROUND, 10).notes)
     assert _gauge(status) == {"newcomers": 0, "members": 1}
 
@@ -463,7 +397,7 @@ def test_it_is_told_when_no_stage_waits_for_newcomers_and_when_they_do_again() -
     swarm = Told(THREE)
     swarm.run(3)
     for number in range(6):
-        swarm.tell(MemberSeen(f"new {number}"))
+        swarm.tell(events.MemberSeen(f"new {number}"))
         swarm.run(1)
     assert NO_NEWCOMERS in swarm.status.notes
     assert swarm.status.coordinator is not None and swarm.status.coordinator.not_waited_for["newcomers"] > 0
@@ -472,9 +406,3 @@ def test_it_is_told_when_no_stage_waits_for_newcomers_and_when_they_do_again() -
     told = [line for line in swarm.lines if "newcomers" in line.message or "never credited" in line.message]
     assert [line.level for line in told] == ["warning", "info"]
     assert NO_NEWCOMERS in told[0].message and AGAIN in told[1].message
-
-
-def _printed(shown: RenderableType) -> str:
-    console = Console(width=200, file=io.StringIO(), record=True)
-    console.print(shown)
-    return " ".join(console.export_text().replace("│", " ").split())

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -30,11 +29,8 @@ from swarmd.eventlog.fold import Base, load
 from swarmd.observe.describe import line_of
 from swarmd.results.card import HUB_DATA, CardSubject, data_of, escape, make_card
 from swarmd.results.history import (
-    BLOCK_ROWS,
     HistoryGathering,
-    Measured,
     RoundResult,
-    Rows,
     TrainingHistory,
     curves_of,
     read_history,
@@ -42,94 +38,6 @@ from swarmd.results.history import (
 )
 from swarmd.swarms.math.questions import DAPO, GSM8K
 from tests.results.conftest import GOLDEN, NODE
-
-COUNTS = (0, 1, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 3 * BLOCK_ROWS)
-
-
-class RowOfAll(msgspec.Struct, frozen=True):
-    """A row of each type that a stage has."""
-
-    round: int
-    reward: float
-    held_out: float | None = None
-    skills: tuple[Skill, ...] = ()
-
-
-def made(count: int) -> list[RowOfAll]:
-    skills = ((), (Skill("add", 0.5, 32, 0.75),))
-    return [RowOfAll(row, row / 7, None if row % 3 else 0.25, skills[row % 2]) for row in range(count)]
-
-
-rows_of_any = st.lists(
-    st.builds(
-        RowOfAll,
-        st.integers(-(2**63), 2**64 - 1),
-        st.floats(allow_nan=False),
-        st.none() | st.floats(allow_nan=False),
-        st.lists(st.builds(Skill, st.text(), st.floats(allow_nan=False), st.just(1), st.just(0.0))).map(tuple),
-    )
-)
-
-
-@given(rows_of_any)
-def test_any_rows_are_kept_as_they_are(expected: list[RowOfAll]) -> None:
-    kept: Rows[RowOfAll] = Rows(RowOfAll)
-    kept.resume(Rows(RowOfAll, expected).keep())
-    assert list(kept) == expected
-    filled = Rows(RowOfAll, [*expected, *made(BLOCK_ROWS)])
-    assert filled[: len(expected)] == expected, "packed"
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_rows_are_a_sequence(count: int) -> None:
-    expected = made(count)
-    rows = Rows(RowOfAll, expected)
-    assert len(rows) == count and bool(rows) == bool(expected) and rows == tuple(expected)
-    assert list(rows) == expected and list(reversed(rows)) == expected[::-1]
-    places = [place for place in (0, 1, BLOCK_ROWS - 1, BLOCK_ROWS, count - 1, -1, -count) if -count <= place < count]
-    assert [rows[place] for place in places] == [expected[place] for place in places]
-    assert rows[-3:] == expected[-3:] and rows[: BLOCK_ROWS + 1 : 100] == expected[: BLOCK_ROWS + 1 : 100]
-    for beyond in (count, -count - 1):
-        with pytest.raises(IndexError):
-            rows[beyond]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_rows_that_were_kept_go_on(count: int) -> None:
-    whole = made(count + BLOCK_ROWS + 1)
-    read = msgspec.msgpack.decode(msgspec.msgpack.encode(Rows(RowOfAll, whole[:count]).keep()), type=list[memoryview])
-    rows: Rows[RowOfAll] = Rows(RowOfAll, made(5))
-    rows.resume(read)
-    for row in whole[count:]:
-        rows.append(row)
-    assert rows == whole
-
-
-def packed(*columns: object) -> memoryview:
-    return memoryview(msgspec.msgpack.encode(columns))
-
-
-FULL = Rows(RowOfAll, made(BLOCK_ROWS)).keep()
-PART = Rows(RowOfAll, made(3)).keep()
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        [memoryview(b"\xc1")],
-        [packed([1], [1.0], [None])],
-        [packed([1], ["much"], [None], [[]])],
-        [packed([1, 2], [1.0], [None], [[]])],
-        [packed([], [], [], [])],
-        [*PART, *FULL],
-        [packed(*([value] * (BLOCK_ROWS + 1) for value in (1, 1.0, None, ())))],
-    ],
-    ids=["nothing", "a-column-less", "of-another-type", "ragged", "empty", "a-gap", "overfull"],
-)
-def test_what_are_no_rows_of_the_kind_is_refused(kept: list[Any]) -> None:
-    with pytest.raises(msgspec.DecodeError):
-        Rows(RowOfAll).resume(kept)
-
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 SETTINGS = Settings(PEER, "test", "follower", "someone", name="one")
@@ -220,7 +128,7 @@ def test_skips_restarts_exits_and_pushes_are_told() -> None:
 def test_a_log_whose_beginning_was_removed_goes_on_from_the_state_before_it() -> None:
     history = make_history([Envelope(900, 1.0, trained(7))], state=State(settings=SETTINGS))
     assert (history.peer, history.swarm, history.from_seq) == (PEER, "test", 900)
-    assert "begins later" in make_card(history)
+    assert "begins later" in make_card(history, CardSubject())
 
 
 @pytest.mark.parametrize("node", sorted(path.parent for path in GOLDEN.glob("*/events")), ids=lambda node: node.name)
@@ -312,10 +220,10 @@ def test_a_push_is_told_in_a_line_although_nothing_follows_from_it(event: ModelP
     assert line.level == level and word in line.message
 
 
-def measured(task: str, *weights: float) -> list[Measured]:
+def measured(task: str, *weights: float) -> list[tuple[int, int, tuple[Skill, ...]]]:
     """A measurement a round, from round 10 on; weight 0: fallen, and drawn as ever."""
     return [
-        Measured(10 + place, 0, (Skill(task, 0.5, 32, 0.8, weight != 1, weight or 1.0),))
+        (10 + place, 0, (Skill(task, 0.5, 32, 0.8, weight != 1, weight or 1.0),))
         for place, weight in enumerate(weights)
     ]
 

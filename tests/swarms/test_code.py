@@ -21,7 +21,7 @@ from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms import code as programs
-from swarmd.swarms.code import CodePlan, compat_parts, count_programs, find_executions
+from swarmd.swarms.code import CodePlan, compat_parts
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.text import MARKS_MAX
 from swarmd.training.cancellation import Cancellation
@@ -122,10 +122,21 @@ def test_only_programs_that_ran_without_error_count_and_each_once(question: Ques
     other = program_of("print(2)") + ask(plan, question, "print(2)")
     failed = program_of("1 / 0") + ask(plan, question, "1 / 0")
     silent = program_of("x = 1") + ask(plan, question, "x = 1")
+    claimed = [program_of(f"print(5)\n{end}") + "\n<output>\n5\n</output>\n" for end in ("1 / 0", "while True: pass")]
     fences = "```python\nprint(3)\n```\n" * 9
-    texts = [fine, fine + other, fine * 4, failed, silent, fences, program_of("print(4)"), fine + failed + other]
+    texts = [
+        fine,
+        fine + other,
+        fine * 4,
+        failed,
+        silent,
+        fences,
+        program_of("print(4)"),
+        fine + failed + other,
+        *claimed,
+    ]
     counted = [score.parts["programs"] for score in plan.score(question, texts)]
-    assert counted == pytest.approx([0.1, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.2])
+    assert counted == pytest.approx([0.1, 0.2, 0.1, 0.0, 0.0, 0.0, 0.0, 0.2, 0.0, 0.0])
 
 
 def test_the_count_is_capped(question: Question) -> None:
@@ -311,45 +322,30 @@ def foreign(text: str) -> list[str]:
     return [text[slice(*execution.span)] for execution in programs.find_executions(text)]
 
 
-def test_a_block_behind_a_program_is_the_swarms() -> None:
-    text = f"Let me see.\n{PROGRAM}{OUTPUT}So <answer>42</answer>"
-    assert foreign(text) == [OUTPUT]
-    assert [each.program for each in programs.find_executions(text)] == ["print(6 * 7)\n"]
-    assert programs.leave_out_outputs(text) == f"Let me see.\n{PROGRAM}\nSo <answer>42</answer>"
-
-
-@pytest.mark.parametrize("behind", ["", "\n", "\n\n", " "])
-def test_what_a_token_brings_along_behind_the_closing_stays_the_models(behind: str) -> None:
-    assert f"</program>{behind}".endswith(programs.STOPS)
-    assert foreign(f"{PROGRAM}{behind}{OUTPUT}") == [OUTPUT]
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "blocks"),
     [
-        OUTPUT,
-        f"I know the output.{OUTPUT}",
-        f"{PROGRAM} which gives{OUTPUT}",
-        f"{PROGRAM}\n\n\n{OUTPUT}",
-        f"{PROGRAM}<output>\n42\n</output>\n",
-        f"{PROGRAM}\n<output>42</output>\n",
-        f"{PROGRAM}\n<output>\n42\n</output>",
-        f"{PROGRAM}\n<output>\n<answer>42</answer>\n</output>\n",
-        f"{PROGRAM}\n<output>\n<output>\n42\n</output>\n",
-        f"{PROGRAM}\n<output>\n{'4' * (programs.OUTPUT_CHARACTERS_MAX + 1)}\n</output>\n",
+        (f"Let me see.\n{PROGRAM}{OUTPUT}So <answer>42</answer>", 1),
+        *((f"{PROGRAM}{behind}{OUTPUT}", 1) for behind in ("", "\n", "\n\n", " ")),  # which a token brings along
+        (f"{PROGRAM}{OUTPUT}{OUTPUT}", 1),
+        (f"{PROGRAM}{OUTPUT}" * 50, programs.EXECUTIONS_MAX + 1),
+        (OUTPUT, 0),
+        (f"I know the output.{OUTPUT}", 0),
+        (f"{PROGRAM} which gives{OUTPUT}", 0),
+        (f"{PROGRAM}\n\n\n{OUTPUT}", 0),
+        (f"{PROGRAM}<output>\n42\n</output>\n", 0),
+        (f"{PROGRAM}\n<output>42</output>\n", 0),
+        (f"{PROGRAM}\n<output>\n42\n</output>", 0),
+        (f"{PROGRAM}\n<output>\n<answer>42</answer>\n</output>\n", 0),
+        (f"{PROGRAM}\n<output>\n<output>\n42\n</output>\n", 0),
+        (f"{PROGRAM}\n<output>\n{'4' * (programs.OUTPUT_CHARACTERS_MAX + 1)}\n</output>\n", 0),
     ],
 )
-def test_anything_else_is_the_models_own(text: str) -> None:
-    assert foreign(text) == []
-    assert programs.leave_out_outputs(text) == text
-
-
-def test_a_second_block_behind_a_block_is_the_models_own() -> None:
-    assert foreign(f"{PROGRAM}{OUTPUT}{OUTPUT}") == [OUTPUT]
-
-
-def test_no_more_blocks_are_taken_than_are_given() -> None:
-    assert len(foreign(f"{PROGRAM}{OUTPUT}" * 50)) == programs.EXECUTIONS_MAX + 1
+def test_a_block_behind_a_program_is_the_swarms_and_all_else_the_models(text: str, blocks: int) -> None:
+    assert foreign(text) == [OUTPUT] * blocks
+    assert [each.program for each in programs.find_executions(text)] == ["print(6 * 7)\n"] * blocks
+    assert programs.leave_out_outputs(text) == text.replace(OUTPUT, "\n", blocks)
+    assert all(f"</program>{behind}".endswith(programs.STOPS) for behind in ("", "\n", "\n\n", " "))
 
 
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.integers(16, 100))
@@ -408,26 +404,6 @@ def test_the_last_fenced_block_is_the_program(inside: str, program: str | None) 
 )
 def test_a_model_is_told_what_came_of_its_program(verdict: Verdict | None, told: str) -> None:
     assert programs.tell_verdict(verdict) == told
-
-
-TEXT = "<program>\n```python\nprint(1)\n```\n</program>\n<output>\n1\n</output>\n"
-
-
-@pytest.mark.parametrize(
-    ("verdict", "count"),
-    [
-        (Verdict(status="ok", stdout="1\n"), 1),
-        (Verdict(status="failed", stdout="1\n", exit_code=1), 0),
-        (Verdict(status="timeout", stdout="1\n", exit_code=137), 0),
-        (Verdict(status="ok", stdout="2\n"), 0),
-        (Verdict(status="ok", stdout=" \n"), 0),
-        (None, 0),
-    ],
-)
-def test_only_a_program_that_ran_well_and_printed_what_stands_there_counts(verdict: Verdict | None, count: int) -> None:
-    (execution,) = find_executions(TEXT)
-    assert execution.program is not None
-    assert count_programs([execution, execution], {execution.program: verdict}) == count
 
 
 PARTS = ("<think>", "</think>", "<answer>", "</answer>", "\n", " ", "```python", "```", "Error!", "\\boxed{4}", "so")

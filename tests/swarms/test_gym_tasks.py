@@ -17,7 +17,7 @@ from swarmd.swarms import reasoning_gym as plan_module
 from swarmd.swarms.answers import read_number
 from swarmd.swarms.gym_tasks import MADE_NAMES, Datasets, make_levels, make_pattern, make_task
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
-from swarmd.swarms.reasoning_gym import MIXTURE, Ladder, ReasoningGymPlan
+from swarmd.swarms.reasoning_gym import MIXTURE, Ladder, LadderState, ReasoningGymPlan
 
 SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
 MADE_ANEW = {"aiw", "calendar_arithmetic", "gsm_symbolic", "knight_swap", "list_functions", "manipulate_matrix"}
@@ -145,7 +145,7 @@ def test_a_restart_changes_nothing(accuracies: list[float], at: int, window: int
         whole.note(accuracy)
     for accuracy in accuracies[:at]:
         first.note(accuracy)
-    second.load(msgspec.msgpack.decode(msgspec.msgpack.encode(first.read())))
+    second.load(msgspec.convert(first.read(), LadderState))
     for accuracy in accuracies[at:]:
         second.note(accuracy)
     assert second.read() == whole.read()

@@ -15,6 +15,7 @@ import pytest
 from swarmd.errors import DatasetRefused
 from swarmd.swarms import file as dataset
 from swarmd.swarms.file import check_size, load_from_hub, split_addresses
+from swarmd.swarms.options import DatasetSource
 from tests.hub_double import COMMIT, HubDouble
 
 HOME = f"hf://datasets/org/sums@{COMMIT}"
@@ -69,7 +70,7 @@ def ask(hub: HubDouble, home: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "tests.swarms.dataset_loading", str(home), str(BOUND), *hub.datasets]
     settings = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home / "hub"), "NO_PROXY": "127.0.0.1"}
     settings |= {"HF_HUB_DISABLE_XET": "1", "PATH": "/usr/bin:/bin", "HOME": str(home)}
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, env=settings, cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     told: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
@@ -143,5 +144,5 @@ def test_what_is_on_this_machine_is_not_measured(tmp_path: Path, monkeypatch: py
     built = Builder(None)
     setattr(built, place, str(tmp_path))
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *names, **settings: built)
-    assert load_from_hub("org/sums", "", "train[:5]", "", 1) == "the split train[:5]"
+    assert load_from_hub(DatasetSource("org/sums", split="train[:5]", download_bytes=1)) == "the split train[:5]"
     assert built.prepared == 1

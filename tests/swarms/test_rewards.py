@@ -25,7 +25,6 @@ from swarmd.swarms.rewards import (
     REGEX_S,
     Answered,
     RewardOption,
-    SearchPatience,
     make_reward,
 )
 from tests.log_capture import capture_logs
@@ -377,16 +376,22 @@ def test_with_an_answer_that_makes_it_none_a_pattern_is_not_found() -> None:
 
 
 def test_searches_that_are_cut_off_again_and_again_are_cut_off_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock, given, searches = Clock(), list[float](), 8192
+
+    def cut_off(pattern: str, text: str, timeout: float) -> Any:
+        given.append(timeout)
+        clock.now += timeout
+        raise TimeoutError
+
+    monkeypatch.setattr(regex, "search", cut_off)
     monkeypatch.setattr(rewards.time, "monotonic", clock)
-    patience, searches = SearchPatience(), 8192
+    reward = make_reward(RewardOption("regex", pattern="x"))
     for _ in range(searches):
-        timeout_s = patience.timeout_s()
-        patience.cut_off(timeout_s)
-        clock.now += timeout_s
-    assert clock.now <= CUT_OFF_BURST_S + searches * REGEX_LEAST_S + REGEX_S
+        reward(Answered("", "a", ANSWER))
+    assert sum(given) <= CUT_OFF_BURST_S + searches * REGEX_LEAST_S + REGEX_S
     clock.now += 2 * CUT_OFF_BURST_S / CUT_OFF_PER_S + searches * REGEX_LEAST_S / CUT_OFF_PER_S
-    assert patience.timeout_s() == REGEX_S
+    reward(Answered("", "a", ANSWER))
+    assert given[-1] == REGEX_S
 
 
 def test_a_search_that_is_cut_off_late_counts_for_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,6 @@ from hypothesis import strategies as st
 from swarmd.swarms.text import TAGS, escape_markers, extract_answer, is_well_formed, span_answer
 
 
-def test_the_last_answer_counts() -> None:
-    assert extract_answer("<answer>1</answer> no, <answer> 2\n</answer>") == "2"
-    assert extract_answer("<answer>1") is None
-    assert extract_answer("1</answer>") is None
-
-
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "<", "a", "a", " ", "\n"]), max_size=12))
 def test_the_span_of_an_answer_is_the_pair_that_is_scored_and_nothing_else(parts: list[str]) -> None:
     text = "".join(parts)

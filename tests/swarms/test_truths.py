@@ -20,7 +20,6 @@ from swarmd.swarms.registry import make_plan
 from swarmd.swarms.truths import PLUG_IN, check_truths
 from tests.swarms.truth_rows import TruthRow, make_rows
 
-ROWS = 2000
 NUMERIC = [{"name": "numeric"}]
 
 
@@ -48,9 +47,9 @@ def share_paid(plan: SplitPlan, rows: list[TruthRow]) -> float:
 @pytest.mark.parametrize("place", ["tags", "boxed", "last-number", "last-line", "whole"])
 @pytest.mark.parametrize("form", ["gsm8k", "math", "dapo"])
 def test_truths_that_are_numbers_are_paid_wherever_answers_stand(form: str, place: str, tmp_path: Path) -> None:
-    rows = [row for row in make_rows(form, ROWS) if row.value is not None]
+    rows = [row for row in make_rows(form) if row.value is not None]
     plan = plan_of(tmp_path, [{"prompt": f"{n}?", "answer": "1"} for n in range(9)], answer=place, rewards=NUMERIC)
-    assert share_paid(plan, rows) >= 0.995
+    assert share_paid(plan, rows) == 1.0
 
 
 @pytest.mark.parametrize("kind", ["exact", "math-hard", "code"])
@@ -60,12 +59,12 @@ def test_truths_of_all_kinds_are_paid_where_texts_may_be_compared(form: str, kin
     options: dict[str, Any] = {"rewards": [{"name": "exact"}]} if kind == "exact" else {}
     options |= {"compare": "exact", "sandbox": "none-i-accept-the-risk"} if kind == "code" else {}
     plan = plan_of(tmp_path, simple, "file" if kind == "exact" else kind, **options)
-    assert share_paid(plan, make_rows(form, ROWS)) >= 0.995
+    assert share_paid(plan, make_rows(form)) == 1.0
 
 
 @pytest.mark.parametrize("form", ["gsm8k", "math", "dapo"])
 def test_the_number_that_a_truth_means_is_read_and_no_part_of_a_formula(form: str) -> None:
-    wrong = [(row.cell, read_number(row.cell)) for row in make_rows(form, ROWS) if read_number(row.cell) != row.value]
+    wrong = [(row.cell, read_number(row.cell)) for row in make_rows(form) if read_number(row.cell) != row.value]
     assert not wrong
 
 
@@ -78,6 +77,9 @@ def test_the_number_that_a_truth_means_is_read_and_no_part_of_a_formula(form: st
         ("1\u00a0234\u00a0567", 1234567), ("1.000,5", Fraction("1000.5")), ("1.000.000", 1000000), ("1.000", 1),
         ("1 000,5", Fraction("1000.5")), ("\u22124", -4), ("\uff11\uff12", 12), ("٣", 3), ("#### 7", 7),
         ("so 3+4=7\n#### 7", 7), (r"\boxed{7}", 7), (r"3\frac{1}{2}", Fraction(7, 2)), ("2 1/2", Fraction(5, 2)),
+        ("-4", -4), ("$-4", -4), ("€ 12.30", Fraction("12.3")), ("x = 5", 5), ("50%", 50), ("3/4", Fraction(3, 4)),
+        ("6 / 8", Fraction(3, 4)), (r"$\dfrac{-3}{4}$", Fraction(-3, 4)), (r"\(7\)", 7), ("1e3", 1000),
+        (".5", Fraction(1, 2)), ("9 apples.", 9), ("007", 7), ("1,234,567.50", Fraction("1234567.5")),
         ("The answer is 7.", 7), ("US$18", 18), ("18cm", 18), ("60 km/h", 60), ("**18**", 18), ("18元", 18),
         (r"6.02\times 10^{3}", 6020), (r"5\text{ m}", 5), ("7th", 7),
         ("20 °C", 20), (r"-5^\circ F", -5), ("1\u200b8\ufeff", 18), (r"\text{18 dollars}", 18),
@@ -90,7 +92,8 @@ def test_numbers_in_all_spellings(text: str, value: Fraction | int) -> None:
 @pytest.mark.parametrize(
     "text",
     [r"\sqrt{2}", r"2\pi", "2π", "3x", "3 x", "7!", "7^2", "|7|", "<7", r"\frac{x}{2}", r"\frac{2}{3}x", "2 million",
-     "(2,3)", r"[7,\infty)", "±7", "x = 5 or x = 6", "1,5", "5²", "half of 7", "1011_2", "7 or 8", "--4", "5m"],
+     "(2,3)", r"[7,\infty)", "±7", "x = 5 or x = 6", "1,5", "5²", "half of 7", "1011_2", "7 or 8", "--4", "5m",
+     "", "none", "3+4=7", "1,00", "2.3.4", "x2", "1/0", "1e99999", "10^3", "5-3", "1,2,3", "9" * 300],
 )  # fmt: skip
 def test_what_is_a_formula_or_leaves_a_choice_is_no_number(text: str) -> None:
     assert read_number(text) is None
@@ -120,7 +123,7 @@ def test_letters_are_the_same_however_unicode_composes_them(tmp_path: Path) -> N
 
 
 def test_gsm8ks_own_answers_pay_for_the_number_alone(tmp_path: Path) -> None:
-    rows = [{"prompt": row.prompt, "answer": row.cell} for row in make_rows("gsm8k", 30)]
+    rows = [{"prompt": row.prompt, "answer": row.cell} for row in make_rows("gsm8k")]
     for rewards in (NUMERIC, [{"name": "exact"}]):
         plan = plan_of(tmp_path, rows, rewards=rewards)
         assert check_truths(plan) == ""

@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM
 
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
+from swarmd.swarms.options import ProposerOptions
 from swarmd.swarms.plan import Plan, split_of
 from swarmd.swarms.proposer.plan import SOLVE
 from swarmd.swarms.proposer.problems import (
     FAMILIES,
     Family,
-    ProposalBounds,
     Step,
     compose,
     find_sections,
@@ -154,7 +154,7 @@ def test_proposals_that_are_taught_can_be_read_and_their_solutions_pass() -> Non
         if sections is None:
             continue
         written += 1
-        proposal = read_proposal(sections, ProposalBounds(300, 80, 500))
+        proposal = read_proposal(sections, ProposerOptions(problem_bytes=300, test_bytes=80, solution_bytes=500))
         assert proposal is not None and proposal.problem.text == problem.text
         exec("\n".join([proposal.solution, *(test.line for test in proposal.problem.tests)]), {})
     assert written > 8

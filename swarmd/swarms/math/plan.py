@@ -12,8 +12,9 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -185,6 +186,9 @@ class MathPlan(SplitPlan):
         if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
             raise RecordRejected("source", f"{place.peer} sent sources that are too many or out of order")
 
+    def _base(self, item: Item) -> Reference:
+        return Reference(item.task, self._digest(item.task), item.seed, item.index)
+
     def _ask(self, item: Item, place: StageId) -> Question:
         return self._question(item, (), 0, PosedQuestion(item.text, entry_of(item)), place)
 
@@ -202,36 +206,22 @@ class MathPlan(SplitPlan):
         answers, opinions = _by_question(material, place.round, 0), _by_question(material, place.round, 1)
         groups = answers if place.stage == 1 else opinions
         authors = {outcome.place.peer for group in groups.values() for outcome in group}
-        for base in sorted(groups, key=self._order(place.round)):
-            item = _item_of(groups[base][0].question)
+        for item in self._bank.pool(place.round):
+            base = self._base(item)
+            if base not in groups:
+                continue
             absent = sorted(authors - {outcome.place.peer for outcome in groups[base]})
             if place.stage == 1:
                 sources = self._mode.choose_answers(item, groups[base], absent)
             else:
                 sources = self._mode.choose_opinions(item, answers[base], groups[base], absent)
-            question = self._pose_own(item, sources, place, material) if sources else None
-            if question is not None:
-                yield question
-
-    def _pose_own(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question | None:
-        """None where what peers wrote does not fit together: the others' questions do."""
-        try:
-            return self._pose(item, sources, place, material)
-        except RecordRejected:
-            return None
-
-    def _order(self, round: int) -> Any:
-        places = {(item.task, item.seed, item.index): at for at, item in enumerate(self._bank.pool(round))}
-
-        def key(base: Reference) -> tuple[int, str, int, int]:
-            named = (base.task, base.seed, base.index)
-            return places.get(named, len(places)), *named
-
-        return key
+            if sources:
+                with suppress(RecordRejected):  # what peers wrote does not fit together: the others' questions do
+                    yield self._pose(item, sources, place, material)
 
     def _pose(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
-        base = Reference(item.task, self._digest(item.task), item.seed, item.index)
+        base = self._base(item)
         answers, opinions = ([_hear(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1))
         if place.stage == 1:
             return self._question(item, sources, 1, self._mode.compare(item, answers), place)
@@ -285,9 +275,3 @@ def _hear(source: Source, place: StageId, base: Reference, material: Material) -
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
         raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
     return PeerCompletion(source, outcome.completions[source.choice], outcome)
-
-
-def _item_of(question: Question) -> Item:
-    reference, entry = question.reference, question.entry
-    text, answer = str(entry["question"]), str(entry["answer"])
-    return Item(reference.task, reference.config_digest, reference.seed, reference.index, text, answer)

@@ -23,7 +23,7 @@ from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_
 from swarmd.swarms.answers import MARK, bare_answer
 from swarmd.swarms.file import load_from_hub, tell_causes
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
-from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.options import Columns, DatasetSource
 from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000
@@ -95,7 +95,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
     """The training split, from the cache where the Hub is not reached."""
     try:
         if name == shape.repo:
-            found = load_from_hub(name, shape.config, "train", "", DOWNLOAD_BYTES_MAX)
+            found = load_from_hub(DatasetSource(name, shape.config, columns=Columns(shape.question, shape.answer)))
         else:
             import datasets
 
@@ -145,14 +145,9 @@ class Bank(abc.ABC):
     """Questions of a swarm. Every node with the same bank has the same pools."""
 
     def __init__(self, swarm: str, size: int, characters_max: int) -> None:
-        """
-        Args:
-            size: questions in the pool of a round.
-            characters_max: longer questions are left out.
-        """
         self._swarm = swarm
-        self._size = size
-        self._characters_max = characters_max
+        self._size = size  # questions in the pool of a round
+        self._characters_max = characters_max  # longer questions are left out
         self.pool = lru_cache(ROUNDS_KEPT)(self._pool)
 
     @property
@@ -306,13 +301,8 @@ class Mode(abc.ABC):
     """One way of choosing, showing and scoring."""
 
     def __init__(self, students: int, shown_bytes: int) -> None:
-        """
-        Args:
-            students: peers shown at most, and critics at most.
-            shown_bytes: of each peer's text, where the mode cuts it.
-        """
-        self._students = students
-        self._shown_bytes = shown_bytes
+        self._students = students  # peers shown at most, and critics at most
+        self._shown_bytes = shown_bytes  # of each peer's text, where the mode cuts it
 
     @abc.abstractmethod
     def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:

@@ -222,12 +222,8 @@ def _words(text: str) -> str:
 
 
 def compare_within(steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool = True) -> float:
-    """SequenceMatcher's ratio of two texts, as characters or words; 0 where it would take more steps.
-
-    Args:
-        steps_max: a million take some 0.1 s.
-        autojunk: leaves out what is frequent in a model of 200 and more.
-    """
+    """SequenceMatcher's ratio of two texts, as characters or words; 0 if it takes more steps, of which a million take
+    some 0.1 s. `autojunk` leaves out what is frequent in a model of 200 and more."""
     matcher = _BoundedMatcher(steps_max, text, model, autojunk)
     ratio = matcher.ratio()
     return ratio if matcher.steps <= steps_max else 0.0

@@ -43,7 +43,6 @@ from swarmd.swarms.proposer.problems import (
     PassRates,
     Problem,
     Proposal,
-    ProposalBounds,
     ask_proposal,
     ask_solution,
     find_programs,
@@ -53,6 +52,7 @@ from swarmd.swarms.proposer.problems import (
     make_problem,
     measure,
     name_steps,
+    read_level,
     read_proposal,
     topic_of,
 )
@@ -85,7 +85,6 @@ class ProposerSolverPlan(SplitPlan):
             raise SwarmError("swarm.tasks: proposer-solver has none", "Leave them out; its models propose the problems")
         self._options = options = decode_options(swarm.options, ProposerOptions)
         self._swarm = swarm.id
-        self._bounds = ProposalBounds(options.problem_bytes, options.test_bytes, options.solution_bytes)
         self._digest = _digest_of(options)
         self._level = Level(options.level)
         self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
@@ -160,12 +159,13 @@ class ProposerSolverPlan(SplitPlan):
             self._level.note(question.entry["round"], sum(rewards) / len(rewards))
 
     def read_memory(self) -> Mapping[str, Any]:
-        return self._level.read()
+        memory: dict[str, Any] = msgspec.to_builtins(self._level)
+        return memory
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
         """See `Plan.load_memory`. A memory without anything, of a node that was something else before, is none."""
         if memory:
-            self._level.load(memory)
+            self._level = read_level(memory)
 
     def _seed(self, task: str, place: StageId) -> int:
         return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
@@ -278,12 +278,12 @@ class ProposerSolverPlan(SplitPlan):
 
     def _read(self, completion: str) -> Proposal | None:
         sections = find_sections(completion)
-        return read_proposal(sections, self._bounds) if sections is not None else None
+        return read_proposal(sections, self._options) if sections is not None else None
 
     def _score_proposals(self, question: Question, completions: Sequence[str]) -> list[Score]:
         entry = question.entry
         sections = [find_sections(text) for text in completions]
-        proposals = [read_proposal(each, self._bounds) if each is not None else None for each in sections]
+        proposals = [read_proposal(each, self._options) if each is not None else None for each in sections]
         marks = iter(self._check_solutions([each for each in proposals if each is not None], entry["author"]))
         scores = []
         for found, proposal in zip(sections, proposals, strict=True):
@@ -309,7 +309,7 @@ class ProposerSolverPlan(SplitPlan):
     def _score_programs(self, question: Question, completions: Sequence[str]) -> list[Score]:
         problem: Problem = question.entry["problem"]
         blocks = [find_programs(text) for text in completions]
-        programs = [found[-1] if found and fits(found[-1], self._bounds.solution_bytes) else None for found in blocks]
+        programs = [found[-1] if found and fits(found[-1], self._options.solution_bytes) else None for found in blocks]
         jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
         marks = dict(zip(jobs, self._runner.mark(list(jobs.values()), question.entry["author"]), strict=True))
         if any(mark.state == "unaffordable" for mark in marks.values()):

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import re
 import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from random import Random
@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from swarmd.plugin import Message, Outcome, SwarmError, hash_number
-from swarmd.swarms.options import LEVELS
+from swarmd.swarms.options import LEVELS, ProposerOptions
 from swarmd.swarms.plan import CORRECT
 
 FUNCTION = "solve"
@@ -145,14 +145,6 @@ class Proposal(msgspec.Struct, frozen=True):
     solution: str
 
 
-class ProposalBounds(msgspec.Struct, frozen=True):
-    """Bytes of UTF-8, each text as it is shown or run."""
-
-    problem_bytes: int
-    test_bytes: int
-    solution_bytes: int
-
-
 def find_sections(completion: str) -> dict[str, str] | None:
     """The three texts, where each tag stands once, in order, and nothing behind the last."""
     tags = [tag for name in SECTIONS for tag in (f"<{name}>", f"</{name}>")]
@@ -162,7 +154,7 @@ def find_sections(completion: str) -> dict[str, str] | None:
     return found.groupdict() if found else None
 
 
-def read_proposal(sections: dict[str, str], bounds: ProposalBounds) -> Proposal | None:
+def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal | None:
     """The proposal in three texts; None where one of them is out of bounds, or the tests tell nothing."""
     text = show(sections["problem"].strip())
     lines = [line for line in sections["tests"].splitlines() if line.strip()]
@@ -268,61 +260,45 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class LevelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The level as it stands in a checkpoint."""
+class Level(msgspec.Struct, forbid_unknown_fields=True):
+    """From 1 to 5, moved by this node's own rewards for solving, one number a round: their mean.
+
+    Every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. More than
+    0.05 better, and the next level is taken; as much worse, and the one below. It stands in a checkpoint as it is.
+    """
 
     level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)]
-    rewards: Annotated[tuple[Finite, ...], msgspec.Meta(max_length=2 * COMPARED)] = ()
+    rewards: Annotated[list[Finite], msgspec.Meta(max_length=2 * COMPARED)] = []
     rounds: Number = 0  # since the level was last looked at
     round: int = -1  # the one that is not over
     total: float = 0.0  # of its groups' mean rewards
     groups: Number = 0
 
-
-class Level:
-    """From 1 to 5, moved by this node's own rewards for solving, one number a round: their mean.
-
-    Every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. More than
-    0.05 better, and the next level is taken; as much worse, and the one below.
-    """
-
-    def __init__(self, level: int) -> None:
-        self._state = LevelState(level)
-
-    @property
-    def level(self) -> int:
-        return self._state.level
-
     def note(self, round: int, reward: float) -> None:
         """Take one own group into account."""
         self.enter(round)
-        state = self._state
-        self._state = msgspec.structs.replace(state, round=round, total=state.total + reward, groups=state.groups + 1)
+        self.round = round
+        self.total += reward
+        self.groups += 1
 
     def enter(self, round: int) -> None:
         """Close the round before, where it is another one that had results."""
-        state = self._state
-        if round == state.round or not state.groups:
+        if round == self.round or not self.groups:
             return
-        rewards = deque((*state.rewards, state.total / state.groups), 2 * COMPARED)
-        rounds = state.rounds + 1
-        level = state.level
-        if rounds >= EVERY_ROUNDS:
-            rounds = 0
-            level = min(max(level + compare(list(rewards)), 1), LEVELS)
-        self._state = LevelState(level, tuple(rewards), rounds)
+        self.rewards = [*self.rewards, self.total / self.groups][-2 * COMPARED :]
+        self.rounds += 1
+        if self.rounds >= EVERY_ROUNDS:
+            self.rounds = 0
+            self.level = min(max(self.level + compare(self.rewards), 1), LEVELS)
+        self.round, self.total, self.groups = -1, 0.0, 0
 
-    def read(self) -> dict[str, Any]:
-        """As plain values."""
-        plain: dict[str, Any] = msgspec.to_builtins(self._state)
-        return {**plain, "rewards": list(plain["rewards"])}
 
-    def load(self, remembered: Any) -> None:
-        """Take up what `read` gave. Raises SwarmError when it is nothing that `read` gives."""
-        try:
-            self._state = msgspec.convert(remembered, LevelState)
-        except msgspec.ValidationError as error:
-            raise SwarmError(f"the level of proposer-solver cannot be read: {error}") from error
+def read_level(remembered: Any) -> Level:
+    """A level as it stood in a checkpoint. Raises SwarmError for what is none."""
+    try:
+        return msgspec.convert(remembered, Level)
+    except msgspec.ValidationError as error:
+        raise SwarmError(f"the level of proposer-solver cannot be read: {error}") from error
 
 
 def compare(rewards: list[float]) -> int:
@@ -462,11 +438,7 @@ class BuiltIn(msgspec.Struct, frozen=True):
 
 
 def make_problem(seed: int, number: int, level: int) -> BuiltIn:
-    """The same problem on every node.
-
-    Args:
-        level: from 1; as many steps.
-    """
+    """The same problem on every node, of as many steps as the level."""
     for attempt in range(ATTEMPTS_MAX):
         random = Random(hash_number("built-in", seed, number, level, attempt, bits=63))
         made = _try_problem(random, level)

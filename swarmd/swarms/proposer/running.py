@@ -79,12 +79,7 @@ FAILED = TestResults("ran")
 
 
 class Runner:
-    """Runs jobs, and remembers what came of them.
-
-    Args:
-        own_s: seconds that this node's own jobs may take in one stage.
-        peer_s: seconds that those of one peer may take.
-    """
+    """Runs jobs, and remembers what came of them. In a stage this node's may take `own_s`, those of a peer `peer_s`."""
 
     def __init__(self, sandbox: Sandbox, own_s: float, peer_s: float) -> None:
         self._sandbox = sandbox
@@ -100,11 +95,7 @@ class Runner:
         self._spent_s.clear()
 
     def mark(self, jobs: Sequence[ProgramJob], author: str) -> list[TestResults]:
-        """Marks of one author's jobs, in their order; those not known yet are run side by side.
-
-        Args:
-            author: a peer; empty for this node.
-        """
+        """Marks of one author's jobs, in their order; those not known yet are run side by side. "" is this node."""
         keys = [_key_of(job) for job in jobs]
         found = {key: self._known[key] for key in keys if key in self._known}
         unknown = {key: job for key, job in zip(keys, jobs, strict=True) if key not in found}
@@ -163,11 +154,7 @@ COMPAT_LENGTH = 0.2
 
 
 class Rewards:
-    """Scores by the options of the kind.
-
-    Args:
-        format_reward: weight of the form, by `rewards = "fixed"`.
-    """
+    """Scores by the options of the kind; `format_reward` is the weight of the form by `rewards = "fixed"`."""
 
     def __init__(self, options: ProposerOptions, format_reward: float) -> None:
         self._options = options

@@ -412,7 +412,7 @@ class LogHistory:
 
 
 KIND = "page"
-FORM = 4  # grows when the same events give other bytes within one version of swarmd
+FORM = 5  # grows when the same events give other bytes within one version of swarmd
 VERSION = f"{__version__}, rules {RULES}, form {FORM}"
 KEEP_EVENTS = 100_000  # read since it was kept last; reading them takes some ten seconds
 KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long log is not kept over and over

@@ -20,7 +20,7 @@ from swarmd.core.state import State, Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
-from swarmd.results.history import Measured, curves_of
+from swarmd.results.history import curves_of
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
     OVERVIEW_ROUNDS_MAX,
@@ -233,9 +233,8 @@ class TrainedStages:
     def view(self) -> TrainingView:
         """The trained stages as the HTTP interface answers them."""
         stages = sorted(self._stages.items(), key=itemgetter(0))
-        curves = curves_of([Measured(*place, skills) for place, (_, skills) in stages])
-        skills = tuple(msgspec.structs.replace(curve, points=tuple(curve.points)) for curve in curves)
-        return TrainingView(tuple(row for _, (row, _) in stages), self._total, self._before, skills)
+        curves = curves_of((*place, skills) for place, (_, skills) in stages)
+        return TrainingView(tuple(row for _, (row, _) in stages), self._total, self._before, curves)
 
 
 EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each

@@ -3,7 +3,6 @@
 import math
 import time
 from difflib import SequenceMatcher
-from fractions import Fraction
 
 import pytest
 from hypothesis import example, given, settings
@@ -30,28 +29,6 @@ from swarmd.swarms.math.texts import (
     same_answer,
 )
 from tests.swarms.math.voices import agreement, answer, opinion
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1,000", 1000), ("1,234,567.50", Fraction("1234567.5")), ("-4", -4), ("\u22124", -4), ("$-4", -4), ("-$4", -4),
-        ("€ 12.30", Fraction("12.3")), ("18 dollars", 18), ("x = 5", 5), ("50%", 50), ("3/4", Fraction(3, 4)),
-        ("6 / 8", Fraction(3, 4)), (r"\frac{3}{4}", Fraction(3, 4)), (r"$\dfrac{-3}{4}$", Fraction(-3, 4)),
-        (r"\boxed{42}", 42), (r"\(7\)", 7), ("1e3", 1000), (".5", Fraction(1, 2)), ("9 apples.", 9), ("007", 7),
-        ("٣", 3),
-    ],
-)  # fmt: skip
-def test_numbers(text: str, value: Fraction | int) -> None:
-    assert read_number(text) == value
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "none", "3+4=7", "1 or 2", "1,00", "2.3.4", "x2", "1/0", "1e99999", "10^3", "5-3", "1,2,3", "9" * 300],
-)
-def test_no_numbers(text: str) -> None:
-    assert read_number(text) is None
 
 
 @given(st.integers(-(10**12), 10**12))

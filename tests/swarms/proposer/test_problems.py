@@ -5,18 +5,19 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.errors import SandboxUnavailable, SwarmError
+from swarmd.swarms.options import ProposerOptions
 from swarmd.swarms.plan import Material, Question, StageId, split_of
 from swarmd.swarms.proposer.plan import ProposerSolverPlan
 from swarmd.swarms.proposer.problems import (
     NEUTRAL,
     Level,
     PassRates,
-    ProposalBounds,
     compare,
     find_sections,
     find_steps,
@@ -25,13 +26,14 @@ from swarmd.swarms.proposer.problems import (
     make_test,
     name_steps,
     passes,
+    read_level,
     read_proposal,
     read_test,
     show,
 )
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, STATEMENT, TESTS, fence, make_plan, propose, publish, take
 
-BOUNDS = ProposalBounds(300, 80, 500)
+BOUNDS = ProposerOptions(problem_bytes=300, test_bytes=80, solution_bytes=500)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 
@@ -194,17 +196,16 @@ def test_it_survives_a_restart_at_any_point(results: list[tuple[int, float]], cu
     for number, (skipped, reward) in enumerate(results):
         round += skipped
         if number == cut:
-            first, before = Level(4), first
-            first.load(before.read())
+            first = read_level(msgspec.to_builtins(first))
         whole.note(round, reward)
         first.note(round, reward)
-    assert whole.read() == first.read()
+    assert whole == first
 
 
 @pytest.mark.parametrize("memory", [7, {"level": 9}, {"level": 2, "rewards": ["x"]}, {"level": 2, "more": 1}])
 def test_what_is_no_memory_is_refused(memory: object) -> None:
     with pytest.raises(SwarmError, match="level"):
-        Level(2).load(memory)
+        read_level(memory)
 
 
 def test_the_worth_of_a_proposal() -> None:
