@@ -164,13 +164,18 @@ class Admission:
         swarm: its id.
         creator: peer id of its creator.
         bits: of work that `rule` "work" asks for.
-
-    Attributes:
         withdrawn: says whether an invitation has been withdrawn.
     """
 
-    def __init__(self, rule: Rule = "open", swarm: str = "", creator: str = "", bits: int = WORK_BITS) -> None:
-        self.withdrawn: Callable[[Invitation], bool] = lambda invitation: False
+    def __init__(
+        self,
+        rule: Rule = "open",
+        swarm: str = "",
+        creator: str = "",
+        bits: int = WORK_BITS,
+        withdrawn: Callable[[Invitation], bool] = lambda invitation: False,
+    ) -> None:
+        self._withdrawn = withdrawn
         self._rule = rule
         self._swarm = swarm
         self._creator = creator
@@ -191,7 +196,7 @@ class Admission:
             self._verified[owner, invitation] = until
         if until <= now:
             raise RecordRejected("not-invited", f"the invitation of {owner} is over")
-        _check_standing(invitation, owner, self.withdrawn)
+        _check_standing(invitation, owner, self._withdrawn)
 
 
 def id_of(invitation: Invitation) -> bytes:

@@ -167,22 +167,22 @@ class RequestLimits:
     Args:
         count: told of every refusal: (peer, reason, detail).
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
-
-    Attributes:
         is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
     """
 
-    def __init__(self, count: RefusalCounter, known: Iterable[str] = ()) -> None:
+    def __init__(
+        self, count: RefusalCounter, known: Iterable[str] = (), is_credited: PeerCheck = lambda peer: False
+    ) -> None:
         self._count = count
         self._listed = frozenset(known)
-        self.is_credited: PeerCheck = lambda peer: False
+        self._is_credited = is_credited
         self._met: FIFOCache[str, None] = FIFOCache(KNOWN_MAX)
         self._places: FIFOCache[str, str] = FIFOCache(PLACES_MAX)  # peer → address prefix
         self._refusals: Counter[str] = Counter()
         self._refusals_since = time.monotonic()
         self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # whose latest call was answered
         self.unwanted: set[str] = set()  # to be disconnected
-        self.on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
+        self._on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
         self.connected: frozenset[str] = frozenset()  # when they were looked over last
         self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)  # until when a peer that was is kept out
         self.calls, self.requests, self.answers, self.streams = map(
@@ -195,7 +195,7 @@ class RequestLimits:
 
     def caller(self, peer: str, prefix: str = "") -> RemotePeer:
         """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
-        known = peer in self._listed or peer in self._met or self.is_credited(peer)
+        known = peer in self._listed or peer in self._met or self._is_credited(peer)
         return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
 
     def is_served(self, peer: str) -> bool:
@@ -210,9 +210,19 @@ class RequestLimits:
         """A peer has shown that it is one of the swarm."""
         self._met[peer] = None
 
+    def watch_unwanted(self, told: Callable[[], object]) -> None:
+        """Have it told when a further peer is no longer wanted."""
+        self._on_unwanted = told
+
     def place(self, peer: str, prefix: str) -> None:
         """Note where a peer connects from."""
         self._places[peer] = prefix
+
+    def note_connections(self, places: Iterable[tuple[str, str]]) -> None:
+        """Note who is connected now, and from where: (peer, address prefix) of each connection."""
+        for peer, prefix in places:
+            self.place(peer, prefix)
+        self.connected = frozenset(peer for peer, _ in places)
 
     def enter_call(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
         """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
@@ -281,7 +291,7 @@ class RequestLimits:
         if self._refusals[peer] >= REFUSALS_MAX:
             del self._refusals[peer]
             self.unwanted.add(peer)
-            self.on_unwanted()
+            self._on_unwanted()
         return RecordRejected(reason, detail)
 
 

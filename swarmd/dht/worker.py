@@ -16,6 +16,7 @@ import anyio
 from swarmd.config import Config, decode
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
+from swarmd.dht.membership import Members
 from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.p2p.p2pd import find_p2pd
@@ -38,7 +39,17 @@ class NetworkService:
     """Hands what the daemon sends to the agent."""
 
     def __init__(self, session: Session) -> None:
-        self._agent = NetworkAgent(session)
+        members = Members(session.view, session.store, session.publisher, session)
+        self._agent = NetworkAgent(
+            session.view,
+            session.store,
+            session.publisher,
+            session.gossip,
+            session.bodies,
+            session,
+            members,
+            session.weights(members.must_be_member),
+        )
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`; the leaving is announced then."""

@@ -173,8 +173,7 @@ def ids(*encoded: bytes) -> bytes:
 
 
 def withdrawing(withdrawals: Withdrawals) -> RecordPolicy:
-    admission = Admission("invitation", SWARM, CREATOR)
-    admission.withdrawn = withdrawals.has
+    admission = Admission("invitation", SWARM, CREATOR, withdrawn=withdrawals.has)
     return RecordPolicy(SWARM, CREATOR, own="own", admission=admission)
 
 

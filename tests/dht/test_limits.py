@@ -92,8 +92,7 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
 
 
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
-    door = RequestLimits(lambda *refusal: None)
-    door.is_credited = {"elder"}.__contains__
+    door = RequestLimits(lambda *refusal: None, is_credited={"elder"}.__contains__)
     door.meet("elder")
     for number in range(KNOWN_MAX + 1):
         door.meet(f"crowd-{number}")
@@ -105,8 +104,8 @@ def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits
 def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None:
     session, told = Session.__new__(Session), list[Event]()
     session.door, session._observe = RequestLimits(lambda *refusal: None), told.append
-    session.emit(MemberSeen("stranger", "", worked))
-    assert session.knows("stranger") == worked and len(told) == 1
+    session._emit(MemberSeen("stranger", "", worked))
+    assert session.door.caller("stranger").known == worked and len(told) == 1
 
 
 BODY = bytes(8 << 20)

@@ -129,12 +129,11 @@ def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
     path, own = tmp_path / "peers.json", generate_identity().peer_id
     book = AddressBook(path, [f"/ip4/1.1.1.1/tcp/1/p2p/{ALICE.peer_id}", f"/ip4/1.1.1.1/tcp/2/p2p/{own}"], own)
     assert book.bootstrap == [("/ip4/1.1.1.1/tcp/1", ALICE.peer_id)]
-    book.port = 4242
     for number in range(PEERS_KEPT + 10):
         peer = generate_identity().peer_id
         book.meet(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
     book.meet(own, ["/ip4/9.9.9.9/tcp/1"])
-    anyio.run(book.save)
+    anyio.run(book.save, 4242)
     again = AddressBook(path, [], own)
     assert len(again.met()) == PEERS_KEPT and again.port == 4242
     assert again.met()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)

@@ -55,6 +55,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = CALL_S
+    port: int = 0  # TCP port of the node's life before, used again where any will do
 
 
 class NodeRun:
@@ -112,7 +113,7 @@ class DhtNode:
         self.restarts = 0
         self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
         self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
-        self.port = 0  # TCP port that was given instead of 0; kept from life to life
+        self.port = settings.port  # TCP port that was given instead of 0; kept from life to life
         self._validator = validator
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
@@ -197,8 +198,7 @@ class DhtNode:
 
     async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
         settings = self.settings
-        kind = self._sockets.daemon_class(**limits(CONNECTIONS_MAX))
-        kind.began = self._note_start
+        kind = self._sockets.daemon_class(self._note_start, **limits(CONNECTIONS_MAX))
         p2p: P2pDaemon = await kind.create(
             host_maddrs=listen,
             announce_maddrs=list(settings.announce) or None,

@@ -136,7 +136,7 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         await one.publisher.publish(later)
     restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):
-        await each._renew_all(each.renewed)
+        await each._renew_all(one.told.append)
         assert (await two.read(later.key))[one.identity.peer_id].content == later
 
 

@@ -119,7 +119,9 @@ class Keeper:
 
     def __init__(self) -> None:
         self.accepted: list[SignedRecord] = []
-        self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append)
+        self.awaited: set[tuple[bytes, str]] = set()  # keys and owners whose reports are wanted
+        awaits = lambda *report: report in self.awaited  # noqa: E731
+        self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append, awaits=awaits)
         self.protocol = GuardedProtocol(_initialized_with_create=True)
         self.protocol.record_validator = self.validator
         self.protocol.storage = BoundedStorage()
@@ -260,14 +262,14 @@ async def test_a_report_that_is_awaited_counts_though_there_is_no_room_to_keep_i
     keeper.protocol.storage = BoundedStorage()
     mine = signed_by(ALICE, REPORT)
     assert await keeper.store(mine, sender=ALICE.peer_id) == [False] and keeper.refused == {"full": 1}
-    keeper.validator.awaits = lambda key, owner: (key, owner) == (KEY, ALICE.peer_id)
+    keeper.awaited = {(KEY, ALICE.peer_id)}
     assert await keeper.store(mine) == [False] and keeper.accepted == [] and keeper.refused == {"full": 2}
     assert await keeper.store(mine, sender=ALICE.peer_id) == [False], "others are to keep it"
     assert keeper.accepted == [mine] and keeper.refused == {"full": 2} and keeper.held(ALICE.peer_id) is None
 
 
 async def test_what_is_awaited_is_judged_like_all_else(keeper: Keeper) -> None:
-    keeper.validator.awaits = lambda key, owner: True
+    keeper.awaited = {(KEY, ALICE.peer_id)}
     forged = msgspec.structs.replace(signed_by(ALICE, REPORT), signature=bytes(64))
     assert await keeper.store(forged, sender=ALICE.peer_id) == [False]
     assert keeper.refused == {"bad-signature": 1} and keeper.accepted == []

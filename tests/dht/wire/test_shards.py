@@ -53,8 +53,8 @@ def test_shards_of_reports_that_cannot_be_are_malformed(shards: int, shard: int)
 
 
 def test_another_number_of_shards_than_the_clock_announces_is_refused() -> None:
-    policy, announced = RecordPolicy(SWARM, COORDINATOR.peer_id), AnnouncedShards(True)
-    policy.shards = announced
+    announced = AnnouncedShards(True)
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, shards=announced)
     records = {
         shards: replace(REPORT, shards=shards, shard=shard_of(SWARM, ALICE.peer_id, 3, 0, shards)) for shards in (0, 4)
     }
@@ -141,7 +141,7 @@ def test_who_speaks_another_protocol_takes_no_part() -> None:
 
 def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_told_to_once() -> None:
     announced, moves = AnnouncedShards.of_swarm(None), list[MembersPlace]()
-    announced.moved = lambda: moves.append(announced.members)
+    announced.watch_members(lambda: moves.append(announced.members))
     assert announced.awaits_place
     later = EPOCH_ROUNDS + 1
     for heard in ((0, 0), (1, 0), (2, 4, 2), (3, 4, 2), (EPOCH_ROUNDS, 4, 2), (later, 8, later, 4), (2, 4, 2)):
