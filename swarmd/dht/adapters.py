@@ -204,8 +204,6 @@ class HiveTopic:
         self._name = name
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
-        """Have each message taken, with its sender, whose peer id p2pd has authenticated; own ones come back too."""
-
         async def attend(life: NodeRun) -> None:
             async for sender, message in life.p2p.subscribe(self._name):
                 take(sender, message)
@@ -213,11 +211,9 @@ class HiveTopic:
         self._node.attendants.append(attend)
 
     def publish(self, message: bytes) -> None:
-        """Send a message in the background; one that is lost costs time, nothing else."""
         spawn(self.send(message))
 
     async def send(self, message: bytes) -> None:
-        """Send a message, if the network is up."""
         try:
             await self._node.call(lambda life: life.p2p.publish(self._name, message), PUBLISH_S)
         except NetworkDown as error:

@@ -3,7 +3,7 @@
 - `RecordComparison` remembers the first version of everything, a bounded number of them, and compares.
 - Evidence needs no trust: whoever brings it, its two signatures prove it. `EvidenceGossip` passes it on if it did not
   hear it from others, tells it again now and then while it counts, and bounds it for each signer, so that a flood of it
-  is none. What many know at the same time, few tell, and the others hear it (`Suppression`).
+  is none. What many know at the same time, few tell, and the others hear it.
 - If the coordinator has told others otherwise, both announcements are told to the core, which takes the later place and
   deadline: so all who know of both go on alike.
 """
@@ -75,27 +75,6 @@ KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
 RETELL_S = 300.0
 
 log = get_logger(__name__)
-
-
-class Suppression:
-    """Draws how long to wait for others.
-
-    Args:
-        random: chance.
-        members: how many may tell the same, as far as this node knows; too few make more nodes tell.
-    """
-
-    def __init__(self, random: Random, members: Callable[[], int]) -> None:
-        self._random = random
-        self._members = members
-
-    def delay_s(self) -> float:
-        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) of `SPREAD_S`."""
-        return SPREAD_S * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
-
-    def apart_s(self, period_s: float) -> float:
-        """A period, or up to half of it less: what all do regularly they do not do together."""
-        return period_s * self._random.uniform(0.5, 1.0)
 
 
 class SeenRecord(NamedTuple):
@@ -243,7 +222,8 @@ class EvidenceGossip:
         rejections: where refusals are counted.
         emit: takes `Equivocated`.
         runtime: the clock.
-        suppression: how long others are waited for.
+        random: chance, by which others are waited for.
+        members: how many may tell the same, as far as this node knows; too few make more nodes tell.
         check: checks pairs of records.
     """
 
@@ -255,7 +235,8 @@ class EvidenceGossip:
         rejections: Rejections,
         emit: EventSink,
         runtime: Runtime,
-        suppression: Suppression,
+        random: Random,
+        members: Callable[[], int],
         check: Callable[[RecordPolicy, Evidence], Charge] = check_evidence,
     ) -> None:
         self._topic = topic
@@ -264,7 +245,8 @@ class EvidenceGossip:
         self._rejections = rejections
         self._emit = emit
         self._runtime = runtime
-        self._suppression = suppression
+        self._random = random
+        self._members = members
         self._check = check
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
         # Kind and peer → latest round with evidence, also if the core has no more room for it: else what is told again
@@ -372,16 +354,20 @@ class EvidenceGossip:
     async def run(self) -> None:
         """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""
         while True:
-            await self._runtime.sleep(self._suppression.apart_s(RETELL_S))
+            await self._runtime.sleep(RETELL_S * self._random.uniform(0.5, 1.0))  # not all of them together
             for evidence in list(self._pairs):
                 await self._tell_evidence(evidence)
 
     async def _tell_evidence(self, evidence: Evidence) -> None:
         if self._is_due(evidence):
-            await self._runtime.sleep(self._suppression.delay_s())
+            await self._runtime.sleep(self._delay_s())
         if self._is_due(evidence):
             self._pairs[evidence].told_at = self._runtime.now()
             await self._topic.send(msgspec.msgpack.encode(EvidenceTold(evidence)))
+
+    def _delay_s(self) -> float:
+        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) of `SPREAD_S`."""
+        return SPREAD_S * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
 
     def _is_due(self, evidence: Evidence) -> bool:
         """Whether it is held, and nobody has told it lately."""

@@ -337,6 +337,7 @@ class OwnInvitations:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._last = b""
 
     def read(self) -> tuple[IssuedInvitation, ...]:
         """All of them, oldest first. Raises ConfigError where the file is there and is none."""
@@ -386,6 +387,14 @@ class OwnInvitations:
         """Those withdrawn that have not come to their end, as they travel. Raises ConfigError."""
         return pack(bytes.fromhex(each.id) for each in _standing(self.read(), now)[:WITHDRAWN_MAX])
 
+    def packed_lately(self) -> bytes:
+        """The same, for a node that runs: the last that could be read if the list cannot be."""
+        try:
+            self._last = self.packed(time.time())
+        except ConfigError as error:
+            log.warning("%s", error.message)
+        return self._last
+
     def _write(self, changed: IssuedInvitation, now: float) -> None:
         made = [each for each in self.read() if each.id != changed.id and not each.is_over(now)] + [changed]
         spare = [each for each in made if each.withdrawn_at is None][: max(0, len(made) - MADE_MAX)]
@@ -397,19 +406,3 @@ class OwnInvitations:
 
 def _standing(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvitation]:
     return [each for each in made if each.withdrawn_at is not None and not each.is_over(now)]
-
-
-class OwnWithdrawals:
-    """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed."""
-
-    def __init__(self, made: OwnInvitations) -> None:
-        self._made = made
-        self._last = b""
-
-    def packed(self) -> bytes:
-        """As they travel; the last that could be read where the list cannot be."""
-        try:
-            self._last = self._made.packed(time.time())
-        except ConfigError as error:
-            log.warning("%s", error.message)
-        return self._last

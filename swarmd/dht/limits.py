@@ -171,7 +171,10 @@ class RequestLimits:
     """
 
     def __init__(
-        self, count: RefusalCounter, known: Iterable[str] = (), is_credited: PeerCheck = lambda peer: False
+        self,
+        count: RefusalCounter = lambda peer, reason, detail: None,
+        known: Iterable[str] = (),
+        is_credited: PeerCheck = lambda peer: False,
     ) -> None:
         self._count = count
         self._listed = frozenset(known)

@@ -16,11 +16,11 @@ from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords, HiveTopic
 from swarmd.dht.addresses import check_addresses, is_loopback
-from swarmd.dht.evidence import EvidenceGossip, RecordComparison, Suppression
+from swarmd.dht.evidence import EvidenceGossip, RecordComparison
 from swarmd.dht.gossip import ClockGossip, Gossip, HintGossip
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
-from swarmd.dht.invitations import OwnInvitations, OwnWithdrawals, keep_withdrawals, read_withdrawals
+from swarmd.dht.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
 from swarmd.dht.limits import RequestLimits
 from swarmd.dht.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.p2p.connections import Connections, LinkReporter
@@ -153,13 +153,15 @@ class Session:
         self.publisher = Publisher(network, own_records, self._runtime, dht.record_s, view.coordinating, *kinds)
         self.offered = OfferedWeights(paths.weights)
         self.fetched_weights = FetchedWeights(paths.peer_weights, view.offers.names)
-        self._serve(blobs)
+        admits, given = view.policy.admits, GivenWeights(self.offered, self.fetched_weights)
+        BodyServer(self.node, blobs, admits)
+        BodyServer(self.node, given, admits, WEIGHTS, given.part_of)
         rejoin = Rejoin(self.node, self._book)
         self.link = LinkReporter(self.node, rejoin, view.coordinating, view.emit, view.contact.isolation)
         connections = Connections(self.node, self.door, CONNECTIONS_MAX)
         marks = MemoryThresholds(dht.memory_bytes_max, FILES_MAX, TASKS_MAX)
         self._memory = MemoryWatch(self.node, marks, connections.make_room, fills_process)
-        self._withdrawn_here = OwnWithdrawals(OwnInvitations(paths.invitations))
+        self._invitations = OwnInvitations(paths.invitations)
         self._work: int | None = None
         self._working = anyio.Lock()
 
@@ -168,8 +170,9 @@ class Session:
         hints, clock, told = (
             HiveTopic(self.node, name(view.swarm)) for name in (names.hints, names.clock_topic, names.evidence_topic)
         )
-        suppression = Suppression(view.random, lambda: view.members)
-        evidence = EvidenceGossip(told, policy, view.is_credited, view.rejections, view.emit, view.runtime, suppression)
+        chance = (view.random, lambda: view.members)
+        telling = (view.rejections, view.emit, view.runtime, *chance)
+        evidence = EvidenceGossip(told, policy, view.is_credited, *telling)
         hinting = (self.door, view.peer_id, policy.admits, view.is_credited, self.store.hinted)
         return Gossip(
             ClockGossip(clock, view.rejections.count, view.is_credited, view.runtime, view.random),
@@ -178,12 +181,6 @@ class Session:
             HintGossip(hints, *hinting).publish,
             self.store.accepted,
         )
-
-    def _serve(self, blobs: BlobStore) -> None:
-        """Give bodies and weights to those who may take part."""
-        admits, given = self.view.policy.admits, GivenWeights(self.offered, self.fetched_weights)
-        BodyServer(self.node, blobs, admits)
-        BodyServer(self.node, given, admits, WEIGHTS, given.part_of)
 
     def weights(self, must_be_member: MemberCheck, told: FetchListener = tell_nobody) -> WeightsTaking:
         """What fetches weights of peers.
@@ -227,7 +224,7 @@ class Session:
         self._book.meet(peer, addresses, credited)
 
     async def withdrawn(self) -> bytes:
-        return await to_thread.run_sync(self._withdrawn_here.packed)
+        return await to_thread.run_sync(self._invitations.packed_lately)
 
     def keep_withdrawn(self) -> None:
         """At once, rare and small as it is: this node may be about to end for it."""

@@ -40,7 +40,7 @@ from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, Of
 
 
 class GivenWeights:
-    """Both, as one source, see `swarmd.dht.rounds.fetch.BodySource`."""
+    """Both, as one source, see `swarmd.dht.wire.bodies.BodySource`."""
 
     def __init__(self, offered: OfferedWeights, fetched: FetchedWeights) -> None:
         self._offered = offered

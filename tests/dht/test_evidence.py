@@ -27,7 +27,6 @@ from swarmd.dht.evidence import (
     SIGNER_BURST,
     EvidenceGossip,
     EvidenceTold,
-    Suppression,
 )
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.limits import Rejections
@@ -40,11 +39,10 @@ from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, REPORT, SWARM
 pytestmark = pytest.mark.anyio
 
 
-class AtOnce(Suppression):
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for others to tell something first."""
-
-    def delay_s(self) -> float:
-        return 0.0
+    monkeypatch.setattr(exchange_module, "SPREAD_S", 0.0)
 
 
 class Wire:
@@ -82,7 +80,8 @@ class Listener:
             self.rejections,
             self.events.append,
             LoopRuntime(),
-            AtOnce(Random(1), lambda: 3),
+            Random(1),
+            lambda: 3,
         )
 
     async def hear(self, message: EvidenceTold | bytes, sender: str = "somebody") -> None:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.events import Equivocated, Event
-from swarmd.dht.evidence import EvidenceGossip, Suppression
+from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits import HINTS, REFUSALS_MAX, Rejections, RequestLimits
@@ -124,7 +124,8 @@ class Node:
             Rejections(time),
             self._observe,
             time.runtime,
-            Suppression(random, lambda: SIZE),
+            random,
+            lambda: SIZE,
             check_unsigned,
         )
         time.runtime.start(self.exchange.run())

@@ -74,7 +74,7 @@ def test_processor_time_is_owed_until_it_has_come_back() -> None:
 
 
 def test_a_refused_call_holds_nothing() -> None:
-    door = RequestLimits(lambda peer, reason, detail: None)
+    door = RequestLimits()
     for _ in range(3):
         with pytest.raises(RecordRejected):
             door.enter_call(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
@@ -92,7 +92,7 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
 
 
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
-    door = RequestLimits(lambda *refusal: None, is_credited={"elder"}.__contains__)
+    door = RequestLimits(is_credited={"elder"}.__contains__)
     door.meet("elder")
     for number in range(KNOWN_MAX + 1):
         door.meet(f"crowd-{number}")
@@ -103,7 +103,7 @@ def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits
 @pytest.mark.parametrize("worked", [True, False])
 def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None:
     session, told = Session.__new__(Session), list[Event]()
-    session.door, session._observe = RequestLimits(lambda *refusal: None), told.append
+    session.door, session._observe = RequestLimits(), told.append
     session._emit(MemberSeen("stranger", "", worked))
     assert session.door.caller("stranger").known == worked and len(told) == 1
 
@@ -134,7 +134,7 @@ class Taker:
 async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
     digest = hashlib.sha256(BODY).digest()
     blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
-    door, began, given = RequestLimits(lambda peer, reason, detail: None), time.monotonic(), 0
+    door, began, given = RequestLimits(), time.monotonic(), 0
     server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
 
     async def readexactly(size_bytes: int) -> bytes:

@@ -109,8 +109,7 @@ class DhtNode:
         door: RequestLimits | None = None,
     ) -> None:
         self.settings = settings
-        self.door = door or RequestLimits(lambda peer, reason, detail: None)
-        self.restarts = 0
+        self.door = door or RequestLimits()
         self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
         self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
         self.port = settings.port  # TCP port that was given instead of 0; kept from life to life
@@ -163,7 +162,6 @@ class DhtNode:
             return 0.0
         began = anyio.current_time()
         await self._live(life)
-        self.restarts += 1
         return anyio.current_time() - began
 
     async def _open(self) -> NodeRun:
@@ -211,7 +209,7 @@ class DhtNode:
             nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
             startup_timeout=START_S,
         )
-        p2p.control.door = self.door
+        p2p.control.guard(self.door)
         return p2p
 
     def _note_start(self, p2p: P2pDaemon) -> None:
@@ -301,10 +299,6 @@ class DhtNode:
             raise NetworkDown(f"the network failed: {error!r:.300}") from error
         finally:
             task.cancel()
-
-    async def probe(self) -> None:
-        """Ask p2pd itself for a sign of life. Raises NetworkDown."""
-        await self.call(lambda life: life.p2p._client.identify())
 
     async def addresses(self) -> tuple[str, ...]:
         """Where others can reach this node, with its peer id; empty when nowhere or while down."""

@@ -118,10 +118,6 @@ class Seniority:
         """Owner → rank of each record."""
         return {owner: self.rank_of(record, key) for owner, record in records.items()}
 
-    def choose(self, records: Mapping[str, Record], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
-        """Owners of the records that `take` takes, which is asked in the order of their ranks."""
-        return pick(self.ranks_of(records, key), take)
-
 
 def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_bits) -> int:
     """Bits of work in the number that a record gives; by default they are not remembered, for it may be forged."""

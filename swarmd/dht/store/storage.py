@@ -244,10 +244,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         held = self.held(key, signed.owner)
         return held is not None and held[1] > signed.expiration
 
-    def size_bytes(self) -> int:
-        """Bytes of all values held."""
-        return sum(size_of(item.value) for _, item in self.items())
-
 
 def size_of(value: Any) -> int:
     """Bytes of a plain value, or of all records of a dictionary."""

@@ -27,7 +27,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import PeerWeights, Standing
 from swarmd.dht.agent import NetworkAgent
-from swarmd.dht.evidence import EvidenceGossip, Suppression
+from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.membership import Members
@@ -126,8 +126,7 @@ class SimSession:
         if kept is not None:
             seniority.learn(kept.standings)
         self.bodies = SimBodies(worker)
-        suppression = Suppression(random, lambda: view.members)
-        told = (view.policy, view.is_credited, view.rejections, view.emit, runtime, suppression)
+        told = (view.policy, view.is_credited, view.rejections, view.emit, runtime, random, lambda: view.members)
         evidence = EvidenceGossip(SimTopic(worker, names.evidence_topic(SWARM)), *told, check_unsigned)
         self.comparison = RecordsSeen(view.coordinator, view.is_credited, evidence.found, dht.signed)
         self.store = SimRecords(worker, self.comparison, random)

@@ -170,7 +170,7 @@ class Stream:
 async def begin() -> Stream:
     """Have the body asked for, over a socket that holds little."""
     server = BodyServer(
-        cast(Any, SimpleNamespace(door=RequestLimits(lambda *refusal: None), streams={})),
+        cast(Any, SimpleNamespace(door=RequestLimits(), streams={})),
         cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY)),
         lambda peer: True,
     )
