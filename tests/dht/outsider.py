@@ -51,7 +51,15 @@ class Outsider:
         self.p2p.control.unreached = Tireless()
         self.victim = PeerID.from_base58(victim)
         await self.p2p._client.connect(self.victim, [Multiaddr(place)])
+        self.victims = [self.victim]
         return self
+
+    async def meet(self, address: str) -> None:
+        """Connect to a further victim."""
+        place, peer = split_address(address)
+        victim = PeerID.from_base58(peer)
+        await self.p2p._client.connect(victim, [Multiaddr(place)])
+        self.victims.append(victim)
 
     @property
     def peer_id(self) -> str:

@@ -34,6 +34,7 @@ from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.store.validator import NEARBY_BYTES, SHOWN_RECORD_BYTES
 from swarmd.dht.wire.bodies import deflate
 from swarmd.errors import RecordRejected
+from tests.dht.network import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -232,13 +233,6 @@ def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit, now: l
     assert not changes.admit("a", 2)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def said(limits: GossipLimits, senders: list[str], known: bool = False) -> int:
     """How many of these messages are taken."""
     taken = 0
@@ -254,7 +248,7 @@ def said(limits: GossipLimits, senders: list[str], known: bool = False) -> int:
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
 def test_a_crowd_leaves_a_reserve_to_those_that_are_known(seconds: float) -> None:
-    clock = Clock()
+    clock = VirtualTime()
     limits = GossipLimits(Rate(4.0, 1.0), Rate(40.0, 2.0), clock)
     crowd = [f"stranger-{number % 100}" for number in range(400)]
     assert said(limits, crowd) == 40 * (1 - RESERVE)

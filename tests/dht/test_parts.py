@@ -32,14 +32,7 @@ from swarmd.dht.session import _check
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
+from tests.dht.network import VirtualTime
 
 # --- shelf ---
 
@@ -72,7 +65,7 @@ def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     quota = RateLimiter(burst=3, per_s=1, now=clock)
     assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
     assert quota.try_charge("b")
@@ -85,7 +78,7 @@ def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
 
 
 def test_a_quota_is_not_saved_up() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     quota = RateLimiter(burst=3, per_s=1, now=clock)
     assert quota.try_charge("a")
     clock.now += 1000
@@ -93,7 +86,7 @@ def test_a_quota_is_not_saved_up() -> None:
 
 
 def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     rejections = Rejections(clock)
     rejections.count("a", "stale")
     assert rejections.due() == [RecordsRejected("a", "stale", 1)]
@@ -254,7 +247,7 @@ def test_the_lean_hivemind_has_no_torch() -> None:
 
 
 def test_a_crowd_that_hints_leaves_room_for_those_with_credit() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     bounds = GossipLimits(HINTS, ALL_HINTS, clock)
     taken = sum(bounds.try_charge_all(known=False) for _ in range(10_000))
     assert taken == ALL_HINTS.burst * (1 - RESERVE)

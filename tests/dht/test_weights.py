@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
-from swarmd.core.commands import FetchWeights, Register
-from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, Registered, WeightsFetched, WeightsRefused
+from swarmd.core.commands import FetchWeights
+from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, WeightsFetched, WeightsRefused
 from swarmd.core.values import AveragedOffer
 from swarmd.dht import weights
 from swarmd.dht.p2p.hivemind_api import PeerID
@@ -31,6 +31,7 @@ from swarmd.dht.weights import (
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected, WeightsUnavailable
+from swarmd.paths import NodeDirectory
 from swarmd.weights.manifest import CHUNK_BYTES, Delta, WeightsManifest, WeightsOffer, decode_offer
 from swarmd.weights.offered import PARTIAL, FetchedWeights, OfferedWeights, PartialFile, cut
 from swarmd.weights.tensors import write_delta
@@ -38,6 +39,7 @@ from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, signed_by
 from tests.dht.network import Network, take_anybody
 from tests.dht.outsider import Outsider
+from tests.dht.test_worker import Swarm as Nodes
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import manifest_of, offer
 from tests.weights.test_tensors import moved
@@ -184,11 +186,7 @@ class Asking:
 async def node(tmp_path: Path) -> AsyncIterator[Driver]:
     driver = Driver(tmp_path / "node")
     offer(OfferedWeights(driver.paths.weights), OFFERED, 1)
-    await driver.start()
-    await driver.expect(LinkUp)
-    await driver.do(Register("register"))
-    await driver.expect(Registered)
-    yield driver
+    yield await driver.join()
     await driver.clean()
 
 
@@ -598,65 +596,56 @@ async def test_a_delta_that_makes_another_file_has_all_fetched(swarm: Swarm, tmp
     assert event.damaged == "delta" and event.weights.digest == manifest.whole.digest
 
 
-async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> None:
-    boss = Driver(tmp_path / "boss")
-    offer(OfferedWeights(boss.paths.weights), SMALL, 7)
-    await boss.start()
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    """Real workers, cleaned up after the test."""
+    nodes = Nodes(tmp_path)
+    yield nodes
+    for node in nodes.nodes:
+        await node.clean()
+
+
+async def offering(nodes: Nodes, values: bytes) -> tuple[Driver, Driver]:
+    """A coordinator that offers these, and a node that has just come and asks for them."""
+    offer(OfferedWeights(NodeDirectory(nodes.root / "coordinator").weights), values, 7)
+    boss = await nodes.coordinator()
+    late = await nodes.add(Driver(nodes.root / "late", boss.peer_id, (await boss.address(),))).start()
+    await late.expect(LinkUp)
+    await late.do(COMMAND)
+    return boss, late
+
+
+def file_of(node: Driver, event: WeightsFetched) -> bytes:
+    return (node.paths.peer_weights / f"{event.weights.digest}.safetensors").read_bytes()
+
+
+async def test_weights_go_from_one_real_worker_to_another(nodes: Nodes, tmp_path: Path) -> None:
+    boss, late = await offering(nodes, SMALL)
+    event = await late.expect(WeightsFetched)
+    assert event.weights.peer == boss.peer_id and event.received_bytes > len(SMALL)
+    assert file_of(late, event).endswith(SMALL)
+    made = OfferedWeights(boss.paths.weights).current()
+    assert made is not None
+    outsider = await Outsider(tmp_path / "outsider").open(await late.address())
     try:
-        up = await boss.expect(LinkUp)
-        await boss.do(Register("register"))
-        await boss.expect(Registered)
-        late = Driver(tmp_path / "late", boss.peer_id, up.addresses[:1])
-        await late.start()
-        try:
-            await late.expect(LinkUp)
-            await late.do(COMMAND)
-            event = await late.expect(WeightsFetched)
-            assert event.weights.peer == boss.peer_id and event.received_bytes > len(SMALL)
-            path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
-            assert path.read_bytes().endswith(SMALL)
-            made = OfferedWeights(boss.paths.weights).current()
-            assert made is not None
-            outsider = await Outsider(tmp_path / "outsider").open(await late.address())
-            try:
-                given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
-                assert given_on.whole.digest == event.weights.digest
-            finally:
-                await outsider.close()
-        finally:
-            await late.clean()
+        given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
+        assert given_on.whole.digest == event.weights.digest
     finally:
-        await boss.clean()
+        await outsider.close()
 
 
-async def test_a_worker_that_is_killed_amid_a_fetch_goes_on_with_what_it_had(tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_amid_a_fetch_goes_on_with_what_it_had(nodes: Nodes) -> None:
     values = bfloat16(12 * 2**20, 0)
-    boss = Driver(tmp_path / "boss")
-    offer(OfferedWeights(boss.paths.weights), values, 7)
-    await boss.start()
-    try:
-        address = await boss.address()
-        await boss.do(Register("register"))
-        await boss.expect(Registered)
-        late = Driver(tmp_path / "late", boss.peer_id, (address,))
-        await late.start()
-        try:
-            await late.expect(LinkUp)
-            await late.do(COMMAND)
-            await until(lambda: begun(late.paths.peer_weights))
-            await late.kill()
-            late.events.clear()
-            await late.start()
-            await late.expect(LinkUp)
-            await late.do(COMMAND)
-            event = await late.expect(WeightsFetched)
-            assert event.received_bytes < event.weights.size_bytes
-            path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
-            assert path.read_bytes().endswith(values)
-        finally:
-            await late.clean()
-    finally:
-        await boss.clean()
+    _, late = await offering(nodes, values)
+    await until(lambda: begun(late.paths.peer_weights))
+    await late.kill()
+    late.events.clear()
+    await late.start()
+    await late.expect(LinkUp)
+    await late.do(COMMAND)
+    event = await late.expect(WeightsFetched)
+    assert event.received_bytes < event.weights.size_bytes
+    assert file_of(late, event).endswith(values)
 
 
 def begun(directory: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 
-from swarmd.dht.identity.identity import Identity
+from swarmd.dht.identity.identity import Identity, varint
 from swarmd.dht.p2p.hivemind_api import dht_pb2, p2pd_pb2
 from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.wire import names
@@ -15,7 +15,7 @@ from swarmd.dht.wire.records import ReportRecord, sign
 from tests.dht.driver import SWARM
 from tests.dht.making import DIGEST
 from tests.dht.outsider import Outsider
-from tests.hostile.attack import MIB, varint
+from tests.hostile.attack import MIB
 
 Flood = Callable[[Outsider, str], Awaitable[None]]
 

@@ -15,19 +15,13 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
 from tests.dht.making import ALICE, BOB
+from tests.dht.network import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_host_where_nobody_answers_is_left_alone_ever_longer_whatever_the_port() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     hosts, dialled = DialledHosts(clock), 0
     while clock.now < 24 * 3600:
         place = f"/ip4/203.0.113.9/tcp/{1000 + dialled}"

@@ -46,9 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 async def test_each_record_is_shown_once_and_what_one_keeper_lacks_by_another(
     start: Start, shown: Counter[str]
 ) -> None:
-    one = await start()
-    two, three = [await start(one.identity.peer_id, (await one.address(),)) for _ in range(2)]
-    await until(lambda: two.node.peers > 1 and three.node.peers > 1)
+    one, two, three = await three_of_a_kind(start)
     records = [sign(generate_identity(), REPORT, time.time() + 60.0) for _ in range(OWNERS)]
     keep(one, records[:-1])
     keep(two, records[5:])
