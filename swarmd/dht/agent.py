@@ -91,10 +91,6 @@ class NetworkAgent:
         self._view.runtime.start(self.members.watch_for_twin())
         self._clock.follow()
 
-    async def leave(self) -> None:
-        """Announce the leaving."""
-        await self.members.leave()
-
     def take(self, command: Command) -> None:
         """Do a command, unless the same is being done."""
         if command.id in self._running:

@@ -345,22 +345,17 @@ class Rejections:
 
     def __init__(self, now: TimeSource) -> None:
         self._now = now
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self.waiting: Counter[tuple[str, str]] = Counter()  # to be told, by (peer, reason)
         self._told_at: dict[tuple[str, str], float] = {}
         self._named = RateLimiter(NAMED_BURST, NAMED_PER_S, now)
         self.total: Counter[str] = Counter()
 
-    @property
-    def waiting(self) -> Counter[tuple[str, str]]:
-        """What is still to be told, by (peer, reason)."""
-        return self._counts
-
     def count(self, peer: str, reason: str, detail: str = "") -> None:
         """Note one refused record of `peer` (who sent it; empty when unknown)."""
         place = (peer, reason)
-        if place not in self._counts and len(self._counts) >= COUNTERS_MAX:
+        if place not in self.waiting and len(self.waiting) >= COUNTERS_MAX:
             place = ("", reason)
-        self._counts[place] += 1
+        self.waiting[place] += 1
         self.total[reason] += 1
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
@@ -371,15 +366,15 @@ class Rejections:
         """
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
-        for place in [place for place in self._counts if place[0] and place not in self._told_at]:
+        for place in [place for place in self.waiting if place[0] and place not in self._told_at]:
             if not self._named.try_charge():
-                self._counts["", place[1]] += self._counts.pop(place)
-        ready = [place for place in self._counts if place not in self._told_at]
+                self.waiting["", place[1]] += self.waiting.pop(place)
+        ready = [place for place in self.waiting if place not in self._told_at]
         return [self._drain(place, now) for place in ready]
 
     def _drain(self, place: tuple[str, str], now: float) -> RecordsRejected:
         self._told_at[place] = now
-        return RecordsRejected(*place, count=self._counts.pop(place))
+        return RecordsRejected(*place, count=self.waiting.pop(place))
 
 
 class _Rest(NamedTuple):

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -52,7 +51,7 @@ class Presence(NamedTuple):
 class Presences:
     """The members that a node knows, by their records."""
 
-    def __init__(self, now: TimeSource = time.monotonic) -> None:
+    def __init__(self, now: TimeSource) -> None:
         self.known: dict[str, Presence] = {}
         self.here = 0  # of them, those that are present
         self._earliest = math.inf  # none of their records expires before

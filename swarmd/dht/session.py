@@ -34,7 +34,7 @@ from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.weights import FetchListener, GivenWeights, WeightsTaking, tell_nobody
+from swarmd.dht.weights import FetchListener, GivenWeights, WeightsTaking
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S
@@ -182,7 +182,7 @@ class Session:
             self.store.accepted,
         )
 
-    def weights(self, must_be_member: MemberCheck, told: FetchListener = tell_nobody) -> WeightsTaking:
+    def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsTaking:
         """What fetches weights of peers.
 
         Args:
@@ -195,7 +195,7 @@ class Session:
     def _guides(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
         view, bootstrap = self.view, [peer for _, peer in self._book.bootstrap]
-        return choose_guides(view.peer_id, view.coordinator, bootstrap, view.seniority.elders, view.sample)
+        return choose_guides(view.peer_id, view.coordinator, bootstrap, view.seniority.elders, view.random.sample)
 
     def _named(self) -> set[str]:
         """Peers that the configuration names."""

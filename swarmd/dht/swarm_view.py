@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 
 from cachetools import FIFOCache
@@ -366,10 +366,6 @@ class SwarmView:
     def is_credited(self, peer: str) -> bool:
         """Has the swarm credited this peer?"""
         return self.seniority.rounds_of(peer) > 0
-
-    def sample(self, peers: Sequence[str], count: int) -> list[str]:
-        """So many of these, by chance."""
-        return self.random.sample(peers, count)
 
     def note_members(self, count: int) -> None:
         """So many members are present, as far as is known."""

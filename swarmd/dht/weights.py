@@ -311,14 +311,10 @@ class FetchProgress(msgspec.Struct, frozen=True):
 FetchListener = Callable[[FetchProgress], None]  # takes it in the event loop, after every chunk
 
 
-def tell_nobody(progress: FetchProgress) -> None:
-    """For whoever has nobody to tell."""
-
-
 class Counting:
     """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
 
-    def __init__(self, source: Chunks, told: FetchListener = tell_nobody) -> None:
+    def __init__(self, source: Chunks, told: FetchListener) -> None:
         self._source = source
         self._told = told
         self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
@@ -360,7 +356,7 @@ class WeightsTaking:
         chunks: Chunks,
         fetched: FetchedWeights,
         must_be_member: MemberCheck,
-        told: FetchListener = tell_nobody,
+        told: FetchListener,
     ) -> None:
         self._view = view
         self._store = store
@@ -397,7 +393,9 @@ class WeightsTaking:
             if command.average:  # with the same one each time nobody would learn of the others
                 if fitting and not (fitting := drop_spent(fitting, command)):
                     return msgspec.structs.replace(refused, reason=SPENT)
-                fitting = [(peer, offers[peer]) for peer in view.sample([peer for peer, _ in fitting], len(fitting))]
+                fitting = [
+                    (peer, offers[peer]) for peer in view.random.sample([peer for peer, _ in fitting], len(fitting))
+                ]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
             fresh = drop_tried(fitting, tried) or drop_tried(fitting, tried - unfinished)
@@ -438,7 +436,7 @@ class WeightsTaking:
     def _drawn_key(self) -> str:
         """The key of all memberships; in a large swarm one of its shards, beside the own one, which is watched."""
         view, place = self._view, self._view.shards.members
-        shard = view.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
+        shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
         return names.members(view.swarm, *place, int(shard))
 
     async def _look_for_trusted(self) -> None:

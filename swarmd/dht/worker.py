@@ -46,7 +46,7 @@ async def follow(session: Session, inbox: Inbox) -> None:
         if isinstance(message, Stop):
             break
         agent.take(message.command)
-    await agent.leave()
+    await members.leave()
 
 
 def prepare(start: Start) -> None:

@@ -142,7 +142,7 @@ class LinkReporter:
         rejoin: Rejoin,
         alone: bool,
         emit: EventSink,
-        isolation: Callable[[int], str] = lambda peers: "",
+        isolation: Callable[[int], str],
     ) -> None:
         self._node = node
         self._rejoin = rejoin

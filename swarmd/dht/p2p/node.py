@@ -76,17 +76,6 @@ class NodeRun:
         """Peers in the routing table."""
         return len(self.table.uid_to_peer_id)
 
-    def reason(self) -> str:
-        """Why p2pd ended; empty while it runs."""
-        return _reason(self.p2p)
-
-
-def _reason(p2p: P2pDaemon) -> str:
-    """Why p2pd ended, once it has."""
-    status = p2p.returncode or 0
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    return f"p2pd ended with {how}; it said last: {p2p.last_words()}"
-
 
 Attendant = Callable[[NodeRun], Awaitable[None]]
 
@@ -117,25 +106,20 @@ class DhtNode:
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
         self._storage: Any = None
-        self._life: NodeRun | None = None
+        self.life: NodeRun | None = None  # the present one of p2pd
         self._up = asyncio.Event()
         self._p2p: P2pDaemon | None = None
 
     @property
-    def life(self) -> NodeRun | None:
-        """The present life of p2pd, None while there is none."""
-        return self._life
-
-    @property
     def peers(self) -> int:
         """Peers in the routing table, 0 while p2pd is down."""
-        return self._life.peers if self._life else 0
+        return self.life.peers if self.life else 0
 
     async def wait_up(self) -> NodeRun:
         """Wait until p2pd runs."""
-        while self._life is None:
+        while self.life is None:
             await self._up.wait()
-        return self._life
+        return self.life
 
     async def run(self) -> None:
         """Keep the node alive until cancelled.
@@ -239,7 +223,7 @@ class DhtNode:
         return dht
 
     async def _live(self, life: NodeRun) -> None:
-        self._life = life
+        self.life = life
         self._up.set()
         try:
             async with anyio.create_task_group() as tasks:
@@ -248,7 +232,7 @@ class DhtNode:
                 tasks.start_soon(_end_when_lost, life)
                 await asyncio.wait({life.gone})
                 self._lose_life()
-                self._down(life.reason())
+                self._down(life.p2p.reason())
                 tasks.cancel_scope.cancel()
         finally:
             self._lose_life()
@@ -256,7 +240,7 @@ class DhtNode:
                 await self._close(life)
 
     def _lose_life(self) -> None:
-        self._life = None
+        self.life = None
         self._up.clear()
 
     async def _close(self, life: NodeRun) -> None:
@@ -282,7 +266,7 @@ class DhtNode:
             NetworkDown: p2pd is down, died under the operation (what it seemed to do may not have happened), or gave no
                 answer within `timeout_s` (`call_s` by default).
         """
-        life = self._life
+        life = self.life
         if life is None:
             raise NetworkDown("the network is down: p2pd is being started")
         task = asyncio.ensure_future(operation(life))
@@ -291,7 +275,7 @@ class DhtNode:
                 {task, life.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
             )
             if life.gone.done():
-                raise NetworkDown(life.reason())
+                raise NetworkDown(life.p2p.reason())
             if not task.done():
                 raise NetworkDown(f"no answer from the network within {timeout_s or self.settings.call_s:g} s")
             return task.result()
@@ -315,7 +299,7 @@ async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
-            raise P2PDaemonError(_reason(p2p))
+            raise P2PDaemonError(p2p.reason())
         return started.result()
     finally:
         gone.cancel()

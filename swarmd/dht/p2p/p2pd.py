@@ -100,10 +100,13 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         status: int | None = self._child.returncode
         return status
 
-    def last_words(self) -> str:
-        """What p2pd said last, shortened, for a reason."""
+    def reason(self) -> str:
+        """Why p2pd ended, once it has, and what it said last, shortened."""
+        status = self.returncode or 0
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
         spoken = [line for line in self.lines if "error" in line.lower() or "panic" in line.lower()]
-        return (spoken or list(self.lines) or ["(no output)"])[-1]
+        last_words = (spoken or list(self.lines) or ["(no output)"])[-1]
+        return f"p2pd ended with {how}; it said last: {last_words}"
 
     async def _ask(self, request: Any) -> tuple[Any, Any, Any]:
         reader, writer = await self._client.control.daemon_connector.open_connection()

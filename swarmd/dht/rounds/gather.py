@@ -238,7 +238,7 @@ class Gathering:
                 await find_shards(self._view, self._store, self._place[1]),
                 self._view.config.dht.gather_peers,
             )
-            self._sample = SampledShards(shards, wanted, self._view.sample)
+            self._sample = SampledShards(shards, wanted, self._view.random.sample)
         self._replaced = len(self._useless())
         for shard in self._sample.read:
             await self._look_at(shard)

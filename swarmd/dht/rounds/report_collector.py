@@ -5,7 +5,6 @@ No hivemind in it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -43,7 +42,7 @@ class ChangeLimit:
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, changes_max: int, apart_s: float, now: TimeSource = time.monotonic) -> None:
+    def __init__(self, changes_max: int, apart_s: float, now: TimeSource) -> None:
         self._changes_max = changes_max
         self._apart_s = apart_s
         self._now = now

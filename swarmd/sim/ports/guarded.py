@@ -54,7 +54,7 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def guides(self) -> list[str]:
         view, coordinator = self.session.view, self.world.coordinator
-        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.sample)
+        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.random.sample)
 
     def near(self, place: int, count: int) -> list[str]:
         return list(STRANGERS[:count]) if self._is_surrounded() else super().near(place, count)

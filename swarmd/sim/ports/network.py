@@ -277,7 +277,7 @@ class NetworkWorker(SimWorker):
         """An orderly stop: the membership record says so."""
         if self.joined and not self._deaf:
             self._hurries = True
-            self.runtime.start(self.agent.leave())
+            self.runtime.start(self.agent.members.leave())
 
     def end(self) -> None:
         super().end()

@@ -92,6 +92,15 @@ async def test_more_shards_are_read_until_there_are_enough_peers(swarm: LargeSwa
         assert await swarm.gather() == set(peers)
 
 
+async def test_no_more_than_so_many_shards_are_read_however_many_peers_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = made(tmp_path, monkeypatch, 4 * gather.READ_MAX)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set()
+    assert len({name for name in swarm.store.read if "/reports/" in name}) == gather.READ_MAX
+
+
 async def test_others_take_the_places_of_those_that_give_nothing(swarm: LargeSwarm) -> None:
     peers = swarm.join_many(64)
     swarm.failing = set(peers[::2])

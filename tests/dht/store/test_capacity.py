@@ -92,6 +92,7 @@ def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -
     assert room.admit("idle 9", 10, Rank(0, WORK_BITS - 1, True, b"a")) == ["idle 4"]
     room.rank_anew(lambda owner: int(owner == "idle 5"))
     assert room.admit("idle 10", 10, Rank(0, 0, True, b"z")) == ["idle 6"], "whom credit makes no member"
+    assert not Rank(1, 0, True, b"a").known
 
 
 def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
