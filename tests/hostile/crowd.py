@@ -10,7 +10,7 @@ from swarmd.dht.p2p.hivemind_api import PeerID, dht_pb2
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Payload, SignedRecord
 from tests.dht.making import signed_by
-from tests.dht.outsider import Outsider
+from tests.dht.outsider import Outsider, store_request
 from tests.hostile.worked import with_work
 
 BATCH_BYTES = 1024 * 1024
@@ -35,13 +35,8 @@ class Crowd(Outsider):
         taken = 0
         for start in range(0, len(records), size):
             batch = records[start : start + size]
-            request = dht_pb2.StoreRequest(
-                keys=[names.key_id(key)] * len(batch),
-                subkeys=[msgpack.packb(signed.owner) for signed in batch],
-                values=[signed.value for signed in batch],
-                expiration_time=[signed.expiration for signed in batch],
-                in_cache=[False] * len(batch),
-            )
+            place = names.key_id(key)
+            request = store_request((place, msgpack.packb(each.owner), each.value, each.expiration) for each in batch)
             answer = await self.p2p.call_protobuf_handler(
                 victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
             )

@@ -38,6 +38,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import RecordPolicy, RolloutsRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, DIGEST, POLICY, REPORT, SWARM, signed_by
+from tests.dht.outsider import store_request
 
 pytestmark = pytest.mark.anyio
 
@@ -129,12 +130,8 @@ class Keeper:
         self.protocol.handing_on = HandingOn()
 
     async def store(self, *records: SignedRecord, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
-        request = dht_pb2.StoreRequest(
-            keys=[key] * len(records),
-            subkeys=[msgpack.packb(signed.owner) for signed in records],
-            values=[signed.value for signed in records],
-            expiration_time=[signed.expiration for signed in records],
-        )
+        rows = ((key, msgpack.packb(signed.owner), signed.value, signed.expiration) for signed in records)
+        request = store_request(rows)
         context = cast(Any, SimpleNamespace(remote_id=PeerID.from_base58(sender)))
         return list((await GuardedProtocol.rpc_store(self.protocol, request, context)).store_ok)
 
