@@ -147,7 +147,7 @@ async def take(
     bootnodes: Sequence[str],
     policy: Policy,
     timeout_s: float,
-    told: FetchListener | None = None,
+    told: FetchListener = lambda at: None,
 ) -> WeightsFetched:
     """Join the DHT as an observer and fetch.
 
@@ -166,7 +166,6 @@ async def take(
     from swarmd.dht.identity.identity import create_identity
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
-    from swarmd.dht.weights import WeightsTaking, tell_nobody
     from swarmd.errors import single_error
     from swarmd.eventlog.blobs import Blobs
     from swarmd.paths import NodeDirectory
@@ -192,11 +191,14 @@ async def take(
     most = largest_bytes(policy.parameters)
     command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
 
+    async def take_anybody(peer: str) -> None:
+        """Memberships are read, but not looked for one by one."""
+
     async def ask() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
             await linked.wait()
         if not waiting.cancelled_caught:
-            await WeightsTaking(session, told or tell_nobody).take(command)
+            await session.weights(take_anybody, told).take(command)
 
     try:
         await session.run(ask)

@@ -6,23 +6,26 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
+from random import Random
 from typing import Any, TypeVar, cast
 
 import anyio
 from anyio import to_thread
 
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
+from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers, Record, as_signed
+from swarmd.dht.record_store import RecordStore
 from swarmd.dht.rounds.fetch import WEIGHTS, fetch_body
 from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of, spread
+from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
+from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, check_body, decode_board, deflate, inflate
 from swarmd.dht.wire.records import Payload, SignedRecord, sign
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import ClockWatch
+from swarmd.worker.runtime import ClockWatch, Runtime
 from swarmd.worker.tasks import spawn
 
 SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
@@ -35,11 +38,18 @@ PUBLISH_S = 2.0
 log = get_logger(__name__)
 
 
-class HiveRecords:
-    """Records in the DHT, see `swarmd.dht.ports.Records`."""
+class HiveRecords(RecordStore):
+    """Records in hivemind's DHT.
 
-    def __init__(self, node: DhtNode) -> None:
+    Args:
+        node: reads and keeps them.
+        validator: judges what was gossiped.
+    """
+
+    def __init__(self, node: DhtNode, validator: Validator, runtime: Runtime, random: Random, poll_s: float) -> None:
+        super().__init__(runtime, random, poll_s)
         self._node = node
+        self._validator = validator
 
     async def wait_up(self) -> None:
         await self._node.wait_up()
@@ -58,6 +68,11 @@ class HiveRecords:
         if life is not None:
             with suppress(RecordRejected):
                 life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
+
+    def judge(self, name: str, record: Record) -> Record:
+        signed = as_signed(record)
+        key, owner = names.key_id(name), MSGPackSerializer.dumps(signed.owner)
+        return self._validator.judge(key, owner, signed.value, signed.expiration)
 
     async def answers(self, peer: str) -> bool:
         found = await self._node.call(lambda life: life.dht.protocol.call_ping(PeerID.from_base58(peer)))
@@ -94,6 +109,9 @@ class HiveBodies:
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         await to_thread.run_sync(check_body, body, digest, size_bytes)
+
+    def open_board(self, body: bytes) -> LeaderboardBody:
+        return decode_board(body)
 
 
 class HiveChunks:
@@ -186,8 +204,6 @@ class HiveTopic:
         self._name = name
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
-        """Have each message taken, with its sender, whose peer id p2pd has authenticated; own ones come back too."""
-
         async def attend(life: NodeRun) -> None:
             async for sender, message in life.p2p.subscribe(self._name):
                 take(sender, message)
@@ -195,11 +211,9 @@ class HiveTopic:
         self._node.attendants.append(attend)
 
     def publish(self, message: bytes) -> None:
-        """Send a message in the background; one that is lost costs time, nothing else."""
         spawn(self.send(message))
 
     async def send(self, message: bytes) -> None:
-        """Send a message, if the network is up."""
         try:
             await self._node.call(lambda life: life.p2p.publish(self._name, message), PUBLISH_S)
         except NetworkDown as error:

@@ -199,11 +199,17 @@ def prefix_of(address: bytes) -> str:
     return ELSEWHERE
 
 
+def _parse_host(host: str | bytes) -> IPv4Address | IPv6Address:
+    """An address; an IPv6 one that stands for an IPv4 address counts as that. Raises ValueError."""
+    address = ipaddress.ip_address(host)
+    return (address.version == 6 and address.ipv4_mapped) or address
+
+
 def prefix_of_v6(packed: bytes) -> str:
     """Of the 16 bytes of an IPv6 address; one that stands for an IPv4 address counts as that."""
-    address = IPv6Address(packed)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
+    address = _parse_host(packed)
+    if address.version == 4:
+        return str(address)
     return f"{IPv6Address(packed[:V6_PREFIX_BYTES] + bytes(16 - V6_PREFIX_BYTES))}/56"
 
 
@@ -213,11 +219,9 @@ def range_of(address: str) -> str:
     if kind not in ("ip4", "ip6") or "p2p-circuit" in address:
         return ""
     try:
-        host = ipaddress.ip_address(rest.partition("/")[0])
+        host = _parse_host(rest.partition("/")[0])
     except ValueError:
         return ""
-    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
-        host = host.ipv4_mapped
     if not host.is_global:
         return ""
     return str(ipaddress.ip_network((host, V4_PREFIX if host.version == 4 else V6_PREFIX), strict=False))
@@ -252,11 +256,9 @@ def is_elsewhere(place: str) -> bool:
     if place.strip("/").startswith(ZONE):
         return False
     try:
-        address = ipaddress.ip_address(host)
+        address = _parse_host(host)
     except ValueError:
         return host.rstrip(".") != "localhost" and not host.rstrip(".").endswith(".localhost")
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
     odd = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
     return not odd
 

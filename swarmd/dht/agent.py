@@ -22,13 +22,18 @@ from swarmd.core.commands import (
     Register,
 )
 from swarmd.core.events import CommandFailed
+from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Members
-from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Bodies, OwnNode
+from swarmd.dht.record_store import RecordStore
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import Gathering
+from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.stages import LeaderboardFollower, Stages
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.weights import WeightsTaking
+from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
 
@@ -38,35 +43,53 @@ log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Takes commands and does them."""
+    """Takes commands and does them.
 
-    def __init__(self, session: NetworkSession) -> None:
-        self._session = session
-        self.members = Members(session)
-        self._clock = SwarmClock(session, LeaderboardFollower(session, session.learn).reach)
-        stages = Stages(session)
+    Args:
+        bodies: of rollouts and leaderboards.
+        node: what this node says of itself, and keeps.
+        members: the others, and this node among them.
+        weights: fetches those of peers; None if nobody here may ask for them.
+    """
+
+    def __init__(
+        self,
+        view: SwarmView,
+        store: RecordStore,
+        publisher: Publisher,
+        gossip: Gossip,
+        bodies: Bodies,
+        node: OwnNode,
+        members: Members,
+        weights: WeightsTaking | None = None,
+    ) -> None:
+        self._view = view
+        self._gossip = gossip
+        self._node = node
+        self.members = members
+        followed = LeaderboardFollower(view, store, bodies, self._learn)
+        self._clock = SwarmClock(view, store, publisher, gossip, followed.reach)
+        stages = Stages(view, store, publisher, bodies, node, self._learn)
+        gathered = (view, store, gossip, bodies, members.must_be_member)
         self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self.members.register,
             ReadClock: self._clock.read,
             Announce: self._clock.announce,
-            Gather: lambda command: Gathering(session, command).run(),
+            Gather: lambda command: Gathering(*gathered, command).run(),
             PublishReport: stages.publish_report,
-            CollectReports: ReportCollector(session, self.members.presences).collect,
+            CollectReports: ReportCollector(view, store, gossip, members.presences).collect,
             PublishLeaderboard: stages.publish_leaderboard,
             AdmitPeers: self.members.admit,
-            NoteEvidence: session.exchange.note,
-            FetchWeights: WeightsTaking(session).take,
+            NoteEvidence: gossip.evidence.note,
         }
+        if weights is not None:
+            self._actions[FetchWeights] = weights.take
         self._running: set[str] = set()
 
     def begin(self) -> None:
         """Do from now on what no command asks for: follow the clock and look for a twin."""
-        self._session.start(self.members.watch_for_twin)
+        self._view.runtime.start(self.members.watch_for_twin())
         self._clock.follow()
-
-    async def leave(self) -> None:
-        """Announce the leaving."""
-        await self.members.leave()
 
     def take(self, command: Command) -> None:
         """Do a command, unless the same is being done."""
@@ -78,9 +101,9 @@ class NetworkAgent:
             self._fail(command, f"{COMMANDS_MAX} commands are being done already")
         else:
             if isinstance(command, Gather | PublishReport | CollectReports):
-                self._session.policy.reach(command.round)
+                self._view.policy.reach(command.round)
             self._running.add(command.id)
-            self._session.start(self._perform, command)
+            self._view.runtime.start(self._perform(command))
 
     async def _perform(self, command: Command) -> None:
         try:
@@ -95,4 +118,10 @@ class NetworkAgent:
 
     def _fail(self, command: Command, reason: str) -> None:
         log.info("%s: %s", command.id, reason)
-        self._session.emit(CommandFailed(command.id, reason))
+        self._view.emit(CommandFailed(command.id, reason))
+
+    def _learn(self, board: LeaderboardBody) -> None:
+        """Take over the standings: whom the swarm knows, also after a restart."""
+        self._view.seniority.learn(board.standings)
+        self._gossip.comparison.read_board(board.reports)
+        self._view.runtime.start(self._node.keep_standings(board))

@@ -3,7 +3,9 @@
 - `RecordComparison` remembers the first version of everything, a bounded number of them, and compares.
 - Evidence needs no trust: whoever brings it, its two signatures prove it. `EvidenceGossip` passes it on if it did not
   hear it from others, tells it again now and then while it counts, and bounds it for each signer, so that a flood of it
-  is none.
+  is none. What many know at the same time, few tell, and the others hear it.
+- If the coordinator has told others otherwise, both announcements are told to the core, which takes the later place and
+  deadline: so all who know of both go on alike.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from random import Random
 from typing import NamedTuple
 
 import msgspec
@@ -19,11 +22,10 @@ from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
 from swarmd.core.commands import NoteEvidence
-from swarmd.core.events import Equivocated
+from swarmd.core.events import Equivocated, RoundAnnounced
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.gossip import Suppression
 from swarmd.dht.limits import GossipLimits, Rate, Rejections
 from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, Topic, as_signed
 from swarmd.dht.wire import names
@@ -56,6 +58,8 @@ CLOCKS_KEPT = 64  # announcements with different content
 OWNER_BYTES_MAX = 256  # a peer id, and the lengths of all parts
 QUOTED_BYTES_MAX = PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES_MAX + OWNER_BYTES_MAX  # of one, as it travels
 QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
+
+SPREAD_S = 1.0  # a few times what a message takes to all
 
 BEFORE_ALL: ClockPlace = (-1, -1, False)
 
@@ -179,6 +183,13 @@ def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -
         found(pair_of(one.signed, other.signed))
 
 
+def announcement_of(record: Record) -> RoundAnnounced:
+    """What a clock record says; its number says nothing."""
+    content = record.content
+    assert isinstance(content, ClockRecord)
+    return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
+
+
 class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
     """Two records that contradict each other."""
 
@@ -211,7 +222,8 @@ class EvidenceGossip:
         rejections: where refusals are counted.
         emit: takes `Equivocated`.
         runtime: the clock.
-        suppression: how long others are waited for.
+        random: chance, by which others are waited for.
+        members: how many may tell the same, as far as this node knows; too few make more nodes tell.
         check: checks pairs of records.
     """
 
@@ -223,7 +235,8 @@ class EvidenceGossip:
         rejections: Rejections,
         emit: EventSink,
         runtime: Runtime,
-        suppression: Suppression,
+        random: Random,
+        members: Callable[[], int],
         check: Callable[[RecordPolicy, Evidence], Charge] = check_evidence,
     ) -> None:
         self._topic = topic
@@ -232,9 +245,9 @@ class EvidenceGossip:
         self._rejections = rejections
         self._emit = emit
         self._runtime = runtime
-        self._suppression = suppression
+        self._random = random
+        self._members = members
         self._check = check
-        self.contradicted: EvidenceSink = lambda evidence: None
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
         # Kind and peer → latest round with evidence, also if the core has no more room for it: else what is told again
         # would be news each time, and the log would take it again and again.
@@ -283,8 +296,16 @@ class EvidenceGossip:
         self._pairs[evidence] = HeldPair(charge)
         log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
         self._emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
-        self.contradicted(evidence)
+        for signed in (evidence.first, evidence.second):
+            if isinstance(signed.content, ClockRecord):
+                self._announce(announcement_of(signed))
         return True
+
+    def _announce(self, said: RoundAnnounced) -> None:
+        """Tell what the coordinator has told others; what lies too far ahead is nothing to go on by."""
+        reached = self._policy.round
+        if reached is None or said.round <= reached + ROUNDS_AHEAD:
+            self._emit(said)
 
     def _charge(self, peer: str) -> bool:
         """Charge a message to its sender's quota, or to that of all newcomers. Returns whether any was left."""
@@ -333,16 +354,20 @@ class EvidenceGossip:
     async def run(self) -> None:
         """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""
         while True:
-            await self._runtime.sleep(self._suppression.apart_s(RETELL_S))
+            await self._runtime.sleep(RETELL_S * self._random.uniform(0.5, 1.0))  # not all of them together
             for evidence in list(self._pairs):
                 await self._tell_evidence(evidence)
 
     async def _tell_evidence(self, evidence: Evidence) -> None:
         if self._is_due(evidence):
-            await self._runtime.sleep(self._suppression.delay_s())
+            await self._runtime.sleep(self._delay_s())
         if self._is_due(evidence):
             self._pairs[evidence].told_at = self._runtime.now()
             await self._topic.send(msgspec.msgpack.encode(EvidenceTold(evidence)))
+
+    def _delay_s(self) -> float:
+        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) of `SPREAD_S`."""
+        return SPREAD_S * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
 
     def _is_due(self, evidence: Evidence) -> bool:
         """Whether it is held, and nobody has told it lately."""

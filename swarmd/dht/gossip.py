@@ -4,12 +4,12 @@
   whose peer id p2pd has authenticated, and it leads to nothing but one bounded read of a key that is watched anyway.
   The DHT remains the truth.
 - The clock's signed record travels on a topic of its own.
-- What many know at the same time, few tell, and the others hear it (`Suppression`).
+- Evidence of two versions of one thing is told as `swarmd.dht.evidence` has it.
+- `Gossip` says on each of these what an own record is worth.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -17,14 +17,13 @@ from random import Random
 import msgspec
 
 from swarmd.bounds import Real
+from swarmd.dht.evidence import EvidenceGossip, RecordComparison
 from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits, Rate, RequestLimits
 from swarmd.dht.ports import PeerCheck, Record, RecordSink, RefusalCounter, Topic
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import decode_signed
+from swarmd.dht.wire.records import ClockRecord, Membership, decode_signed, is_sharded
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Runtime
-
-SPREAD_S = 1.0  # a few times what a message takes to all
 
 HINT_BYTES_MAX = 512
 MEMBERSHIP = "membership"
@@ -34,27 +33,6 @@ SENDER = Rate(burst=20.0, per_s=2.0)
 ALL = Rate(burst=200.0, per_s=50.0)  # of all senders: each message costs a signature's check
 HEARD_KEPT = 16  # messages that need not be judged again
 HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
-
-
-class Suppression:
-    """Draws how long to wait for others.
-
-    Args:
-        random: chance.
-        members: how many may tell the same, as far as this node knows; too few make more nodes tell.
-    """
-
-    def __init__(self, random: Random, members: Callable[[], int]) -> None:
-        self._random = random
-        self._members = members
-
-    def delay_s(self) -> float:
-        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) of `SPREAD_S`."""
-        return SPREAD_S * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
-
-    def apart_s(self, period_s: float) -> float:
-        """A period, or up to half of it less: what all do regularly they do not do together."""
-        return period_s * self._random.uniform(0.5, 1.0)
 
 
 class Hint(msgspec.Struct, frozen=True, gc=False):
@@ -134,7 +112,6 @@ class ClockGossip:
 
     Args:
         topic: of its own.
-        heard: called with a record that may be the clock's; raises RecordRejected where it does not count.
         refused: counts what was refused.
         known: has the swarm credited this peer, or does it need no credit? The others leave it room.
         runtime: the clock.
@@ -144,14 +121,13 @@ class ClockGossip:
     def __init__(
         self,
         topic: Topic,
-        heard: RecordSink,
         refused: RefusalCounter,
         known: PeerCheck,
         runtime: Runtime,
         random: Random,
     ) -> None:
         self._topic = topic
-        self._heard = heard
+        self._heard: RecordSink = lambda record: None
         self._refused = refused
         self._is_known = known
         self._runtime = runtime
@@ -176,6 +152,10 @@ class ClockGossip:
             self._heard_lately.append(message)
             self._latest = max(self._latest, signed.expiration)
 
+    def follow(self, heard: RecordSink) -> None:
+        """Have each record that may be the clock's taken by `heard`; it raises RecordRejected if one does not count."""
+        self._heard = heard
+
     def publish(self, record: Record) -> None:
         """Gossip this node's own record now."""
         self._latest = max(self._latest, record.expiration)
@@ -191,3 +171,51 @@ class ClockGossip:
         if record.expiration > self._latest:
             self._latest = record.expiration
             await self._topic.send(record.encode())
+
+
+class Gossip:
+    """Tells others what this node publishes and finds, by each of the topics.
+
+    Attributes:
+        clock: the clock's records.
+        evidence: what contradicts itself.
+        comparison: finds it.
+
+    Args:
+        clock, evidence, comparison: as the attributes.
+        hint: hints at an own record.
+        accepted: takes each own record, as if a peer had stored it here.
+    """
+
+    def __init__(
+        self,
+        clock: ClockGossip,
+        evidence: EvidenceGossip,
+        comparison: RecordComparison,
+        hint: RecordSink,
+        accepted: RecordSink,
+    ) -> None:
+        self.clock = clock
+        self.evidence = evidence
+        self.comparison = comparison
+        self._hint = hint
+        self._accepted = accepted
+
+    def told(self, record: Record) -> None:
+        """An own record is out: hint at it, and look at it like everybody else."""
+        if not is_sharded(record.content):  # those who need it have it, or ask for its shard
+            self._hint(record)
+        self._note_out(record)
+
+    def renewed(self, record: Record) -> None:
+        """An own record is out again, for it is time, and others have it: they find a membership before it expires."""
+        if isinstance(record.content, Membership):
+            self._note_out(record)
+        else:
+            self.told(record)
+
+    def _note_out(self, record: Record) -> None:
+        self.comparison.see(record)
+        if isinstance(record.content, ClockRecord):
+            self.clock.publish(record)
+        self._accepted(record)

@@ -164,13 +164,18 @@ class Admission:
         swarm: its id.
         creator: peer id of its creator.
         bits: of work that `rule` "work" asks for.
-
-    Attributes:
         withdrawn: says whether an invitation has been withdrawn.
     """
 
-    def __init__(self, rule: Rule = "open", swarm: str = "", creator: str = "", bits: int = WORK_BITS) -> None:
-        self.withdrawn: Callable[[Invitation], bool] = lambda invitation: False
+    def __init__(
+        self,
+        rule: Rule = "open",
+        swarm: str = "",
+        creator: str = "",
+        bits: int = WORK_BITS,
+        withdrawn: Callable[[Invitation], bool] = lambda invitation: False,
+    ) -> None:
+        self._withdrawn = withdrawn
         self._rule = rule
         self._swarm = swarm
         self._creator = creator
@@ -191,7 +196,7 @@ class Admission:
             self._verified[owner, invitation] = until
         if until <= now:
             raise RecordRejected("not-invited", f"the invitation of {owner} is over")
-        _check_standing(invitation, owner, self.withdrawn)
+        _check_standing(invitation, owner, self._withdrawn)
 
 
 def id_of(invitation: Invitation) -> bytes:
@@ -332,6 +337,7 @@ class OwnInvitations:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._last = b""
 
     def read(self) -> tuple[IssuedInvitation, ...]:
         """All of them, oldest first. Raises ConfigError where the file is there and is none."""
@@ -381,6 +387,14 @@ class OwnInvitations:
         """Those withdrawn that have not come to their end, as they travel. Raises ConfigError."""
         return pack(bytes.fromhex(each.id) for each in _standing(self.read(), now)[:WITHDRAWN_MAX])
 
+    def packed_lately(self) -> bytes:
+        """The same, for a node that runs: the last that could be read if the list cannot be."""
+        try:
+            self._last = self.packed(time.time())
+        except ConfigError as error:
+            log.warning("%s", error.message)
+        return self._last
+
     def _write(self, changed: IssuedInvitation, now: float) -> None:
         made = [each for each in self.read() if each.id != changed.id and not each.is_over(now)] + [changed]
         spare = [each for each in made if each.withdrawn_at is None][: max(0, len(made) - MADE_MAX)]
@@ -392,19 +406,3 @@ class OwnInvitations:
 
 def _standing(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvitation]:
     return [each for each in made if each.withdrawn_at is not None and not each.is_over(now)]
-
-
-class OwnWithdrawals:
-    """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed."""
-
-    def __init__(self, made: OwnInvitations) -> None:
-        self._made = made
-        self._last = b""
-
-    def packed(self) -> bytes:
-        """As they travel; the last that could be read where the list cannot be."""
-        try:
-            self._last = self._made.packed(time.time())
-        except ConfigError as error:
-            log.warning("%s", error.message)
-        return self._last

@@ -167,22 +167,25 @@ class RequestLimits:
     Args:
         count: told of every refusal: (peer, reason, detail).
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
-
-    Attributes:
         is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
     """
 
-    def __init__(self, count: RefusalCounter, known: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        count: RefusalCounter = lambda peer, reason, detail: None,
+        known: Iterable[str] = (),
+        is_credited: PeerCheck = lambda peer: False,
+    ) -> None:
         self._count = count
         self._listed = frozenset(known)
-        self.is_credited: PeerCheck = lambda peer: False
+        self._is_credited = is_credited
         self._met: FIFOCache[str, None] = FIFOCache(KNOWN_MAX)
         self._places: FIFOCache[str, str] = FIFOCache(PLACES_MAX)  # peer → address prefix
         self._refusals: Counter[str] = Counter()
         self._refusals_since = time.monotonic()
         self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # whose latest call was answered
         self.unwanted: set[str] = set()  # to be disconnected
-        self.on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
+        self._on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
         self.connected: frozenset[str] = frozenset()  # when they were looked over last
         self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)  # until when a peer that was is kept out
         self.calls, self.requests, self.answers, self.streams = map(
@@ -195,7 +198,7 @@ class RequestLimits:
 
     def caller(self, peer: str, prefix: str = "") -> RemotePeer:
         """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
-        known = peer in self._listed or peer in self._met or self.is_credited(peer)
+        known = peer in self._listed or peer in self._met or self._is_credited(peer)
         return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
 
     def is_served(self, peer: str) -> bool:
@@ -210,9 +213,19 @@ class RequestLimits:
         """A peer has shown that it is one of the swarm."""
         self._met[peer] = None
 
+    def watch_unwanted(self, told: Callable[[], object]) -> None:
+        """Have it told when a further peer is no longer wanted."""
+        self._on_unwanted = told
+
     def place(self, peer: str, prefix: str) -> None:
         """Note where a peer connects from."""
         self._places[peer] = prefix
+
+    def note_connections(self, places: Iterable[tuple[str, str]]) -> None:
+        """Note who is connected now, and from where: (peer, address prefix) of each connection."""
+        for peer, prefix in places:
+            self.place(peer, prefix)
+        self.connected = frozenset(peer for peer, _ in places)
 
     def enter_call(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
         """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
@@ -281,7 +294,7 @@ class RequestLimits:
         if self._refusals[peer] >= REFUSALS_MAX:
             del self._refusals[peer]
             self.unwanted.add(peer)
-            self.on_unwanted()
+            self._on_unwanted()
         return RecordRejected(reason, detail)
 
 
@@ -332,22 +345,17 @@ class Rejections:
 
     def __init__(self, now: TimeSource) -> None:
         self._now = now
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self.waiting: Counter[tuple[str, str]] = Counter()  # to be told, by (peer, reason)
         self._told_at: dict[tuple[str, str], float] = {}
         self._named = RateLimiter(NAMED_BURST, NAMED_PER_S, now)
         self.total: Counter[str] = Counter()
 
-    @property
-    def waiting(self) -> Counter[tuple[str, str]]:
-        """What is still to be told, by (peer, reason)."""
-        return self._counts
-
     def count(self, peer: str, reason: str, detail: str = "") -> None:
         """Note one refused record of `peer` (who sent it; empty when unknown)."""
         place = (peer, reason)
-        if place not in self._counts and len(self._counts) >= COUNTERS_MAX:
+        if place not in self.waiting and len(self.waiting) >= COUNTERS_MAX:
             place = ("", reason)
-        self._counts[place] += 1
+        self.waiting[place] += 1
         self.total[reason] += 1
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
@@ -358,15 +366,15 @@ class Rejections:
         """
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
-        for place in [place for place in self._counts if place[0] and place not in self._told_at]:
+        for place in [place for place in self.waiting if place[0] and place not in self._told_at]:
             if not self._named.try_charge():
-                self._counts["", place[1]] += self._counts.pop(place)
-        ready = [place for place in self._counts if place not in self._told_at]
+                self.waiting["", place[1]] += self.waiting.pop(place)
+        ready = [place for place in self.waiting if place not in self._told_at]
         return [self._drain(place, now) for place in ready]
 
     def _drain(self, place: tuple[str, str], now: float) -> RecordsRejected:
         self._told_at[place] = now
-        return RecordsRejected(*place, count=self._counts.pop(place))
+        return RecordsRejected(*place, count=self.waiting.pop(place))
 
 
 class _Rest(NamedTuple):

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -23,15 +22,15 @@ from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.addresses import LENGTH_MAX, is_loopback
 from swarmd.dht.invitations import chain_of
-from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Record, RecordsSink
+from swarmd.dht.ports import OwnNode, Record, RecordsSink
+from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.rounds.clock import find_members_place
-from swarmd.dht.rounds.key_watch import KeyWatch
-from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.rounds.publisher import RENEWALS, Publisher
 from swarmd.dht.store.seniority import Rank, pick
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import MembersPlace, member_shard_of
-from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PAST_S, PROTOCOL, Membership
+from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PAST_S, PROTOCOL, TTL_MAX_S, Membership
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
@@ -52,7 +51,7 @@ class Presence(NamedTuple):
 class Presences:
     """The members that a node knows, by their records."""
 
-    def __init__(self, now: TimeSource = time.monotonic) -> None:
+    def __init__(self, now: TimeSource) -> None:
         self.known: dict[str, Presence] = {}
         self.here = 0  # of them, those that are present
         self._earliest = math.inf  # none of their records expires before
@@ -143,12 +142,12 @@ class MemberLookups:
     """Whose membership this node has seen, and looking for those of others.
 
     Args:
-        session: where all this happens.
         seen: called with each membership that was looked for.
     """
 
-    def __init__(self, session: NetworkSession, seen: RecordsSink) -> None:
-        self._session = session
+    def __init__(self, view: SwarmView, store: RecordStore, seen: RecordsSink) -> None:
+        self._view = view
+        self._store = store
         self._seen = seen
         self._until: FIFOCache[str, float] = FIFOCache(KEPT_MAX)  # member → expiration of its record
 
@@ -165,11 +164,11 @@ class MemberLookups:
         Raises:
             NetworkDown: no membership of it is to be had.
         """
-        session = self._session
-        if not session.shards.members.shards or self._until.get(peer, 0.0) > session.policy.now():
+        view = self._view
+        if not view.shards.members.shards or self._until.get(peer, 0.0) > view.policy.now():
             return
         self._until.pop(peer, None)
-        for place in dict.fromkeys((session.shards.members, session.shards.members_before)):
+        for place in dict.fromkeys((view.shards.members, view.shards.members_before)):
             record = await self._find(peer, place)
             if record is not None:
                 self._seen({peer: record})
@@ -178,9 +177,9 @@ class MemberLookups:
             raise NetworkDown(f"no membership of {peer} is to be had")
 
     async def _find(self, peer: str, place: MembersPlace) -> Record | None:
-        session = self._session
-        name = names.members(session.swarm, *place, member_shard_of(session.swarm, peer, place))
-        return (await session.records.find_of(name, peer)).records.get(peer)
+        view, store = self._view, self._store
+        name = names.members(view.swarm, *place, member_shard_of(view.swarm, peer, place))
+        return (await store.find_of(name, peer)).records.get(peer)
 
 
 WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
@@ -195,12 +194,12 @@ class MemberKeys:
     is read once while its records live on. They are stored with it as well, which is as good as a hint.
 
     Args:
-        session: where all this happens.
         seen: called with owner → record after each read of a key.
     """
 
-    def __init__(self, session: NetworkSession, seen: RecordsSink) -> None:
-        self._session = session
+    def __init__(self, view: SwarmView, store: RecordStore, seen: RecordsSink) -> None:
+        self._view = view
+        self._store = store
         self._seen = seen
         self._place = MembersPlace()
         self._watches: dict[int, KeyWatch] = {}  # by shard
@@ -211,15 +210,15 @@ class MemberKeys:
 
     def watch(self) -> None:
         """Watch for the rest of the session; from now on all go where the clock says that memberships lie."""
-        self._session.shards.moved = self._move
+        self._view.shards.watch_members(self._move)
         self._move()
-        if self._session.coordinating:
-            self._session.start(self._read_moved)
+        if self._view.coordinating:
+            self._view.runtime.start(self._read_moved())
 
     async def _read_moved(self) -> None:
         """See that shards are read that are due: few at once, and again where nobody answered."""
         while True:
-            await self._session.runtime.sleep(self._session.config.dht.poll_s)
+            await self._view.runtime.sleep(self._view.config.dht.poll_s)
             self._poll += 1
             for shard in [shard for shard, poll in self._due.items() if poll <= self._poll][:AT_ONCE]:
                 self._watches[shard].look()
@@ -241,45 +240,45 @@ class MemberKeys:
 
     async def own_place(self) -> tuple[MembersPlace, int]:
         """Where this node's membership belongs, and in which shard. Raises NetworkDown."""
-        place = await find_members_place(self._session)
-        return place, member_shard_of(self._session.swarm, self._session.peer_id, place)
+        place = await find_members_place(self._view, self._store)
+        return place, member_shard_of(self._view.swarm, self._view.peer_id, place)
 
     def members_about(self, known: int) -> int:
         """Number of members of the swarm, of whom this node knows so many: as many in each shard as in its own."""
-        if not self._place.shards or self._session.coordinating:
+        if not self._place.shards or self._view.coordinating:
             return known
         return max(known, self._place.shards * self._counted.get(self._own_shard(), 0))
 
     def _own_shard(self) -> int:
-        return member_shard_of(self._session.swarm, self._session.peer_id, self._place)
+        return member_shard_of(self._view.swarm, self._view.peer_id, self._place)
 
     def _move(self) -> None:
-        session = self._session
+        view, store = self._view, self._store
         for watch in self._watches.values():
-            session.unwatch(watch.name)
-        self._place = session.shards.members
+            store.unwatch(watch.name)
+        self._place = view.shards.members
         self._watches, self._counted, self._due, self._waits = {}, {}, {}, {}
         shards = max(1, self._place.shards)
-        for shard in range(shards) if session.coordinating else (self._own_shard(),):
+        for shard in range(shards) if view.coordinating else (self._own_shard(),):
             self._begin(shard)
 
     def _begin(self, shard: int) -> None:
-        session, (shards, epoch) = self._session, self._place
-        name = names.members(session.swarm, shards, epoch, shard)
+        view, store, (shards, epoch) = self._view, self._store, self._place
+        name = names.members(view.swarm, shards, epoch, shard)
 
         def seen(records: Mapping[str, Record]) -> None:
             self._counted[shard] = len(records)
             self._wait_longer(shard)
             self._seen(records)
 
-        self._watches[shard] = session.watch(name, seen, self._polls(), later=shards > AT_ONCE)
-        if session.coordinating and shards:
+        self._watches[shard] = store.watch(name, seen, self._polls(), later=shards > AT_ONCE)
+        if view.coordinating and shards:
             self._due[shard] = self._poll
 
     def _polls(self) -> float:
         """Polls between two reads of a key."""
-        dht = self._session.config.dht
-        if not self._session.coordinating:
+        dht = self._view.config.dht
+        if not self._view.coordinating:
             return WATCHED_SLOWLY
         return max(1.0, dht.record_s / RENEWALS / dht.poll_s) if self._place.shards else 1
 
@@ -298,54 +297,64 @@ class Members:
         place: where the latest membership of this node lies.
     """
 
-    def __init__(self, session: NetworkSession) -> None:
-        self._session = session
-        self._key = names.key_id(names.members(session.swarm))  # under which newcomers draw their lots
-        self.presences = Presences(session.runtime.now)
+    def __init__(self, view: SwarmView, store: RecordStore, publisher: Publisher, node: OwnNode) -> None:
+        self._view = view
+        self._publisher = publisher
+        self._node = node
+        self._key = names.key_id(names.members(view.swarm))  # under which newcomers draw their lots
+        self.presences = Presences(view.runtime.now)
         self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # in it
         self._offer: bytes | None = b""  # in it
-        self._keys = MemberKeys(session, self._see)
-        self._lookups = MemberLookups(session, self._see)
-        self.place = session.shards.members
+        self._keys = MemberKeys(view, store, self._see)
+        self._lookups = MemberLookups(view, store, self._see)
+        self.place = view.shards.members
         self._watching = False
         self._alert_until = 0.0
         self._elder = ("", 0.0)  # nonce and expiration of an elder twin's record that ours was written over
         self._insisting = False
         self._twin: IdentityInUse | None = None
-        self._twin_seen = session.runtime.signal()
-        self._left = session.runtime.signal()
+        self._twin_seen = view.runtime.signal()
+        self._left = view.runtime.signal()
 
     async def register(self, command: Register) -> None:
         """Publish the membership and begin to watch the others. Raises NetworkDown."""
         await self._publish(leaving=False)
         if not self._watching:
             self.follow()
-            self._session.start(self._keep_alert)
-            self._session.start(self._tell_changes)
-        self._session.emit(Registered(command.id))
+            self._view.runtime.start(self._keep_alert())
+            self._view.runtime.start(self._tell_changes())
+        self._view.emit(Registered(command.id))
 
     def follow(self) -> None:
         """Watch the others without taking part."""
         self._watching = True
-        self._session.must_be_member = self._lookups.must_be_member
         self._keys.watch()
 
+    async def must_be_member(self, peer: str) -> None:
+        """Return when a peer has shown to be a member; at once as long as this node does not watch the others.
+
+        Raises:
+            NetworkDown: no membership of it is to be had.
+        """
+        if self._watching:
+            await self._lookups.must_be_member(peer)
+
     async def _publish(self, leaving: bool) -> None:
-        session = self._session
+        view, publisher, node = self._view, self._publisher, self._node
         withdrawn = self._withdrawn = await self._read_withdrawn()
-        offer = self._offer = await session.weights_offer()
+        offer = self._offer = await node.weights_offer()
         place, shard = await self._keys.own_place()
         content = Membership(
-            swarm=session.swarm,
-            name=_printable(session.config.name),
-            nonce=session.nonce,
-            joined_at=session.started_at,
+            swarm=view.swarm,
+            name=_printable(view.config.name),
+            nonce=view.nonce,
+            joined_at=view.started_at,
             leaving=leaving,
-            addresses=_useful(await session.addresses()),
-            work=await session.work(),
-            invitation=session.invitation,
+            addresses=_useful(await node.addresses()),
+            work=await node.work(),
+            invitation=view.invitation,
             protocol=PROTOCOL,
             withdrawn=withdrawn,
             weights=offer,
@@ -353,22 +362,22 @@ class Members:
             epoch=place.epoch,
             shard=shard,
         )
-        record = await session.publisher.publish(content)
+        record = await publisher.publish(content)
         self._published, self.place = record.expiration, place
 
     async def _read_withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
-        if self._session.config.dht.admission != "invitation":
+        if self._view.config.dht.admission != "invitation":
             return b""
-        return await self._session.withdrawn()
+        return await self._node.withdrawn()
 
     async def _tell_changes(self) -> None:
         """Write the membership anew when the operator withdraws an invitation, the trainer offers weights, or all lie
         elsewhere."""
         while True:
-            await self._session.runtime.sleep(self._session.config.dht.poll_s)
-            now = (await self._read_withdrawn(), await self._session.weights_offer())
-            if now != (self._withdrawn, self._offer) or self.place != self._session.shards.members:
+            await self._view.runtime.sleep(self._view.config.dht.poll_s)
+            now = (await self._read_withdrawn(), await self._node.weights_offer())
+            if now != (self._withdrawn, self._offer) or self.place != self._view.shards.members:
                 try:
                     await self._publish(leaving=False)
                 except (NetworkDown, RecordRejected) as error:
@@ -377,25 +386,25 @@ class Members:
 
     async def _keep_alert(self) -> None:
         """Read often while a twin may be about, so that of two the wrong one does not work for long."""
-        self._alert_until = self._session.runtime.now() + ALERT_S
+        self._alert_until = self._view.runtime.now() + ALERT_S
         while True:
-            await self._session.runtime.sleep(self._session.config.dht.poll_s)
-            if self._session.runtime.now() < self._alert_until:
+            await self._view.runtime.sleep(self._view.config.dht.poll_s)
+            if self._view.runtime.now() < self._alert_until:
                 self._keys.look()
 
     async def admit(self, command: AdmitPeers) -> None:
         """Take records of the listed peers only, or of whom the configuration admits. Raises RecordRejected."""
         if command.open:
-            self._session.policy.admit_configured()
+            self._view.policy.admit_configured()
         else:
-            self._session.policy.admit(command.peers)
+            self._view.policy.admit(command.peers)
 
     async def leave(self) -> None:
         """Announce the leaving and see it announced, as others do, if there is time; who registered only."""
         if not self._watching or self._twin is not None:
             return
         try:
-            await within(self._session.runtime, LEAVE_S, self._announce_leaving)
+            await within(self._view.runtime, LEAVE_S, self._announce_leaving)
         except (NetworkDown, RecordRejected, TimeoutError) as error:
             log.info("the leaving was not announced: %s", error)
 
@@ -421,61 +430,70 @@ class Members:
             content = record.content
             if not isinstance(content, Membership):
                 continue
-            if peer == self._session.peer_id:
+            if peer == self._view.peer_id:
                 self._look_for_twin(content, record.expiration)
             else:
-                self._session.remember_addresses(peer, content.addresses, self._session.is_credited(peer))
+                self._node.remember_addresses(peer, content.addresses, self._view.is_credited(peer))
             self._note(peer, content, record)
-            self._session.offers.hear(peer, content)
+            self._view.offers.hear(peer, content)
             heard |= self._hear_withdrawn(peer, content, record.expiration)
-        gone = self.presences.forget_gone(self._session.policy.now())
+        gone = self.presences.forget_gone(self._view.policy.now())
         for peer in (*gone, *(self.presences.forget(self._void()) if heard else ())):
-            self._session.emit(MemberLeft(peer))
+            self._view.emit(MemberLeft(peer))
         known = self.presences.known
-        self._session.offers.keep(known)
+        self._view.offers.keep(known)
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
-        self._session.members = max(1, self._keys.members_about(self.presences.workers))
+        self._view.note_members(self._keys.members_about(self.presences.workers))
 
     def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Members that are known, and of others those who come first, no more than so many in a time."""
         known = self.presences.known
         fresh = {peer: record for peer, record in records.items() if peer not in known}
-        ranks = self._session.seniority.ranks_of(fresh, self._key)
+        ranks = self._view.seniority.ranks_of(fresh, self._key)
         return [*(peer for peer in records if peer in known), *self.presences.choose(ranks)]
 
     def _note(self, peer: str, content: Membership, record: Record) -> None:
         """Tell of newcomers, of those who return and of those who leave, once each and within bounds."""
-        session, here, known = self._session, not content.leaving, peer in self.presences.known
-        if peer != session.peer_id and self.presences.known.get(peer) == (here, record.expiration):
+        view, here, known = self._view, not content.leaving, peer in self.presences.known
+        if peer != view.peer_id and self.presences.known.get(peer) == (here, record.expiration):
             return  # as it was when it was read before: a key of a thousand members is read again and again
-        rank = partial(session.seniority.rank_of, record, self._key)
+        rank = partial(view.seniority.rank_of, record, self._key)
         told = self.presences.note(peer, here, record.expiration, rank)
-        if peer == session.peer_id and not here and known:
+        if peer == view.peer_id and not here and known:
             self._left.set()
         if told is not None:
-            session.emit(MemberSeen(peer, content.name, rank().awaited) if told else MemberLeft(peer))
+            view.emit(MemberSeen(peer, content.name, rank().awaited) if told else MemberLeft(peer))
 
     def _hear_withdrawn(self, peer: str, content: Membership, expiration: float) -> bool:
-        """Take a host's word on what it has withdrawn. True where that is news."""
-        session = self._session
-        if session.config.dht.admission != "invitation":
+        """Take a host's word on what it has withdrawn. True if that is news: all records are judged anew.
+
+        Raises:
+            ConfigError: this node's own invitation is withdrawn.
+        """
+        view = self._view
+        if view.config.dht.admission != "invitation":
             return False
         self._invitations[peer] = content.invitation
-        return self._may_host(peer) and session.learn_withdrawn(peer, content.withdrawn, expiration)
+        latest = view.policy.now() + TTL_MAX_S + PAST_S
+        if not self._may_host(peer) or not view.withdrawals.learn(peer, content.withdrawn, expiration, latest):
+            return False
+        self._node.keep_withdrawn()
+        view.must_be_invited()
+        return True
 
     def _may_host(self, peer: str) -> bool:
         """Whether this peer may have made invitations: the creator, and whom it has invited itself."""
-        session = self._session
-        if peer == session.coordinator or session.policy.lists(peer):
-            return peer == session.coordinator
+        view = self._view
+        if peer == view.coordinator or view.policy.lists(peer):
+            return peer == view.coordinator
         invitations = chain_of(self._invitations[peer])  # none of one that was on a list when its record was taken
-        return bool(invitations) and invitations[0].host == session.coordinator
+        return bool(invitations) and invitations[0].host == view.coordinator
 
     def _void(self) -> list[str]:
         """Members whose invitation does not hold any more: their records are refused from now on."""
-        session, known = self._session, self.presences.known
-        invited = {peer: own for peer, own in self._invitations.items() if not session.policy.lists(peer)}
-        void = [peer for peer, own in invited.items() if any(map(session.withdrawals.has, chain_of(own)))]
+        view, known = self._view, self.presences.known
+        invited = {peer: own for peer, own in self._invitations.items() if not view.policy.lists(peer)}
+        void = [peer for peer, own in invited.items() if any(map(view.withdrawals.has, chain_of(own)))]
         return [peer for peer in void if peer in known]
 
     def _look_for_twin(self, content: Membership, expiration: float) -> None:
@@ -484,22 +502,22 @@ class Members:
         The elder of two keeps the identity, and both agree which one that is. It writes its record again; the younger,
         which sees it come back after having written over it, ends.
         """
-        session = self._session
-        if content.nonce == session.nonce or expiration <= self._published or self._insisting:
+        view = self._view
+        if content.nonce == view.nonce or expiration <= self._published or self._insisting:
             return
-        self._alert_until = self._session.runtime.now() + ALERT_S
-        elder = (content.joined_at, content.nonce) < (session.started_at, session.nonce) and not content.leaving
+        self._alert_until = self._view.runtime.now() + ALERT_S
+        elder = (content.joined_at, content.nonce) < (view.started_at, view.nonce) and not content.leaving
         nonce, expired_at = self._elder
         if elder and content.nonce == nonce:
             if expiration <= expired_at:
                 return  # nobody has written it again: peers keep a predecessor's, whose clock was ahead
             where = ", ".join(content.addresses) or "an unknown place"
             fix = "Stop one of them; two nodes with one identity harm each other's records"
-            self._twin = IdentityInUse(f"the identity {session.peer_id} also runs at {where}, since longer", fix)
+            self._twin = IdentityInUse(f"the identity {view.peer_id} also runs at {where}, since longer", fix)
             self._twin_seen.set()
         else:
             self._insisting = True
-            session.start(self._insist, content.nonce if elder else "", expiration)
+            view.runtime.start(self._insist(content.nonce if elder else "", expiration))
 
     async def _insist(self, elder: str, expiration: float) -> None:
         """Write our record over a twin's: a younger one is to notice, and an elder one to show that it is alive.

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.records import Payload, SignedRecord
 
@@ -43,6 +44,7 @@ def as_signed(record: Record) -> SignedRecord:
     return record
 
 
+MemberCheck = Callable[[str], Awaitable[None]]  # raises NetworkDown if a peer has shown no membership
 PeerCheck = Callable[[str], bool]  # whether a peer counts, was credited, may ask: as far as this node knows now
 RecordSink = Callable[[Record], None]  # takes an own record, or a gossiped one: RecordRejected if it does not count
 RecordsSink = Callable[[Mapping[str, Record]], None]  # takes owner → record after every read of a key, changed or not
@@ -65,45 +67,6 @@ class Findings(Protocol):
 
     def has(self, wanted: Mapping[str, float]) -> bool:
         """Is there a record at least as late as wanted, of every owner in `wanted`? False when nothing is wanted."""
-
-
-class Records(Protocol):
-    """The records of all peers."""
-
-    async def wait_up(self) -> None:
-        """Return when the network can be asked."""
-
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Findings:
-        """Look a key up.
-
-        Args:
-            wanted: owner → expiration: the search ends when all of these are there; None looks for the latest of all.
-
-        Raises:
-            NetworkDown: the network is down, or gave no answer in time.
-        """
-
-    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Findings:
-        """Look up the records of these owners alone, each at one of the peers that keep it: they may be large.
-
-        Args:
-            wanted: of the owners, those whose records are worth more than a moment; all where None.
-
-        Raises:
-            NetworkDown: the network is down, or gave no answer in time.
-        """
-
-    async def find_of(self, name: str, owner: str) -> Findings:
-        """One owner's record under a key: as the owner itself shows it, else searched for. Raises NetworkDown."""
-
-    def hold(self, name: str, record: Record) -> None:
-        """Keep a record that was heard for whoever asks this node, if there is room and no later one."""
-
-    async def answers(self, peer: str) -> bool:
-        """Whether a peer answers this node itself. Raises NetworkDown."""
-
-    def spent_s(self) -> float:
-        """Processor time that this thread has used."""
 
 
 class Bodies(Protocol):
@@ -136,6 +99,9 @@ class Bodies(Protocol):
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         """Is this the body that was announced? Raises RecordRejected."""
 
+    def open_board(self, body: bytes) -> LeaderboardBody:
+        """A leaderboard of its body. Raises RecordRejected("malformed")."""
+
 
 class Chunks(Protocol):
     """Chunks and manifests of the weights that peers offer, by their digest."""
@@ -147,6 +113,31 @@ class Chunks(Protocol):
             NetworkDown: the peer is not there, has no such chunk, or is too slow.
             RecordRejected: what it sends has another size or digest, or stops coming.
         """
+
+
+class OwnNode(Protocol):
+    """What this node says of itself to others, and what it keeps of the swarm for its next life."""
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where others can reach this node."""
+
+    async def work(self) -> int:
+        """The number that says what this identity has cost, for its records; found once."""
+
+    async def withdrawn(self) -> bytes:
+        """The invitations that this node's operator has withdrawn, as they travel."""
+
+    async def weights_offer(self) -> bytes:
+        """The offer of this node's weights, as it travels; empty if it offers none."""
+
+    def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
+        """Remember where a member can be reached."""
+
+    def keep_withdrawn(self) -> None:
+        """All records are judged anew, for invitations are withdrawn; which are, is kept for the next life."""
+
+    async def keep_standings(self, board: LeaderboardBody) -> None:
+        """Keep a leaderboard's standings for the next life."""
 
 
 class Keepers(Protocol):

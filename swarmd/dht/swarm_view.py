@@ -1,5 +1,6 @@
 """What a node knows of its swarm. No hivemind in it.
 
+- `SwarmView`: all of it: members, credit, clock, and what this node is in the swarm.
 - `AnnouncedShards`: the numbers of shards, those that the clock announces, by round, or that the manifest of a swarm on
   a chain gives.
 - `CoordinatorContact`: whether it hears its coordinator. It may be connected to many peers, and all of them keep it in
@@ -16,23 +17,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from random import Random
 
 from cachetools import FIFOCache
 
+from swarmd.config import Config
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.ports import RefusalCounter
-from swarmd.dht.store.seniority import ALWAYS, Rank
+from swarmd.dht.invitations import (
+    Admission,
+    HostWithdrawals,
+    Withdrawals,
+    must_be_invited,
+    read_invitation,
+)
+from swarmd.dht.limits import Rejections
+from swarmd.dht.ports import PeerCheck, RefusalCounter
+from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, epoch_of
-from swarmd.dht.wire.records import ClockRecord, Membership
+from swarmd.dht.wire.records import ClockRecord, Membership, RecordPolicy
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import WeightsOffer, decode_offer
-from swarmd.worker.runtime import TimeSource
+from swarmd.worker.messages import EventSink
+from swarmd.worker.runtime import Runtime, TimeSource
 
 CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes within the rounds whose records count
 
 SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
 MISSED_MIN = 3  # answers that are missing before it is said of a coordinator that used to answer
+
+SLOW_MAX = 1024  # peers that are noted for it
 
 UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
 FAILED_S = 1.0  # at most, once one has
@@ -49,7 +64,6 @@ class AnnouncedShards:
         members: where memberships lie, as far as is known.
         members_before: where they lay before that, also before this node was there; a member that has not heard of the
             change yet is still found there.
-        moved: called when they lie elsewhere.
         fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
             where they are: the contract announces none. 0: there are none, or as many as the clock says.
 
@@ -62,7 +76,7 @@ class AnnouncedShards:
     def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
         self.members = self.members_before = MembersPlace(fixed)
         self.fixed = fixed
-        self.moved: Callable[[], None] = lambda: None
+        self._moved: Callable[[], None] = lambda: None
         self._sharded = sharded
         self._members_sharded = sharded and members_sharded
         self._round = -1  # of the latest clock record
@@ -86,6 +100,10 @@ class AnnouncedShards:
         """Whether the clock says where memberships lie, and was not heard yet."""
         return self._members_sharded and self._round < 0
 
+    def watch_members(self, moved: Callable[[], None]) -> None:
+        """Have it called when memberships lie elsewhere."""
+        self._moved = moved
+
     def note(self, clock: ClockRecord) -> None:
         """Take over what a clock record says."""
         if clock.round < self._round:
@@ -105,7 +123,7 @@ class AnnouncedShards:
         place = self._place_in(self._round)
         if place != self.members:
             self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
-            self.moved()
+            self._moved()
 
     def _place_in(self, round: int) -> MembersPlace:
         shards = self.latest_of(round)
@@ -273,3 +291,92 @@ class Patience:
 
     def _strangers(self, announced: Mapping[str, Rank]) -> set[str]:
         return {peer for peer, rank in announced.items() if rank.awaited and not self._is_trusted(peer, rank)}
+
+
+class SwarmView:
+    """What one life of the network worker knows, and decides by.
+
+    Attributes:
+        members: peers that are present, this node included, without those that have not worked; a follower of a large
+            swarm goes by the records of a shard, whosever they are. Decides how much of a body goes into a record, how
+            long nodes wait before they tell what all know, and whether all rollouts of a swarm that was just started
+            are there.
+        slow: peers whose bodies stopped coming, how often one after another.
+
+    Args:
+        config: the node's configuration.
+        peer_id: its own.
+        nonce: of this life.
+        runtime: the clock.
+        random: chance.
+        emit: takes the events, for the daemon.
+        withdrawn: invitations that earlier lives heard to be withdrawn.
+        knows: has this node met a peer as a member, or does its configuration name it? Whom the swarm has credited, if
+            not given.
+        seniority: makes what is known of credit, of who needs none.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        peer_id: str,
+        nonce: str,
+        runtime: Runtime,
+        random: Random,
+        emit: EventSink,
+        withdrawn: Iterable[HostWithdrawals] = (),
+        knows: PeerCheck | None = None,
+        seniority: Callable[[PeerCheck], Seniority] = Seniority,
+    ) -> None:
+        dht = config.dht
+        self.config = config
+        self.swarm = config.swarm.id
+        self.peer_id = peer_id
+        self.coordinating = config.role == "coordinator"
+        self.coordinator = peer_id if self.coordinating else config.swarm.coordinator
+        self.nonce = nonce
+        self.runtime = runtime
+        self.random = random
+        self.emit = emit
+        self.started_at = runtime.time()
+        self.members = 1
+        self.slow: Counter[str] = Counter()
+        self.patience = Patience()  # with those whose rollouts are gathered
+        self.rejections = Rejections(runtime.now)
+        self.offers = MembersOffers(self.rejections.count)  # of weights
+        follows = bool(self.coordinator) and not self.coordinating
+        self.contact = CoordinatorContact(follows, runtime.time, runtime.now)
+        self.shards = AnnouncedShards.of_swarm(None if config.chain is None else config.chain.shards, dht.admission)
+        self.withdrawals = Withdrawals(self.coordinator, withdrawn, runtime.now)
+        admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits, self.withdrawals.has)
+        self.policy = RecordPolicy(
+            self.swarm, self.coordinator, dht.members, peer_id, runtime.time, admission, self.shards
+        )
+        self.seniority = seniority(self.policy.lists)
+        self.knows = knows or self.is_credited
+        self.invitation = read_invitation(dht.invitation)
+
+    def must_be_invited(self) -> None:
+        """Raises ConfigError if the swarm asks for an invitation, and this node has none that holds."""
+        dht = self.config.dht
+        if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
+            parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.has)
+            must_be_invited(*parts)
+
+    def is_credited(self, peer: str) -> bool:
+        """Has the swarm credited this peer?"""
+        return self.seniority.rounds_of(peer) > 0
+
+    def note_members(self, count: int) -> None:
+        """So many members are present, as far as is known."""
+        self.members = max(1, count)
+
+    def note_slow(self, peer: str) -> None:
+        """A body stopped coming: its peer is not waited for next time.
+
+        Of too many that are noted a stranger is forgotten first: a crowd has other names anyway.
+        """
+        self.slow[peer] += 1
+        if len(self.slow) > SLOW_MAX:
+            strangers = (each for each in self.slow if not self.knows(each))
+            del self.slow[next(strangers, next(iter(self.slow)))]

@@ -17,9 +17,11 @@ from swarmd.bounds import Backoff
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, WeightsFetched, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause, WeightsDamage
+from swarmd.dht.gossip import Gossip
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Chunks
+from swarmd.dht.ports import Chunks, MemberCheck
+from swarmd.dht.record_store import RecordStore
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import (
@@ -38,7 +40,7 @@ from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, Of
 
 
 class GivenWeights:
-    """Both, as one source, see `swarmd.dht.rounds.fetch.BodySource`."""
+    """Both, as one source, see `swarmd.dht.wire.bodies.BodySource`."""
 
     def __init__(self, offered: OfferedWeights, fetched: FetchedWeights) -> None:
         self._offered = offered
@@ -309,14 +311,10 @@ class FetchProgress(msgspec.Struct, frozen=True):
 FetchListener = Callable[[FetchProgress], None]  # takes it in the event loop, after every chunk
 
 
-def tell_nobody(progress: FetchProgress) -> None:
-    """For whoever has nobody to tell."""
-
-
 class Counting:
     """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
 
-    def __init__(self, source: Chunks, told: FetchListener = tell_nobody) -> None:
+    def __init__(self, source: Chunks, told: FetchListener) -> None:
         self._source = source
         self._told = told
         self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
@@ -341,10 +339,31 @@ class Counting:
 
 
 class WeightsTaking:
-    """Carries `FetchWeights` out."""
+    """Carries `FetchWeights` out.
 
-    def __init__(self, session: NetworkSession, told: FetchListener = tell_nobody) -> None:
-        self._session = session
+    Args:
+        chunks: of the weights that peers offer.
+        fetched: keeps what was fetched, and gives it on.
+        must_be_member: looks for a peer's membership, and raises NetworkDown if there is none.
+        told: how far a fetch is.
+    """
+
+    def __init__(
+        self,
+        view: SwarmView,
+        store: RecordStore,
+        gossip: Gossip,
+        chunks: Chunks,
+        fetched: FetchedWeights,
+        must_be_member: MemberCheck,
+        told: FetchListener,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._evidence = gossip.evidence
+        self._chunks = chunks
+        self._fetched = fetched
+        self._must_be_member = must_be_member
         self._told = told
         self._current: anyio.CancelScope | None = None
         self._directory_lock = anyio.Lock()  # two fetches would each remove what the other has
@@ -358,23 +377,25 @@ class WeightsTaking:
             self._current.cancel()
         with anyio.CancelScope() as self._current:
             async with self._directory_lock:
-                self._session.emit(await self._take(command))
+                self._view.emit(await self._take(command))
 
     async def _take(self, command: FetchWeights) -> Event:
-        session, tried = self._session, set[bytes]()  # offers: a manifest's digest alone says little of who names it
+        view, tried = self._view, set[bytes]()  # offers: a manifest's digest alone says little of who names it
         unfinished = set[bytes]()  # of these: an owner that many ask at once says no to some of them for a minute
-        source, began_at = Counting(session.chunks, self._told), session.runtime.now()
+        source, began_at = Counting(self._chunks, self._told), view.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(1 if command.average else LOOKS):
             if look:
-                await session.runtime.sleep(AGAIN_S)
+                await view.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
             ranks = self._ranks(offers)
             fitting = choose_offers(offers, ranks, command)
             if command.average:  # with the same one each time nobody would learn of the others
                 if fitting and not (fitting := drop_spent(fitting, command)):
                     return msgspec.structs.replace(refused, reason=SPENT)
-                fitting = [(peer, offers[peer]) for peer in session.sample([peer for peer, _ in fitting], len(fitting))]
+                fitting = [
+                    (peer, offers[peer]) for peer in view.random.sample([peer for peer, _ in fitting], len(fitting))
+                ]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
             fresh = drop_tried(fitting, tried) or drop_tried(fitting, tried - unfinished)
@@ -393,15 +414,15 @@ class WeightsTaking:
                 whole = manifest.whole
                 claimed = offer.accuracy
                 weights = PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, claimed, command.average)
-                seconds = round(session.runtime.now() - began_at, 3)
+                seconds = round(view.runtime.now() - began_at, 3)
                 return WeightsFetched(command.id, weights, source.received_bytes, seconds, damaged)
         return refused
 
     async def _read_offers(self) -> dict[str, WeightsOffer]:
         """What members offer now, by member."""
-        heard = self._session.offers
+        heard = self._view.offers
         try:
-            found = await self._session.records.find(self._drawn_key())
+            found = await self._store.find(self._drawn_key())
         except NetworkDown as error:
             log.info("the memberships cannot be read: %s", error)
             return dict(heard.by_member)
@@ -414,37 +435,37 @@ class WeightsTaking:
 
     def _drawn_key(self) -> str:
         """The key of all memberships; in a large swarm one of its shards, beside the own one, which is watched."""
-        session, place = self._session, self._session.shards.members
-        shard = session.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
-        return names.members(session.swarm, *place, int(shard))
+        view, place = self._view, self._view.shards.members
+        shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
+        return names.members(view.swarm, *place, int(shard))
 
     async def _look_for_trusted(self) -> None:
         """In a large swarm the memberships of those that the configuration names are looked for one by one."""
-        session = self._session
-        named = dict.fromkeys((session.coordinator, *session.config.training.weights_from))
+        view = self._view
+        named = dict.fromkeys((view.coordinator, *view.config.training.weights_from))
         for peer in [peer for peer in named if is_peer_id(peer)]:
             with suppress(NetworkDown):
-                await session.must_be_member(peer)
+                await self._must_be_member(peer)
 
     def _ranks(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
         """Those of the peers that are trusted, each with its place; the greatest comes first.
 
         Of whoever has signed two reports for one place nothing counts for a while, and its weights least of all.
         """
-        session, now = self._session, self._session.policy.round or 0
+        view, now = self._view, self._view.policy.round or 0
         ranks: dict[str, tuple[int, int]] = {}
         for peer in offers:
-            credit = session.seniority.rounds_of(peer)
-            words = {peer, *([COORDINATOR] if peer == session.coordinator else ()), *([CREDITED] if credit else ())}
-            places = [-place for place, word in enumerate(session.config.training.weights_from) if word in words]
-            if places and peer != session.peer_id and not session.bars(peer, now):
+            credit = view.seniority.rounds_of(peer)
+            words = {peer, *([COORDINATOR] if peer == view.coordinator else ()), *([CREDITED] if credit else ())}
+            places = [-place for place, word in enumerate(view.config.training.weights_from) if word in words]
+            if places and peer != view.peer_id and not self._evidence.bars(peer, now):
                 ranks[peer] = (places[0], credit)
         return ranks
 
     async def _fetch_in_time(
         self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        with anyio.move_on_after(max(0.0, command.until_at - self._session.runtime.time())):
+        with anyio.move_on_after(max(0.0, command.until_at - self._view.runtime.time())):
             return await self._fetch(source, holders, offer, command)
         raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
@@ -452,12 +473,11 @@ class WeightsTaking:
         self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> tuple[WeightsManifest, WeightsDamage]:
         """Fetch what one offer names, give it on, and leave nothing else in the directory."""
-        session = self._session
         manifest = await fetch_manifest(source, holders, offer)
         if manifest.whole.digest in {each.digest for each in command.averaged}:
             raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
         source.expect(manifest)
-        path = session.fetched_weights.directory / f"{manifest.whole.digest}{SUFFIX}"
+        path = self._fetched.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
             raise WeightsUnavailable(
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
@@ -467,7 +487,7 @@ class WeightsTaking:
         base = await to_thread.run_sync(self._make_room, path, manifest)
         if not await to_thread.run_sync(_is_there, path, manifest.whole):
             damaged = await self._fetch_file(source, holders, manifest, path, command, base) or damaged
-        kept = await to_thread.run_sync(session.fetched_weights.keep, manifest, offer.manifest.hex())
+        kept = await to_thread.run_sync(self._fetched.keep, manifest, offer.manifest.hex())
         await to_thread.run_sync(_keep_only, path.parent, kept)
         return manifest, damaged
 
@@ -487,7 +507,7 @@ class WeightsTaking:
         """
 
         async def fetch(base: Path | None) -> None:
-            left_s = max(0.0, command.until_at - self._session.runtime.time())
+            left_s = max(0.0, command.until_at - self._view.runtime.time())
             await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
 
         try:
@@ -512,7 +532,7 @@ class WeightsTaking:
         change = path.with_suffix(".delta")
         needed = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
         fetched = {each.name for each in path.parent.iterdir() if each.suffix in (SUFFIX, MANIFEST)}
-        least = self._session.config.storage.free_bytes_min
+        least = self._view.config.storage.free_bytes_min
         _keep_only(path.parent, needed | fetched)  # what was fetched before is given on, and may be a base again
         if _free_bytes(path, change) - manifest.whole.size_bytes < least:
             _keep_only(path.parent, needed)

@@ -16,6 +16,7 @@ import anyio
 from swarmd.config import Config, decode
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
+from swarmd.dht.membership import Members
 from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.p2p.p2pd import find_p2pd
@@ -34,20 +35,18 @@ HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
 log = get_logger(__name__)
 
 
-class NetworkService:
-    """Hands what the daemon sends to the agent."""
-
-    def __init__(self, session: Session) -> None:
-        self._agent = NetworkAgent(session)
-
-    async def run(self, inbox: Inbox) -> None:
-        """Until `Stop`; the leaving is announced then."""
-        self._agent.begin()
-        async for message in inbox:
-            if isinstance(message, Stop):
-                break
-            self._agent.take(message.command)
-        await self._agent.leave()
+async def follow(session: Session, inbox: Inbox) -> None:
+    """Hand what the daemon sends to the agent, until `Stop`; the leaving is announced then."""
+    members = Members(session.view, session.store, session.publisher, session)
+    weights = session.weights(members.must_be_member)
+    parts = (session.view, session.store, session.publisher, session.gossip, session.bodies)
+    agent = NetworkAgent(*parts, session, members, weights)
+    agent.begin()
+    async for message in inbox:
+        if isinstance(message, Stop):
+            break
+        agent.take(message.command)
+    await members.leave()
 
 
 def prepare(start: Start) -> None:
@@ -82,7 +81,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         with ExitStack() as held:
             identity = await _take_identity(paths.root / config.dht.identity, start.peer, held)
             session = Session(config, paths, identity, Blobs(paths.blobs), outbox.observe)
-            await session.run(lambda: NetworkService(session).run(inbox))
+            await session.run(lambda: follow(session, inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
 

@@ -422,6 +422,7 @@ class DhtSwarm:
         self._answers = WorkPool("answers", THREADS)
         self._books = threading.RLock()  # held where the event loop writes what the answers' thread reads
         self._session: Session
+        self._clock: SwarmClock
         self._members: Members
         self._reports: ReportCollector
         self._standings: LeaderboardFollower
@@ -457,9 +458,11 @@ class DhtSwarm:
             try:
                 parts = (self._config, self._paths, self._identity, self._blobs)
                 self._session = Session(*parts, self.observe, fills_process=False)
-                self._members = Members(self._session)
-                self._reports = ReportCollector(self._session, self._members.presences)
-                self._standings = LeaderboardFollower(self._session, self._settle)
+                view, store, gossip = self._session.view, self._session.store, self._session.gossip
+                self._members = Members(view, store, self._session.publisher, self._session)
+                self._reports = ReportCollector(view, store, gossip, self._members.presences)
+                self._standings = LeaderboardFollower(view, store, self._session.bodies, self._settle)
+                self._clock = SwarmClock(view, store, self._session.publisher, gossip)
                 await self._session.run(self._follow)
             except* SwarmdError as errors:
                 self._link = str(single_error(errors))
@@ -469,7 +472,7 @@ class DhtSwarm:
             await anyio.sleep(AGAIN_S)
 
     async def _follow(self) -> None:
-        SwarmClock(self._session).follow()
+        self._clock.follow()
         self._members.follow()
         self._dials = True
         if self._state.clock is not None:  # the contract was read first
@@ -546,19 +549,26 @@ class DhtSwarm:
 
     def _read_stage(self, clock: Clock, fresh: bool) -> None:
         """A stage has opened, of a `fresh` round or not: collect its reports, look at what the one before left."""
-        self._session.policy.round = clock.round
+        view = self._session.view
+        view.policy.announce(clock.round)
         if not clock.final:
             collect = CollectReports(command_id("collect", f"{clock.round}/{clock.stage}"), clock.round, clock.stage)
-            self._session.start(self._attempt, self._reports.collect(collect))
+            view.runtime.start(self._attempt(self._reports.collect(collect)))
         source = preceding(clock.round, clock.stage, self._manifest.recipe.stages)
         if source is not None:
             until_at = time.time() + GATHER_S
             command = Gather(
                 command_id("gather", f"{clock.round}/{clock.stage}"), clock.round, clock.stage, *source, until_at
             )
-            self._session.start(self._attempt, _gather(self._session, self._blobs, command))
+            view.runtime.start(self._attempt(self._gather(command)))
         if self._manifest.chain is None and (fresh or clock.final):
             self._standings.reach(clock.round)
+
+    async def _gather(self, command: Gather) -> None:
+        """What peers shared, in bounded room."""
+        parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
+        await Gathering(*parts, self._members.must_be_member, command).run()
+        await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     async def _attempt(self, reading: object) -> None:
         """What cannot be read is left out; the next stage brings more."""
@@ -571,7 +581,7 @@ class DhtSwarm:
         """Take over the coordinator's sums."""
         with self._books:
             self._ledger.settle(board.round, board.standings, time.time())
-        self._session.compared.read_board(board.reports)
+        self._session.gossip.comparison.read_board(board.reports)
         self.changes.notify()
 
     # --- what is asked ---
@@ -629,12 +639,6 @@ class DhtSwarm:
         if self._ledger.turned_away:
             notes.append("There are more peers than this server keeps count of.")
         return tuple(notes)
-
-
-async def _gather(session: Session, blobs: Blobs, command: Gather) -> None:
-    """What peers shared, in bounded room."""
-    await Gathering(session, command).run()
-    await asyncio.to_thread(blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
 
 def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from swarmd.config import Config, CoordinatorConfig, DhtConfig, SwarmConfig
-from swarmd.core.events import Event, LinkUp
+from swarmd.core.commands import Register
+from swarmd.core.events import Event, LinkUp, Registered
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.dht.p2p.sockets import socket_place
@@ -53,6 +54,15 @@ class Driver(WorkerDriver):
     def time_of(self, event: Event) -> float:
         """When an event arrived, POSIX seconds."""
         return next(at for at, other in self.events if other is event)
+
+    async def join(self) -> Driver:
+        """Start the worker and become a member; again, if it ran before."""
+        since = len(self.events)
+        await self.start()
+        await self.expect(LinkUp, since=since)
+        await self.do(Register("register"))
+        await self.expect(Registered, since=since)
+        return self
 
     async def address(self) -> str:
         """The node's first address, once it is up."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,21 @@ class Outsider:
         self.p2p.control.unreached = Tireless()
         self.victim = PeerID.from_base58(victim)
         await self.p2p._client.connect(self.victim, [Multiaddr(place)])
+        self.victims = [self.victim]
         return self
+
+    async def come(self, addresses: Sequence[str]) -> None:
+        """Connect to several victims."""
+        await self.open(addresses[0])
+        for address in addresses[1:]:
+            await self.meet(address)
+
+    async def meet(self, address: str) -> None:
+        """Connect to a further victim."""
+        place, peer = split_address(address)
+        victim = PeerID.from_base58(peer)
+        await self.p2p._client.connect(victim, [Multiaddr(place)])
+        self.victims.append(victim)
 
     @property
     def peer_id(self) -> str:
@@ -63,9 +78,7 @@ class Outsider:
 
     async def store(self, key: str, tag: bytes, value: bytes, expiration: float) -> bool | None:
         """One store request. None when the victim answered with an error."""
-        request = dht_pb2.StoreRequest(
-            keys=[names.key_id(key)], subkeys=[tag], values=[value], expiration_time=[expiration], in_cache=[False]
-        )
+        request = store_request([(names.key_id(key), tag, value, expiration)])
         try:
             response = await self.p2p.call_protobuf_handler(
                 self.victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
@@ -118,6 +131,14 @@ class Outsider:
         await self.p2p.call_protobuf_handler(
             self.victim, "DHTProtocol.rpc_ping", dht_pb2.PingRequest(peer=info), dht_pb2.PingResponse
         )
+
+
+def store_request(rows: Iterable[tuple[bytes, bytes, bytes, float]]) -> Any:
+    """A request to store records: (key id, encoded owner, value, expiration) of each."""
+    keys, subkeys, values, expirations = zip(*rows, strict=True)
+    return dht_pb2.StoreRequest(
+        keys=keys, subkeys=subkeys, values=values, expiration_time=expirations, in_cache=[False] * len(keys)
+    )
 
 
 def dictionary_of(entries: list[tuple[Any, Any, Any]]) -> bytes:

@@ -27,12 +27,9 @@ from swarmd.dht.evidence import (
     SIGNER_BURST,
     EvidenceGossip,
     EvidenceTold,
-    RecordComparison,
 )
-from swarmd.dht.gossip import Suppression
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.limits import Rejections
-from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
 from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign
@@ -42,11 +39,10 @@ from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, REPORT, SWARM
 pytestmark = pytest.mark.anyio
 
 
-class AtOnce(Suppression):
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for others to tell something first."""
-
-    def delay_s(self) -> float:
-        return 0.0
+    monkeypatch.setattr(exchange_module, "SPREAD_S", 0.0)
 
 
 class Wire:
@@ -74,9 +70,8 @@ class Listener:
     def __init__(self, *known: Identity) -> None:
         self.wire, self.events = Wire(), list[Event]()
         self.policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
-        self.policy.round = 3
+        self.policy.announce(3)
         self.rejections = Rejections(time.monotonic)
-        validator = Validator(self.policy, self.rejections)
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
         self.exchange = EvidenceGossip(
             HiveTopic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
@@ -85,9 +80,9 @@ class Listener:
             self.rejections,
             self.events.append,
             LoopRuntime(),
-            AtOnce(Random(1), lambda: 3),
+            Random(1),
+            lambda: 3,
         )
-        validator.verified = RecordComparison(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
 
     async def hear(self, message: EvidenceTold | bytes, sender: str = "somebody") -> None:
         """A message comes by gossip."""

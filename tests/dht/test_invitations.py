@@ -23,7 +23,6 @@ from swarmd.dht.invitations import (
     HostWithdrawals,
     Invitation,
     OwnInvitations,
-    OwnWithdrawals,
     Rule,
     Withdrawals,
     chain_of,
@@ -173,8 +172,7 @@ def ids(*encoded: bytes) -> bytes:
 
 
 def withdrawing(withdrawals: Withdrawals) -> RecordPolicy:
-    admission = Admission("invitation", SWARM, CREATOR)
-    admission.withdrawn = withdrawals.has
+    admission = Admission("invitation", SWARM, CREATOR, withdrawn=withdrawals.has)
     return RecordPolicy(SWARM, CREATOR, own="own", admission=admission)
 
 
@@ -282,10 +280,9 @@ def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last
 ) -> None:
     made = made_by(tmp_path)
     made.withdraw(id_of_text(OF_BOB), True, NOW)
-    here = OwnWithdrawals(made)
-    assert here.packed() == ids(OF_BOB)
+    assert made.packed_lately() == ids(OF_BOB)
     for broken in ("[{", '[{"id": "nothing"}]', '[{"id": "000000000000", "until": 1e400}]'):
         (tmp_path / "network" / "invitations.json").write_text(broken)
         with pytest.raises(ConfigError, match=os.fspath(tmp_path)):
             made.read()
-    assert here.packed() == ids(OF_BOB)
+    assert made.packed_lately() == ids(OF_BOB)

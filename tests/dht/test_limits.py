@@ -34,6 +34,7 @@ from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.store.validator import NEARBY_BYTES, SHOWN_RECORD_BYTES
 from swarmd.dht.wire.bodies import deflate
 from swarmd.errors import RecordRejected
+from tests.dht.network import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +75,7 @@ def test_processor_time_is_owed_until_it_has_come_back() -> None:
 
 
 def test_a_refused_call_holds_nothing() -> None:
-    door = RequestLimits(lambda peer, reason, detail: None)
+    door = RequestLimits()
     for _ in range(3):
         with pytest.raises(RecordRejected):
             door.enter_call(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
@@ -92,8 +93,7 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
 
 
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
-    door = RequestLimits(lambda *refusal: None)
-    door.is_credited = {"elder"}.__contains__
+    door = RequestLimits(is_credited={"elder"}.__contains__)
     door.meet("elder")
     for number in range(KNOWN_MAX + 1):
         door.meet(f"crowd-{number}")
@@ -104,9 +104,9 @@ def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits
 @pytest.mark.parametrize("worked", [True, False])
 def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None:
     session, told = Session.__new__(Session), list[Event]()
-    session.door, session._observe = RequestLimits(lambda *refusal: None), told.append
-    session.emit(MemberSeen("stranger", "", worked))
-    assert session.knows("stranger") == worked and len(told) == 1
+    session.door, session._observe = RequestLimits(), told.append
+    session._emit(MemberSeen("stranger", "", worked))
+    assert session.door.caller("stranger").known == worked and len(told) == 1
 
 
 BODY = bytes(8 << 20)
@@ -135,7 +135,7 @@ class Taker:
 async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
     digest = hashlib.sha256(BODY).digest()
     blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
-    door, began, given = RequestLimits(lambda peer, reason, detail: None), time.monotonic(), 0
+    door, began, given = RequestLimits(), time.monotonic(), 0
     server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
 
     async def readexactly(size_bytes: int) -> bytes:
@@ -233,13 +233,6 @@ def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit, now: l
     assert not changes.admit("a", 2)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def said(limits: GossipLimits, senders: list[str], known: bool = False) -> int:
     """How many of these messages are taken."""
     taken = 0
@@ -255,7 +248,7 @@ def said(limits: GossipLimits, senders: list[str], known: bool = False) -> int:
 
 @pytest.mark.parametrize("seconds", [0.0, 3600.0])
 def test_a_crowd_leaves_a_reserve_to_those_that_are_known(seconds: float) -> None:
-    clock = Clock()
+    clock = VirtualTime()
     limits = GossipLimits(Rate(4.0, 1.0), Rate(40.0, 2.0), clock)
     crowd = [f"stranger-{number % 100}" for number in range(400)]
     assert said(limits, crowd) == 40 * (1 - RESERVE)

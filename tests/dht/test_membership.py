@@ -7,100 +7,84 @@ from typing import Any
 
 import pytest
 
-from swarmd.config import DhtConfig
+from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.membership import WATCHED_SLOWLY, MemberKeys, MemberLookups
 from swarmd.dht.ports import Record, RecordsSink
 from swarmd.dht.rounds.publisher import RENEWALS
-from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, member_shard_of
 from swarmd.dht.wire.records import ClockRecord, Membership
 from swarmd.errors import NetworkDown
 from tests.dht.driver import Driver
+from tests.dht.network import ME, KeptRecords, Network, VirtualTime
 from tests.dht.test_worker import Swarm, announce, publish, swarm
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 SWARM = "s"
 
-PEER = "me"
 
+class Watching(KeptRecords):
+    """Says which keys are watched, and how slowly."""
 
-class Enough(Exception):
-    """The test has seen what it wanted."""
-
-
-class Watching:
-    """A session that says which keys are watched, and how slowly."""
-
-    def __init__(self, coordinating: bool) -> None:
-        self.swarm, self.peer_id, self.coordinating = SWARM, PEER, coordinating
-        self.shards = AnnouncedShards(True, members_sharded=True)
-        self.config = SimpleNamespace(dht=DhtConfig())
+    def __init__(self, time: VirtualTime, poll_s: float) -> None:
+        super().__init__(time.runtime, poll_s)
         self.watched: dict[str, float] = {}
         self.seen: dict[str, RecordsSink] = {}
         self.looked: list[str] = []
-        self.runtime = self
-        self.polls = 0
 
-    async def sleep(self, seconds: float) -> None:
-        """Time passes, until the test has seen enough."""
-        if not self.polls:
-            raise Enough
-        self.polls -= 1
-
-    def watch(self, name: str, seen: RecordsSink, polls: float, later: bool) -> Any:
+    def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> Any:
         self.watched[name], self.seen[name] = polls, seen
         return SimpleNamespace(name=name, look=lambda: self.looked.append(name))
 
     def unwatch(self, name: str) -> None:
         del self.watched[name]
 
-    def start(self, task: Any) -> None:
-        self.task = task
+
+class Watcher:
+    """A node that watches where memberships lie."""
+
+    def __init__(self, coordinating: bool) -> None:
+        self.time = VirtualTime()
+        swarm = SwarmConfig(id=SWARM, coordinator="" if coordinating else "boss")
+        config = Config(swarm, role="coordinator" if coordinating else "follower")
+        self.view = Network(config, self.time.runtime).view
+        self.store = Watching(self.time, config.dht.poll_s)
+        self.keys = MemberKeys(self.view, self.store, lambda records: None)
+        self.keys.watch()
 
     def announce(self, round: int, shards: int) -> None:
-        self.shards.note(ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards))
-
-
-def keys_of(session: Any) -> MemberKeys:
-    keys = MemberKeys(session, lambda records: None)
-    keys.watch()
-    return keys
+        self.view.shards.note(ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards))
 
 
 def own_key(shards: int, epoch: int) -> str:
     place = MembersPlace(shards, epoch)
-    return names.members(SWARM, *place, member_shard_of(SWARM, PEER, place))
+    return names.members(SWARM, *place, member_shard_of(SWARM, ME, place))
 
 
 def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
-    session = Watching(coordinating=False)
-    keys = keys_of(session)
-    assert session.watched == {names.members(SWARM): WATCHED_SLOWLY}
+    node = Watcher(coordinating=False)
+    assert node.store.watched == {names.members(SWARM): WATCHED_SLOWLY}
     for round, shards in ((1, 8), (2, 16), (EPOCH_ROUNDS, 16)):
-        session.announce(round, shards)
-        assert session.watched == {own_key(shards, round // EPOCH_ROUNDS): WATCHED_SLOWLY}
-    keys.look()
-    assert session.looked == [own_key(16, 1)]
+        node.announce(round, shards)
+        assert node.store.watched == {own_key(shards, round // EPOCH_ROUNDS): WATCHED_SLOWLY}
+    node.keys.look()
+    assert node.store.looked == [own_key(16, 1)]
 
 
-async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_and_anew_after_each_move() -> None:
-    session = Watching(coordinating=True)
-    keys_of(session)
+def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_and_anew_after_each_move() -> None:
+    node, dht = Watcher(coordinating=True), DhtConfig()
     for epoch in range(2):
-        session.announce(epoch * EPOCH_ROUNDS, 2)
+        node.announce(epoch * EPOCH_ROUNDS, 2)
         polls = []
         for poll in range(1, 40):
-            session.looked, session.polls = [], 1
-            with pytest.raises(Enough):
-                await session.task()
-            for name in session.looked:
-                session.seen[name]({})
-            polls += [poll] * bool(session.looked)
-        dht = session.config.dht
+            node.store.looked = []
+            node.time.run(dht.poll_s)
+            for name in node.store.looked:
+                node.store.seen[name]({})
+            polls += [poll] * bool(node.store.looked)
         assert polls == [1, 2, 4, 8, 16, 32], "from then on it is watched as often"
         assert 32 < dht.record_s / RENEWALS / dht.poll_s <= 64
 
@@ -112,35 +96,26 @@ class Peers:
     """A swarm of which memberships can be looked up, at a time of ours; the lookups themselves are shipped."""
 
     def __init__(self, shards: int = 8) -> None:
-        self.now = 1000.0
-        self.asked: list[str] = []
-        self.kept: dict[str, dict[str, Any]] = {}
+        self.time = VirtualTime(1000.0)
+        network = Network(runtime=self.time.runtime)
+        self.view, self.store = network.view, network.store
+        self.view.shards.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
         self.seen: dict[str, Record] = {}
-        announced = AnnouncedShards(True, members_sharded=True)
-        announced.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
-        policy = SimpleNamespace(now=lambda: self.now)
-        self.session: Any = SimpleNamespace(swarm=SWARM, shards=announced, policy=policy, records=self)
-        self.lookups = MemberLookups(self.session, self._see)
+        self.lookups = MemberLookups(self.view, self.store, self._see)
 
     def _see(self, records: Mapping[str, Record]) -> None:
         self.seen |= records
         self.lookups.note(records)
 
-    async def find_of(self, name: str, owner: str) -> Any:
-        self.asked.append(name)
-        found = self.kept.get(name, {})
-        return SimpleNamespace(records={owner: found[owner]} if owner in found else {})
-
     def join(self, peer: str, leaving: bool = False) -> str:
-        """A peer with a membership where these lie now."""
-        place = self.session.shards.members
-        name = names.members(SWARM, *place, member_shard_of(SWARM, peer, place))
-        self.kept.setdefault(name, {})[peer] = self.record(peer, leaving)
-        return name
+        """A peer with a membership where these lie now. Returns its key."""
+        return self.store.keep(self.record(peer, leaving))
 
     def record(self, peer: str, leaving: bool = False) -> Any:
-        content = Membership(SWARM, peer, "n", 1.0, leaving=leaving)
-        return SimpleNamespace(owner=peer, content=content, expiration=self.now + LIVES_S)
+        place = self.view.shards.members
+        lies = (*place, member_shard_of(SWARM, peer, place))
+        content = Membership(SWARM, peer, "n", 1.0, leaving, shards=lies[0], epoch=lies[1], shard=lies[2])
+        return SimpleNamespace(owner=peer, content=content, expiration=self.time.now + LIVES_S)
 
 
 async def test_a_membership_is_looked_for_in_its_owners_shard_and_kept_until_it_expires() -> None:
@@ -148,11 +123,11 @@ async def test_a_membership_is_looked_for_in_its_owners_shard_and_kept_until_it_
     name = peers.join("anna")
     for _ in range(3):
         await peers.lookups.must_be_member("anna")
-    assert peers.asked == [name] and list(peers.seen) == ["anna"]
-    peers.now += LIVES_S + 1
+    assert peers.store.asked == [name] and list(peers.seen) == ["anna"]
+    peers.time.now += LIVES_S + 1
     peers.join("anna")
     await peers.lookups.must_be_member("anna")
-    assert peers.asked == [name, name]
+    assert peers.store.asked == [name, name]
 
 
 async def test_who_has_no_membership_or_has_left_is_none() -> None:
@@ -173,7 +148,8 @@ async def test_a_membership_that_has_expired_is_none_where_no_other_is_found() -
     peers = Peers()
     peers.join("anna")
     await peers.lookups.must_be_member("anna")
-    peers.now, peers.kept = peers.now + LIVES_S + 1, {}
+    peers.time.now += LIVES_S + 1
+    peers.store.kept = {}
     with pytest.raises(NetworkDown, match="no membership"):
         await peers.lookups.must_be_member("anna")
 

@@ -137,7 +137,7 @@ async def test_files_and_tasks_count_like_memory(scene: Scene, usage: ProcessUsa
 
 
 def connections(known: tuple[str, ...] = (), connections_max: int = 8) -> Connections:
-    door = RequestLimits(lambda peer, reason, detail: None, known)
+    door = RequestLimits(known=known)
     return Connections(cast(Any, SimpleNamespace(attendants=[])), door, connections_max)
 
 
@@ -155,7 +155,7 @@ def test_known_peers_stay_connected() -> None:
 
 async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarmd.dht.p2p.connections, "LOOK_S", 3600.0)
-    door, peer, gone = RequestLimits(lambda *_: None), generate_identity().peer_id, anyio.Event()
+    door, peer, gone = RequestLimits(), generate_identity().peer_id, anyio.Event()
 
     async def places() -> list[tuple[str, str]]:
         return []

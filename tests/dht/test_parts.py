@@ -32,14 +32,7 @@ from swarmd.dht.session import _check
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
+from tests.dht.network import VirtualTime
 
 # --- shelf ---
 
@@ -72,7 +65,7 @@ def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     quota = RateLimiter(burst=3, per_s=1, now=clock)
     assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
     assert quota.try_charge("b")
@@ -85,7 +78,7 @@ def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
 
 
 def test_a_quota_is_not_saved_up() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     quota = RateLimiter(burst=3, per_s=1, now=clock)
     assert quota.try_charge("a")
     clock.now += 1000
@@ -93,7 +86,7 @@ def test_a_quota_is_not_saved_up() -> None:
 
 
 def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     rejections = Rejections(clock)
     rejections.count("a", "stale")
     assert rejections.due() == [RecordsRejected("a", "stale", 1)]
@@ -129,12 +122,11 @@ def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
     path, own = tmp_path / "peers.json", generate_identity().peer_id
     book = AddressBook(path, [f"/ip4/1.1.1.1/tcp/1/p2p/{ALICE.peer_id}", f"/ip4/1.1.1.1/tcp/2/p2p/{own}"], own)
     assert book.bootstrap == [("/ip4/1.1.1.1/tcp/1", ALICE.peer_id)]
-    book.port = 4242
     for number in range(PEERS_KEPT + 10):
         peer = generate_identity().peer_id
         book.meet(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
     book.meet(own, ["/ip4/9.9.9.9/tcp/1"])
-    anyio.run(book.save)
+    anyio.run(book.save, 4242)
     again = AddressBook(path, [], own)
     assert len(again.met()) == PEERS_KEPT and again.port == 4242
     assert again.met()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)
@@ -255,7 +247,7 @@ def test_the_lean_hivemind_has_no_torch() -> None:
 
 
 def test_a_crowd_that_hints_leaves_room_for_those_with_credit() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     bounds = GossipLimits(HINTS, ALL_HINTS, clock)
     taken = sum(bounds.try_charge_all(known=False) for _ in range(10_000))
     assert taken == ALL_HINTS.burst * (1 - RESERVE)

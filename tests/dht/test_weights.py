@@ -2,9 +2,8 @@
 
 import asyncio
 import hashlib
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,14 +13,12 @@ import msgspec
 import pytest
 
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
-from swarmd.core.commands import FetchWeights, Register
-from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, Registered, WeightsFetched, WeightsRefused
+from swarmd.core.commands import FetchWeights
+from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, WeightsFetched, WeightsRefused
 from swarmd.core.values import AveragedOffer
 from swarmd.dht import weights
-from swarmd.dht.network_session import take_for_member
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
-from swarmd.dht.swarm_view import AnnouncedShards, MembersOffers
 from swarmd.dht.weights import (
     HOLDERS_MAX,
     SPENT,
@@ -34,12 +31,15 @@ from swarmd.dht.weights import (
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected, WeightsUnavailable
+from swarmd.paths import NodeDirectory
 from swarmd.weights.manifest import CHUNK_BYTES, Delta, WeightsManifest, WeightsOffer, decode_offer
 from swarmd.weights.offered import OFFER, PARTIAL, FetchedWeights, OfferedWeights, PartialFile, cut
 from swarmd.weights.tensors import write_delta
 from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, signed_by
+from tests.dht.network import Network, take_anybody
 from tests.dht.outsider import Outsider
+from tests.dht.test_worker import Swarm as Nodes
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import manifest_of, offer
 from tests.weights.test_tensors import moved
@@ -186,11 +186,7 @@ class Asking:
 async def node(tmp_path: Path) -> AsyncIterator[Driver]:
     driver = Driver(tmp_path / "node")
     offer(OfferedWeights(driver.paths.weights), OFFERED, 1)
-    await driver.start()
-    await driver.expect(LinkUp)
-    await driver.do(Register("register"))
-    await driver.expect(Registered)
-    yield driver
+    yield await driver.join()
     await driver.clean()
 
 
@@ -257,40 +253,39 @@ SMALL = bfloat16(100_000, 0)
 COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
 
 
-class Swarm:
-    """A session with members that offer weights from shelves of their own; as much of it as `WeightsTaking` uses."""
+class Swarm(Network):
+    """A node among members that offer weights from shelves of their own."""
 
     def __init__(self, directory: Path, *trusted: str, free_bytes_min: int = 0) -> None:
+        self.runtime = SimpleNamespace(now=lambda: 0.0, time=lambda: 0.0, sleep=self._sleep)
+        self.credit: dict[str, int] = {}
+        config = Config(
+            SwarmConfig(id="s", coordinator="boss"),
+            role="follower",
+            training=TrainingConfig(weights_from=trusted or ("coordinator",)),
+            storage=StorageConfig(free_bytes_min=free_bytes_min),
+        )
+        known = SimpleNamespace(rounds_of=lambda peer: self.credit.get(peer, 0))
+        super().__init__(config, cast(Any, self.runtime), lambda always: known)
+        self.view.policy.announce(8)
         self._directory = directory
-        self.events: list[Event] = []
         self.shelves: dict[str, OfferedWeights] = {}
         self.asked: list[str] = []
         self.progress: list[FetchProgress] = []
         self.told: dict[str, WeightsOffer] = {}
-        self.offers = MembersOffers(lambda peer, reason, detail: None)
-        self.credit: dict[str, int] = {}
-        self.barred: set[tuple[str, int]] = set()  # peer and round
-        self.policy = SimpleNamespace(round=8)
-        self.bars = lambda peer, round: (peer, round) in self.barred
-        self.swarm, self.peer_id, self.coordinator = "s", "me", "boss"
         self.peer_weights = directory / "taken"
-        self.fetched_weights = FetchedWeights(self.peer_weights, self.offers.names)
-        self.config = Config(
-            SwarmConfig(id="s"),
-            training=TrainingConfig(weights_from=trusted or ("coordinator",)),
-            storage=StorageConfig(free_bytes_min=free_bytes_min),
-        )
-        self.shards, self.must_be_member, self.sample = AnnouncedShards(False), take_for_member, random.sample
-        self.seniority = SimpleNamespace(rounds_of=lambda peer: self.credit.get(peer, 0))
-        self.runtime = SimpleNamespace(now=lambda: 0.0, time=lambda: 0.0, sleep=self._sleep)
-        self.records, self.chunks, self.emit = self, self, self.events.append
+        self.fetched_weights = FetchedWeights(self.peer_weights, self.view.offers.names)
 
     async def _sleep(self, seconds: float) -> None:
         """No time passes."""
 
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Any:
-        contents = {peer: Membership("s", peer, "n", 1.0, weights=made.encode()) for peer, made in self.told.items()}
-        return SimpleNamespace(records={peer: SimpleNamespace(content=content) for peer, content in contents.items()})
+    def taking(self) -> WeightsTaking:
+        """What fetches; members offer what they say now."""
+        for peer, made in self.told.items():
+            content = Membership("s", peer, "n", 1.0, weights=made.encode())
+            self.store.keep(SimpleNamespace(owner=peer, content=content))
+        parts = (self.view, self.store, self.gossip, cast(Any, self), self.fetched_weights)
+        return WeightsTaking(*parts, take_anybody, self.progress.append)
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         self.asked.append(peer)
@@ -309,7 +304,7 @@ class Swarm:
 
     async def take(self, command: FetchWeights = COMMAND) -> Event:
         self.asked.clear()
-        await WeightsTaking(cast(Any, self), self.progress.append).take(command)
+        await self.taking().take(command)
         return self.events[-1]
 
     async def fetched(self, command: FetchWeights = COMMAND) -> WeightsFetched:
@@ -367,7 +362,7 @@ async def test_of_whoever_has_signed_two_reports_none_are_taken(tmp_path: Path, 
     assert (await swarm.refused(command)).cause == "none-offered" and not swarm.asked
     swarm.gives("boss", moved(SMALL, 0.01))
     assert (await swarm.fetched(command)).weights.peer == "boss"
-    swarm.policy.round = 80
+    swarm.view.policy.announce(80)
     assert (await swarm.fetched(COMMAND)).weights.peer == "liar", "once it counts again"
 
 
@@ -416,7 +411,7 @@ async def test_a_later_command_has_the_directory_for_itself_and_the_earlier_is_n
         await anyio.sleep_forever()
         raise AssertionError("never here")
 
-    taking = WeightsTaking(cast(Any, swarm))
+    taking = swarm.taking()
     later = msgspec.structs.replace(COMMAND, id="weights/12")
     async with anyio.create_task_group() as group:
         swarm.fetch = hang  # type: ignore[method-assign]
@@ -602,65 +597,56 @@ async def test_a_delta_that_makes_another_file_has_all_fetched(swarm: Swarm, tmp
     assert event.damaged == "delta" and event.weights.digest == manifest.whole.digest
 
 
-async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> None:
-    boss = Driver(tmp_path / "boss")
-    offer(OfferedWeights(boss.paths.weights), SMALL, 7)
-    await boss.start()
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
+    """Real workers, cleaned up after the test."""
+    nodes = Nodes(tmp_path)
+    yield nodes
+    for node in nodes.nodes:
+        await node.clean()
+
+
+async def offering(nodes: Nodes, values: bytes) -> tuple[Driver, Driver]:
+    """A coordinator that offers these, and a node that has just come and asks for them."""
+    offer(OfferedWeights(NodeDirectory(nodes.root / "coordinator").weights), values, 7)
+    boss = await nodes.coordinator()
+    late = await nodes.add(Driver(nodes.root / "late", boss.peer_id, (await boss.address(),))).start()
+    await late.expect(LinkUp)
+    await late.do(COMMAND)
+    return boss, late
+
+
+def file_of(node: Driver, event: WeightsFetched) -> bytes:
+    return (node.paths.peer_weights / f"{event.weights.digest}.safetensors").read_bytes()
+
+
+async def test_weights_go_from_one_real_worker_to_another(nodes: Nodes, tmp_path: Path) -> None:
+    boss, late = await offering(nodes, SMALL)
+    event = await late.expect(WeightsFetched)
+    assert event.weights.peer == boss.peer_id and event.received_bytes > len(SMALL)
+    assert file_of(late, event).endswith(SMALL)
+    made = OfferedWeights(boss.paths.weights).current()
+    assert made is not None
+    outsider = await Outsider(tmp_path / "outsider").open(await late.address())
     try:
-        up = await boss.expect(LinkUp)
-        await boss.do(Register("register"))
-        await boss.expect(Registered)
-        late = Driver(tmp_path / "late", boss.peer_id, up.addresses[:1])
-        await late.start()
-        try:
-            await late.expect(LinkUp)
-            await late.do(COMMAND)
-            event = await late.expect(WeightsFetched)
-            assert event.weights.peer == boss.peer_id and event.received_bytes > len(SMALL)
-            path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
-            assert path.read_bytes().endswith(SMALL)
-            made = OfferedWeights(boss.paths.weights).current()
-            assert made is not None
-            outsider = await Outsider(tmp_path / "outsider").open(await late.address())
-            try:
-                given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
-                assert given_on.whole.digest == event.weights.digest
-            finally:
-                await outsider.close()
-        finally:
-            await late.clean()
+        given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
+        assert given_on.whole.digest == event.weights.digest
     finally:
-        await boss.clean()
+        await outsider.close()
 
 
-async def test_a_worker_that_is_killed_amid_a_fetch_goes_on_with_what_it_had(tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_amid_a_fetch_goes_on_with_what_it_had(nodes: Nodes) -> None:
     values = bfloat16(12 * 2**20, 0)
-    boss = Driver(tmp_path / "boss")
-    offer(OfferedWeights(boss.paths.weights), values, 7)
-    await boss.start()
-    try:
-        address = await boss.address()
-        await boss.do(Register("register"))
-        await boss.expect(Registered)
-        late = Driver(tmp_path / "late", boss.peer_id, (address,))
-        await late.start()
-        try:
-            await late.expect(LinkUp)
-            await late.do(COMMAND)
-            await until(lambda: begun(late.paths.peer_weights))
-            await late.kill()
-            late.events.clear()
-            await late.start()
-            await late.expect(LinkUp)
-            await late.do(COMMAND)
-            event = await late.expect(WeightsFetched)
-            assert event.received_bytes < event.weights.size_bytes
-            path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
-            assert path.read_bytes().endswith(values)
-        finally:
-            await late.clean()
-    finally:
-        await boss.clean()
+    _, late = await offering(nodes, values)
+    await until(lambda: begun(late.paths.peer_weights))
+    await late.kill()
+    late.events.clear()
+    await late.start()
+    await late.expect(LinkUp)
+    await late.do(COMMAND)
+    event = await late.expect(WeightsFetched)
+    assert event.received_bytes < event.weights.size_bytes
+    assert file_of(late, event).endswith(values)
 
 
 def begun(directory: Path) -> bool:

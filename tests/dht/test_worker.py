@@ -65,12 +65,7 @@ class Swarm:
         return driver
 
     async def coordinator(self, **dht: object) -> Driver:
-        node = self.add(Driver(self.root / "coordinator", **dht))
-        await node.start()
-        await node.expect(LinkUp)
-        await node.do(Register("register"))
-        await node.expect(Registered)
-        return node
+        return await self.add(Driver(self.root / "coordinator", **dht)).join()
 
     async def twin_of(self, node: Driver, coordinator: Driver, **dht: object) -> Driver:
         """A follower in another data directory, under the same identity."""
@@ -79,12 +74,9 @@ class Swarm:
         return await self.follower("twin", coordinator, **dht)
 
     async def follower(self, name: str, coordinator: Driver, **dht: object) -> Driver:
-        node = self.add(Driver(self.root / name, coordinator.peer_id, (await coordinator.address(),), **dht))
-        await node.start()
-        await node.expect(LinkUp)
-        await node.do(Register("register"))
-        await node.expect(Registered)
-        return node
+        return await self.add(
+            Driver(self.root / name, coordinator.peer_id, (await coordinator.address(),), **dht)
+        ).join()
 
 
 @pytest.fixture

@@ -117,12 +117,3 @@ async def besieged(root: Path, module: str = Driver.module, **dht: Any) -> Async
         for outsider in (stranger, honest):
             if hasattr(outsider, "p2p"):
                 await outsider.close()
-
-
-def varint(number: int) -> bytes:
-    """As protobuf writes lengths."""
-    encoded = b""
-    while number > 0x7F:
-        encoded += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return encoded + bytes([number])

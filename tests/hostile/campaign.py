@@ -1,7 +1,6 @@
 """A grammar fuzz of whole nodes while they run rounds: what was sent, what became of it, and what must hold after."""
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.cli.local_swarm import DaemonProcess
 from swarmd.core.events import (
     Event,
     MemberSeen,
@@ -28,12 +26,12 @@ from swarmd.dht.identity.rsa import RsaIdentity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import decode_signed
 from swarmd.eventlog.reader import read_commits
-from tests.daemon.node import RUNNER
 from tests.e2e.conftest import PATIENCE_S, Swarm
 from tests.hostile.attack import memory_mib
 from tests.hostile.fuzzer import Attacker, Fuzzer, Tally
 from tests.hostile.grammar import Entry, Grammar
 from tests.hostile.oracle import Forged, check_genuine
+from tests.hostile.watch import ScriptedDaemon
 
 ATTACKERS = 6  # at once
 LOOK_S = 1.0
@@ -44,20 +42,12 @@ ASKED_S = 120.0  # longest wait for a node to show what it holds under a key
 ROUNDS_S = 120.0  # longest wait for the rounds afterwards
 
 
-class LeanDaemon(DaemonProcess):
-    """A node whose trainer has no model, and whose workers are executed: a forked one's memory is not its own."""
-
-    @property
-    def command(self) -> list[str]:
-        return [sys.executable, str(RUNNER), str(self.place.config), str(self.place.root), "real", "scripted"]
-
-
 class LeanSwarm(Swarm):
-    """Such nodes."""
+    """Nodes whose trainer has no model, and whose workers are executed: a forked one's memory is not its own."""
 
     def __init__(self, directory: Path, nodes: int) -> None:
         super().__init__(directory, nodes)
-        self.daemons = tuple(LeanDaemon(place) for place in self.places)
+        self.daemons = tuple(ScriptedDaemon(place) for place in self.places)
 
 
 class Campaign:

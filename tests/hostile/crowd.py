@@ -5,13 +5,12 @@ from collections.abc import Iterable
 
 import msgpack
 
-from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID, dht_pb2
+from swarmd.dht.p2p.hivemind_api import PeerID, dht_pb2
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Payload, SignedRecord
 from tests.dht.making import signed_by
-from tests.dht.outsider import Outsider
+from tests.dht.outsider import Outsider, store_request
 from tests.hostile.worked import with_work
 
 BATCH_BYTES = 1024 * 1024
@@ -24,14 +23,6 @@ class Crowd(Outsider):
     def gather(self, count: int, others: Iterable[Identity] = ()) -> None:
         """Make identities, beside others, which come first."""
         self.identities: list[Identity] = [*others, *(generate_identity() for _ in range(count))]
-        self.victims = [self.victim]
-
-    async def meet(self, address: str) -> None:
-        """Connect to a further victim."""
-        place, peer = split_address(address)
-        victim = PeerID.from_base58(peer)
-        await self.p2p._client.connect(victim, [Multiaddr(place)])
-        self.victims.append(victim)
 
     async def write(self, content: Payload, part: slice = EVERYBODY, ttl_s: float = 600.0) -> int:
         """Store a record of each identity, or of a part of them; how many the first victim took."""
@@ -44,13 +35,8 @@ class Crowd(Outsider):
         taken = 0
         for start in range(0, len(records), size):
             batch = records[start : start + size]
-            request = dht_pb2.StoreRequest(
-                keys=[names.key_id(key)] * len(batch),
-                subkeys=[msgpack.packb(signed.owner) for signed in batch],
-                values=[signed.value for signed in batch],
-                expiration_time=[signed.expiration for signed in batch],
-                in_cache=[False] * len(batch),
-            )
+            place = names.key_id(key)
+            request = store_request((place, msgpack.packb(each.owner), each.value, each.expiration) for each in batch)
             answer = await self.p2p.call_protobuf_handler(
                 victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
             )

@@ -2,8 +2,7 @@
 
 import time
 
-from swarmd.dht.addresses import split_address
-from swarmd.dht.p2p.hivemind_api import Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.p2p.hivemind_api import P2PContext, dht_pb2
 from swarmd.dht.wire import names
 from tests.dht.outsider import Outsider, dictionary_of
 
@@ -20,7 +19,6 @@ class Eclipser(Outsider):
     async def arm(self) -> None:
         """Answer as the only peer there is."""
         self.stored: dict[tuple[bytes, str], tuple[bytes, float]] = {}
-        self.victims = [self.victim]
         handlers = (
             ("rpc_ping", self._ping, dht_pb2.PingRequest),
             ("rpc_find", self._find, dht_pb2.FindRequest),
@@ -57,13 +55,6 @@ class Eclipser(Outsider):
             result.nearest_node_ids.append(node_id)
             result.nearest_peer_ids.append(self.p2p.peer_id.to_bytes())
         return result
-
-    async def meet(self, address: str) -> None:
-        """Connect to a further victim."""
-        place, peer = split_address(address)
-        victim = PeerID.from_base58(peer)
-        await self.p2p._client.connect(victim, [Multiaddr(place)])
-        self.victims.append(victim)
 
     async def claim(self, key: str) -> None:
         """Ping all victims from the places nearest to a key."""

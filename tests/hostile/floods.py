@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 
-from swarmd.dht.identity.identity import Identity
+from swarmd.dht.identity.identity import Identity, varint
 from swarmd.dht.p2p.hivemind_api import dht_pb2, p2pd_pb2
 from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, sign
 from tests.dht.driver import SWARM
 from tests.dht.making import DIGEST
-from tests.dht.outsider import Outsider
-from tests.hostile.attack import MIB, varint
+from tests.dht.outsider import Outsider, store_request
+from tests.hostile.attack import MIB
 
 Flood = Callable[[Outsider, str], Awaitable[None]]
 
@@ -59,14 +59,7 @@ async def store_crumbs(by: Outsider, key: str) -> None:
 @cache
 def crumbs() -> bytes:
     """A store request of 60,000 records that are none."""
-    count = 60_000
-    request = dht_pb2.StoreRequest(
-        keys=[bytes(20)] * count,
-        subkeys=[b"\xa1a"] * count,
-        values=[b"v"] * count,
-        expiration_time=[2e9] * count,
-        in_cache=[False] * count,
-    )
+    request = store_request([(bytes(20), b"\xa1a", b"v", 2e9)] * 60_000)
     return bytes(request.SerializeToString())
 
 

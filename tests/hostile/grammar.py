@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from swarmd.dht.identity.identity import Ed25519Identity, Identity, peer_id_of
+from swarmd.dht.identity.identity import Identity, peer_id_of
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord, signed_message
-from tests.dht.outsider import bomb, dictionary_of
+from tests.dht.outsider import bomb, dictionary_of, store_request
 from tests.extremes import INTEGERS, REALS
+from tests.hostile.worked import identity_of
 
 IDENTITIES = 48
 KEYLESS = 16  # peer ids of which nobody has the key
@@ -65,7 +66,7 @@ class Grammar:
         self.random = Random(seed)
         self.swarm = swarm
         self.honest = list(honest)
-        self.identities: list[Identity] = [made_identity(self.random) for _ in range(IDENTITIES)]
+        self.identities: list[Identity] = [identity_of(self.random.randbytes(32)) for _ in range(IDENTITIES)]
         self.identities.append(rsa)
         self.keyless = [peer_id_of(self.random.randbytes(32)) for _ in range(KEYLESS)]
         self.genuine: list[Entry] = []
@@ -306,28 +307,9 @@ class Grammar:
         return self.random.randbytes(self.random.choice((0, 1, 31, 32, 32, 33, 5000)))
 
 
-def made_identity(random: Random) -> Ed25519Identity:
-    """An identity of a seed."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    seed = random.randbytes(32)
-    return Ed25519Identity(seed, Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw())
-
-
 def nested(levels: int) -> Any:
     """Lists in lists."""
     value: Any = None
     for _ in range(levels):
         value = [value]
     return value
-
-
-def store_request(entries: Sequence[Entry]) -> Any:
-    """A store request of these records."""
-    return dht_pb2.StoreRequest(
-        keys=[each.key for each in entries],
-        subkeys=[each.subkey for each in entries],
-        values=[each.value for each in entries],
-        expiration_time=[each.expiration for each in entries],
-        in_cache=[False] * len(entries),
-    )

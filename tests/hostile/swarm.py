@@ -7,12 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard, PublishReport, Register
+from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard, PublishReport
 from swarmd.core.events import (
     LeaderboardPublished,
-    LinkUp,
     MemberSeen,
-    Registered,
     ReportPublished,
     ReportSeen,
     RoundAnnounced,
@@ -38,10 +36,7 @@ class SmallSwarm:
 
     async def start(self, driver: Driver) -> None:
         """Start a node and see it among the others."""
-        await driver.start()
-        await driver.expect(LinkUp)
-        await driver.do(Register("register"))
-        await driver.expect(Registered)
+        await driver.join()
         await self.coordinator.expect(MemberSeen, peer=driver.peer_id)
 
     async def run_round(self, round: int, within_s: float = 25.0) -> set[str]:

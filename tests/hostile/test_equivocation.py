@@ -14,14 +14,11 @@ from swarmd.core.commands import (
     Gather,
     PublishLeaderboard,
     PublishReport,
-    Register,
 )
 from swarmd.core.events import (
     Equivocated,
     LeaderboardPublished,
-    LinkUp,
     MemberSeen,
-    Registered,
     ReportPublished,
     ReportSeen,
     RolloutsGathered,
@@ -170,11 +167,7 @@ async def test_nodes_that_are_killed_and_started_again_are_not_accused(tmp_path:
             (follower, (mine,)),
         ):
             await driver.kill()
-            since = len(driver.events)
-            await driver.start()
-            await driver.expect(LinkUp, since=since)
-            await driver.do(Register("register"))
-            await driver.expect(Registered, since=since)
+            await driver.join()
             for order in orders:
                 await driver.do(order)
         await follower.expect(RoundAnnounced, deadline_at=now + 75.0)
@@ -193,10 +186,7 @@ async def test_a_node_with_a_new_directory_lets_its_earlier_report_stand(tmp_pat
         await follower.kill()
         follower.paths.records.unlink()
         since = len(follower.events)
-        await follower.start()
-        await follower.expect(LinkUp, since=since)
-        await follower.do(Register("register"))
-        await follower.expect(Registered, since=since)
+        await follower.join()
         await follower.do(PublishReport("report/0/0", 0, 0, 0.9, follower.put(["others"], 1, (0, 0))))
         await follower.expect(ReportPublished, since=since, round=0)
         assert b"it stands" in follower.errors

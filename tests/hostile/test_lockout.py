@@ -1,54 +1,39 @@
 """Memberships by the thousand are neither news by the thousand nor kept for ever."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from swarmd.bounds import KEYS_MAX
+from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import Event, MemberLeft, MemberSeen
 from swarmd.core.values import Standing
 from swarmd.dht import membership
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
 from swarmd.dht.membership import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, Members, Presences
-from swarmd.dht.store.seniority import Rank, Seniority
-from swarmd.dht.swarm_view import AnnouncedShards, MembersOffers
+from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import PAST_S, SignedRecord
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
+from tests.dht.network import Network, VirtualTime
 
 
-class Watcher:
+class Watcher(Network):
     """`Members` that reads what it is given, at a time of ours."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
-        self.told: list[Event] = []
-        self.seniority = Seniority()
-        session = SimpleNamespace(
-            swarm=SWARM,
-            peer_id="own",
-            seniority=self.seniority,
-            policy=SimpleNamespace(now=lambda: self.now),
-            config=SimpleNamespace(dht=SimpleNamespace(admission="open")),
-            runtime=SimpleNamespace(now=lambda: self.now, signal=lambda: None),
-            is_credited=lambda peer: self.seniority.rounds_of(peer) > 0,
-            remember_addresses=lambda peer, addresses, credited: None,
-            emit=self.told.append,
-            members=1,
-            coordinating=False,
-            shards=AnnouncedShards(False),
-            offers=MembersOffers(lambda peer, reason, message="": None),
-        )
-        self.session = session
-        self.members = Members(cast(Any, session))
+        self.time = VirtualTime(1000.0)
+        config = Config(SwarmConfig(id=SWARM, coordinator="boss"), role="follower")
+        super().__init__(config, self.time.runtime)
+        publisher = cast(Any, None)  # nothing is published
+        self.members = Members(self.view, self.store, publisher, self.node)
 
     def read(self, *records: SignedRecord) -> list[Event]:
         """What is told when these are found."""
-        before = len(self.told)
+        before = len(self.events)
         self.members._see({signed.owner: signed for signed in records})
-        return self.told[before:]
+        return self.events[before:]
 
 
 def of(identity: Identity, until: float, work: int = 0, leaving: bool = False) -> SignedRecord:
@@ -65,14 +50,14 @@ def test_who_writes_no_more_is_gone_when_its_record_is(watcher: Watcher) -> None
     work = {each: find_work(SWARM, each.peer_id, WORK_BITS) for each in (ALICE, BOB)}
     seen = watcher.read(of(ALICE, 1030.0, work[ALICE]), of(BOB, 1900.0, work[BOB]))  # in the order of a lot
     assert len(seen) == 2 and MemberSeen(ALICE.peer_id) in seen and MemberSeen(BOB.peer_id) in seen
-    watcher.now = 1030.0 + PAST_S - 1
-    assert watcher.read() == [] and watcher.session.members == 2
-    watcher.now += 2
-    assert watcher.read() == [MemberLeft(ALICE.peer_id)] and watcher.session.members == 1
-    watcher.now += 100
+    watcher.time.now = 1030.0 + PAST_S - 1
+    assert watcher.read() == [] and watcher.view.members == 2
+    watcher.time.now += 2
+    assert watcher.read() == [MemberLeft(ALICE.peer_id)] and watcher.view.members == 1
+    watcher.time.now += 100
     assert watcher.read(of(ALICE, 2500.0, work[ALICE])) == [MemberSeen(ALICE.peer_id)]
     assert watcher.read(of(ALICE, 2501.0, work[ALICE], leaving=True)) == [MemberLeft(ALICE.peer_id)]
-    watcher.now = 9000.0
+    watcher.time.now = 9000.0
     assert watcher.read() == [MemberLeft(BOB.peer_id)], "it is told once that a member is gone"
 
 
@@ -80,17 +65,17 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
     identities = [generate_identity() for _ in range(int(2 * NEWCOMERS_BURST))]
     crowd = [of(each, 5000.0) for each in identities if work_bits(SWARM, each.peer_id, 0) < WORK_BITS]
     assert len(watcher.read(*crowd)) == IDLE_BURST
-    assert watcher.session.members == 1, "what goes by the number of members does not go by theirs"
-    watcher.now += 60
+    assert watcher.view.members == 1, "what goes by the number of members does not go by theirs"
+    watcher.time.now += 60
     assert 0 < len(watcher.read(*crowd)) < IDLE_BURST
     worker, elder = generate_identity(), generate_identity()
-    watcher.seniority.learn([Standing(elder.peer_id, "", 1.0, 1, 0)])
+    watcher.view.seniority.learn([Standing(elder.peer_id, "", 1.0, 1, 0)])
     worked = [of(each, 5000.0, find_work(SWARM, each.peer_id, 16)) for each in (worker, elder)]
     assert {cast(MemberSeen, event).peer for event in watcher.read(*crowd, *worked)} == {
         worker.peer_id,
         elder.peer_id,
     }
-    assert watcher.session.members == 2
+    assert watcher.view.members == 2
 
 
 def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,10 @@ def grind(count: int) -> list[Identity]:
 class Ground(Eclipser):
     """An eclipser that keeps to its own id, which lies where it wants to be."""
 
-    async def come(self, addresses: list[str]) -> None:
+    async def come(self, addresses: Sequence[str]) -> None:
         """Take a place in everybody's table."""
-        await self.open(addresses[0])
+        await super().come(addresses)
         await self.arm()
-        for address in addresses[1:]:
-            await self.meet(address)
         ping = dht_pb2.PingRequest(peer=self._info)
         for victim in self.victims:
             await self.p2p.call_protobuf_handler(victim, "DHTProtocol.rpc_ping", ping, dht_pb2.PingResponse)
@@ -90,11 +89,8 @@ async def test_records_under_a_key_that_ground_identities_surround_are_found(tmp
 async def test_a_stranger_beside_every_key_stops_no_round(tmp_path: Path) -> None:
     eclipser = Eclipser(tmp_path / "o")
     async with small_swarm(tmp_path, attackers=(eclipser,)) as swarm:
-        addresses = [await driver.address() for driver in swarm.drivers]
-        await eclipser.open(addresses[0])
+        await eclipser.come([await driver.address() for driver in swarm.drivers])
         await eclipser.arm()
-        for address in addresses[1:]:
-            await eclipser.meet(address)
         for round in (0, 1):
             for key in (
                 names.clock(SWARM),
@@ -111,11 +107,8 @@ async def test_a_stranger_beside_every_key_stops_no_round(tmp_path: Path) -> Non
 
 async def arrive(swarm: SmallSwarm, crowd: Crowd, identities: int) -> None:
     """The crowd comes, connected to everybody."""
-    addresses = [await driver.address() for driver in swarm.drivers]
-    await crowd.open(addresses[0])
+    await crowd.come([await driver.address() for driver in swarm.drivers])
     crowd.gather(identities)
-    for address in addresses[1:]:
-        await crowd.meet(address)
 
 
 async def test_a_newcomer_is_credited_in_its_first_round_beside_a_crowd(tmp_path: Path) -> None:

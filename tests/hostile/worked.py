@@ -21,13 +21,13 @@ NUMBERS = (  # `find_work` of each in the swarm of the tests
 @cache
 def worked() -> dict[Identity, int]:
     """Identity → number that is worth the work."""
-    found = {_identity(index): number for index, number in enumerate(NUMBERS)}
+    found = {identity_of(sha256(f"worked {index}".encode()).digest()): number for index, number in enumerate(NUMBERS)}
     assert all(work_bits(SWARM, each.peer_id, number) >= WORK_BITS for each, number in found.items())
     return found
 
 
-def _identity(index: int) -> Identity:
-    seed = sha256(f"worked {index}".encode()).digest()
+def identity_of(seed: bytes) -> Ed25519Identity:
+    """The identity of a seed."""
     return Ed25519Identity(seed, Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw())
 
 

@@ -40,9 +40,9 @@ swarmd/dht/store/validator.py
     -         if handed:
     +         if False:
     tests/dht/store/test_validator.py
-swarmd/dht/rounds/key_watch.py
+swarmd/dht/record_store.py
   hints without end keep a key from being read whole
-    - not wanted or now >= self._whole_at + WHOLE_POLLS * self.poll_s
+    - not wanted or now >= self._whole_at + WHOLE_POLLS * self._poll_s
     + not wanted
     tests/dht/rounds/test_publishing.py
   each hint has a key read whole
@@ -55,7 +55,7 @@ swarmd/dht/limits.py
     + 0.0
     tests/dht/test_limits.py
   the door forgets whom the swarm credits
-    -  or self.is_credited(peer)
+    -  or self._is_credited(peer)
     tests/dht/test_limits.py
 swarmd/dht/evidence.py
   evidence about rounds to come is kept
@@ -66,12 +66,11 @@ swarmd/dht/evidence.py
     - if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
     + if each is held:
     tests/dht/test_gossip.py
-swarmd/dht/gossip.py
   all tell of evidence at about the same time
     - math.e * max(1, self._members())
     + math.e
     tests/dht/test_gossip.py
-swarmd/dht/network_session.py
+swarmd/dht/gossip.py
   each renewal of a membership has all members look for it
     -         if isinstance(record.content, Membership):
     -             self._note_out(record)

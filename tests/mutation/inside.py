@@ -251,7 +251,7 @@ swarmd/dht/limits.py
     + return False
     tests/dht/test_limits.py
   who is no longer wanted stays until connections are looked over
-    -             self.on_unwanted()
+    -             self._on_unwanted()
     tests/dht/test_memory_watch.py
 swarmd/dht/store/parts.py
   who answers late is waited for as long as everybody

@@ -5,8 +5,8 @@ from tests.mutation.planting import read_mutants
 SHARDS = read_mutants(r"""
 swarmd/dht/store/validator.py
   a report that is awaited is lost where there is no room for it
-    - if (stored or awaited) and validator.accepted is not None:
-    + if stored and validator.accepted is not None:
+    - if stored or awaited:
+    + if stored:
     tests/dht/store/test_validator.py
   whoever sends an awaited report needs no room
     - validator.awaits(key, sender) and sender == owner_of(subkey)
@@ -96,7 +96,7 @@ swarmd/dht/wire/records.py
     tests/dht/wire/test_shards.py
 swarmd/dht/membership.py
   a follower reads all memberships
-    - range(shards) if session.coordinating else (self._own_shard(),)
+    - range(shards) if view.coordinating else (self._own_shard(),)
     + range(shards)
     tests/dht/test_membership.py
   the coordinator reads shards of memberships only as they have moved
@@ -107,7 +107,7 @@ swarmd/dht/membership.py
     -  and not record.content.leaving
     tests/dht/test_membership.py
   a membership that has expired is not looked for again
-    - self._until.get(peer, 0.0) > session.policy.now()
+    - self._until.get(peer, 0.0) > view.policy.now()
     + peer in self._until
     tests/dht/test_membership.py
 swarmd/dht/swarm_view.py

@@ -59,7 +59,7 @@ swarmd/chain/blocks.py
 NETWORK_MUTANTS = read_mutants(r"""
 swarmd/dht/rounds/gather.py
   a node gathers its own rollouts
-    - peer != self._session.peer_id and _names_rollouts(record)
+    - peer != self._view.peer_id and _names_rollouts(record)
     + _names_rollouts(record)
   a body is kept whatever it is
     -                 await bodies.check(body, content.digest, content.size_bytes)
@@ -104,7 +104,7 @@ swarmd/dht/rounds/stages.py
     -         await self._publish_rollouts(command, place)
 swarmd/dht/rounds/report_collector.py
   reports of a stage count as changes of those of the stage before
-    -         self._seen = SeenReports(self._session, command.round, command.stage)
+    -         self._seen = SeenReports(self._view, self._gossip, command.round, command.stage)
   of a stage's shards only the first is collected
     - self._turns = list(range(self._shards))
     + self._turns = list(range(1))
@@ -114,20 +114,20 @@ swarmd/dht/rounds/report_collector.py
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
 swarmd/dht/rounds/clock.py
   records lie in the first shard, whoever wrote them
-    - return Shard(shards, shard_of(session.swarm, session.peer_id, round, stage, shards))
+    - return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
     + return Shard(shards, 0)
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
   announcements are not taken from gossip or look-ups
     -         self._latest = record
     +         self._latest = known or record
-swarmd/dht/rounds/key_watch.py
+swarmd/dht/record_store.py
   a key is watched no more when it could not be read once
     -                 log.debug("%s was not read: %s", self.name, error)
     +                 return
     with failure=0.2
 swarmd/dht/agent.py
   a command that failed is never answered
-    -         self._session.emit(CommandFailed(command.id, reason))
+    -         self._view.emit(CommandFailed(command.id, reason))
     with failure=0.2
   a command is done once and never again
     -             self._running.discard(command.id)

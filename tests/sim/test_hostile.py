@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from swarmd.core.coordinator import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import limits, membership
-from swarmd.dht.evidence import EvidenceGossip
+from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
 from swarmd.dht.membership import Presences
 from swarmd.dht.rounds import report_collector
 from swarmd.dht.rounds.report_collector import SeenReports
@@ -25,7 +26,6 @@ from swarmd.sim.hostile import is_hostile
 from swarmd.sim.invariants import swarm
 from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.ports import guarded
-from swarmd.sim.ports.dht import Written, signed_of
 from swarmd.sim.ports.guarded import GuardedNetworkWorker
 from swarmd.sim.ports.network_ports import RecordsSeen
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
@@ -132,11 +132,12 @@ def first_come(room: KeyCapacity, owner: str, size: int, rank: object) -> list[s
 NUMBERS = count()
 
 
-def see_another(seen: RecordsSeen, record: Written) -> None:
+def see_another(seen: RecordsSeen, record: SeenRecord) -> None:
     """Take the same report, read again, for another one."""
     if isinstance(record.content, ReportRecord):
-        changed = replace(record, content=replace(record.content, reward=float(next(NUMBERS))))
-        seen.comparison.see(signed_of(changed))
+        changed = replace(record.content, reward=float(next(NUMBERS)))
+        signed = replace(record.signed, payload=msgspec.msgpack.encode(changed))
+        RecordComparison.compare(seen, SeenRecord(signed, changed))
 
 
 def forget_gossip(worker: GuardedNetworkWorker, topic: str, sender: str, message: bytes) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from swarmd.core.commands import Announce
 from swarmd.core.events import ReportPublished, RolloutsGathered, RoundAnnounced
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Record
 from swarmd.dht.wire.records import Membership, ReportRecord
 from swarmd.sim.ports.network_ports import SimHintGossip
@@ -116,14 +116,14 @@ def test_a_membership_that_is_renewed_is_hinted_at_only_where_its_node_was_gone(
             hinted.append(record.owner)
         publish(gossip, record)
 
-    def note_renewed(session: NetworkSession, record: Record) -> None:
+    def note_renewed(gossip: Gossip, record: Record) -> None:
         if isinstance(record.content, Membership):
             renewed.append(record.owner)
-        renew(session, record)
+        renew(gossip, record)
 
-    renew = NetworkSession.renewed
+    renew = Gossip.renewed
     monkeypatch.setattr(SimHintGossip, "publish", note)
-    monkeypatch.setattr(NetworkSession, "renewed", note_renewed)
+    monkeypatch.setattr(Gossip, "renewed", note_renewed)
     world = World(0, replace(LARGE, **{**SMALL, "hours": 0.3, "shard_members": 0, "doubles_s": 0.0}))
     world.call_at(BEGIN + 400.0, lambda: world.dht.workers[5].lose_link())
     world.play()

@@ -48,7 +48,7 @@ class Connections:
         self._since: dict[str, float] = {}  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
         self._unwanted = anyio.Event()  # the door no longer wants somebody
-        door.on_unwanted = lambda: self._unwanted.set()
+        door.watch_unwanted(lambda: self._unwanted.set())
         node.attendants.append(self.watch)
 
     async def watch(self, life: NodeRun) -> None:
@@ -75,9 +75,8 @@ class Connections:
 
     async def _look(self, life: NodeRun, now: float) -> None:
         places = await life.p2p.control.places()
-        for peer, prefix in places:
-            self._door.place(peer, prefix)
-        connected = self._door.connected = frozenset(peer for peer, _ in places)
+        self._door.note_connections(places)
+        connected = self._door.connected
         self._since = {peer: self._since.get(peer, now) for peer in connected}
         for peer in [peer for peer, until in self._door.out.items() if until <= now]:
             del self._door.out[peer]
@@ -143,7 +142,7 @@ class LinkReporter:
         rejoin: Rejoin,
         alone: bool,
         emit: EventSink,
-        isolation: Callable[[int], str] = lambda peers: "",
+        isolation: Callable[[int], str],
     ) -> None:
         self._node = node
         self._rejoin = rejoin

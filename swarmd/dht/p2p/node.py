@@ -55,6 +55,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = CALL_S
+    port: int = 0  # TCP port of the node's life before, used again where any will do
 
 
 class NodeRun:
@@ -74,17 +75,6 @@ class NodeRun:
     def peers(self) -> int:
         """Peers in the routing table."""
         return len(self.table.uid_to_peer_id)
-
-    def reason(self) -> str:
-        """Why p2pd ended; empty while it runs."""
-        return _reason(self.p2p)
-
-
-def _reason(p2p: P2pDaemon) -> str:
-    """Why p2pd ended, once it has."""
-    status = p2p.returncode or 0
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    return f"p2pd ended with {how}; it said last: {p2p.last_words()}"
 
 
 Attendant = Callable[[NodeRun], Awaitable[None]]
@@ -108,34 +98,28 @@ class DhtNode:
         door: RequestLimits | None = None,
     ) -> None:
         self.settings = settings
-        self.door = door or RequestLimits(lambda peer, reason, detail: None)
-        self.restarts = 0
+        self.door = door or RequestLimits()
         self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
         self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
-        self.port = 0  # TCP port that was given instead of 0; kept from life to life
+        self.port = settings.port  # TCP port that was given instead of 0; kept from life to life
         self._validator = validator
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
         self._storage: Any = None
-        self._life: NodeRun | None = None
+        self.life: NodeRun | None = None  # the present one of p2pd
         self._up = asyncio.Event()
         self._p2p: P2pDaemon | None = None
 
     @property
-    def life(self) -> NodeRun | None:
-        """The present life of p2pd, None while there is none."""
-        return self._life
-
-    @property
     def peers(self) -> int:
         """Peers in the routing table, 0 while p2pd is down."""
-        return self._life.peers if self._life else 0
+        return self.life.peers if self.life else 0
 
     async def wait_up(self) -> NodeRun:
         """Wait until p2pd runs."""
-        while self._life is None:
+        while self.life is None:
             await self._up.wait()
-        return self._life
+        return self.life
 
     async def run(self) -> None:
         """Keep the node alive until cancelled.
@@ -162,7 +146,6 @@ class DhtNode:
             return 0.0
         began = anyio.current_time()
         await self._live(life)
-        self.restarts += 1
         return anyio.current_time() - began
 
     async def _open(self) -> NodeRun:
@@ -197,8 +180,7 @@ class DhtNode:
 
     async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
         settings = self.settings
-        kind = self._sockets.daemon_class(**limits(CONNECTIONS_MAX))
-        kind.began = self._note_start
+        kind = self._sockets.daemon_class(self._note_start, **limits(CONNECTIONS_MAX))
         p2p: P2pDaemon = await kind.create(
             host_maddrs=listen,
             announce_maddrs=list(settings.announce) or None,
@@ -211,7 +193,7 @@ class DhtNode:
             nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
             startup_timeout=START_S,
         )
-        p2p.control.door = self.door
+        p2p.control.guard(self.door)
         return p2p
 
     def _note_start(self, p2p: P2pDaemon) -> None:
@@ -241,7 +223,7 @@ class DhtNode:
         return dht
 
     async def _live(self, life: NodeRun) -> None:
-        self._life = life
+        self.life = life
         self._up.set()
         try:
             async with anyio.create_task_group() as tasks:
@@ -250,7 +232,7 @@ class DhtNode:
                 tasks.start_soon(_end_when_lost, life)
                 await asyncio.wait({life.gone})
                 self._lose_life()
-                self._down(life.reason())
+                self._down(life.p2p.reason())
                 tasks.cancel_scope.cancel()
         finally:
             self._lose_life()
@@ -258,7 +240,7 @@ class DhtNode:
                 await self._close(life)
 
     def _lose_life(self) -> None:
-        self._life = None
+        self.life = None
         self._up.clear()
 
     async def _close(self, life: NodeRun) -> None:
@@ -284,7 +266,7 @@ class DhtNode:
             NetworkDown: p2pd is down, died under the operation (what it seemed to do may not have happened), or gave no
                 answer within `timeout_s` (`call_s` by default).
         """
-        life = self._life
+        life = self.life
         if life is None:
             raise NetworkDown("the network is down: p2pd is being started")
         task = asyncio.ensure_future(operation(life))
@@ -293,7 +275,7 @@ class DhtNode:
                 {task, life.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
             )
             if life.gone.done():
-                raise NetworkDown(life.reason())
+                raise NetworkDown(life.p2p.reason())
             if not task.done():
                 raise NetworkDown(f"no answer from the network within {timeout_s or self.settings.call_s:g} s")
             return task.result()
@@ -301,10 +283,6 @@ class DhtNode:
             raise NetworkDown(f"the network failed: {error!r:.300}") from error
         finally:
             task.cancel()
-
-    async def probe(self) -> None:
-        """Ask p2pd itself for a sign of life. Raises NetworkDown."""
-        await self.call(lambda life: life.p2p._client.identify())
 
     async def addresses(self) -> tuple[str, ...]:
         """Where others can reach this node, with its peer id; empty when nowhere or while down."""
@@ -321,7 +299,7 @@ async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
-            raise P2PDaemonError(_reason(p2p))
+            raise P2PDaemonError(p2p.reason())
         return started.result()
     finally:
         gone.cancel()

@@ -53,14 +53,12 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         for mode, flags in P2P.DHT_MODE_MAPPING.items()
     }
 
-    began: Callable[[P2pDaemon], None] | None = None  # told of every start, so that a cancelled one can be ended
+    began: Callable[[P2pDaemon], None]
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        began = type(self).began
-        if began is not None:
-            began(self)
+        self.began(self)
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
         """hivemind's own; a line that asyncio has no room for is left out, for p2pd hangs when nobody reads on."""
@@ -102,10 +100,13 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         status: int | None = self._child.returncode
         return status
 
-    def last_words(self) -> str:
-        """What p2pd said last, shortened, for a reason."""
+    def reason(self) -> str:
+        """Why p2pd ended, once it has, and what it said last, shortened."""
+        status = self.returncode or 0
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
         spoken = [line for line in self.lines if "error" in line.lower() or "panic" in line.lower()]
-        return (spoken or list(self.lines) or ["(no output)"])[-1]
+        last_words = (spoken or list(self.lines) or ["(no output)"])[-1]
+        return f"p2pd ended with {how}; it said last: {last_words}"
 
     async def _ask(self, request: Any) -> tuple[Any, Any, Any]:
         reader, writer = await self._client.control.daemon_connector.open_connection()
@@ -161,10 +162,21 @@ class SocketDirectory:
         self._end_leftover()
         self.clear()
 
-    def daemon_class(self, **flags: str | int) -> type[P2pDaemon]:
-        """`P2pDaemon` with its sockets here, and with these flags."""
+    def daemon_class(
+        self, began: Callable[[P2pDaemon], None] = lambda p2p: None, **flags: str | int
+    ) -> type[P2pDaemon]:
+        """`P2pDaemon` with its sockets here, and with these flags.
+
+        Args:
+            began: told of every start, so that one that is cancelled can be ended.
+        """
         modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
-        return type("Daemon", (P2pDaemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
+        settings = {
+            "_UNIX_SOCKET_PREFIX": f"/unix{self.path}/",
+            "DHT_MODE_MAPPING": modes,
+            "began": staticmethod(began),
+        }
+        return type("Daemon", (P2pDaemon,), settings)
 
     def note(self, pid: int) -> None:
         """Keep p2pd's pid in a file; on a full disk the network goes on without."""

@@ -86,12 +86,16 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.door = RequestLimits(_ignore)  # a node puts its own in place before it registers a handler
+        self.door = RequestLimits()
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
         self.unreached = Unreached()
+
+    def guard(self, door: RequestLimits) -> None:
+        """Have all pass a node's own door from now on; no handler is registered yet."""
+        self.door = door
 
     # --- calls ---
 
@@ -358,10 +362,6 @@ def _read_info(header: bytes) -> Any:
         at += 1
     size |= header[at] << (7 * at)
     return p2pd_pb2.StreamInfo.FromString(header[at + 1 : at + 1 + size])
-
-
-def _ignore(peer: str, reason: str, detail: str) -> None:
-    """Ignore a refusal."""
 
 
 def install_control() -> None:

@@ -127,7 +127,7 @@ class AddressBook:
         self._local = local
         self._own = own
         self.bootstrap = [pair for pair in map(split_address, bootstrap) if pair[1] != own]
-        self.port = 0  # the TCP port this node had, where any will do
+        self.port = 0  # the TCP port this node had when it was saved, where any will do
         self._met: dict[str, list[str]] = {}
         self._known: set[str] = set()  # of those met, whom the swarm has credited
         self._load()
@@ -181,10 +181,11 @@ class AddressBook:
         """Has the swarm credited this peer, or does the configuration name it?"""
         return peer in self._known or any(peer == other for _, other in self.bootstrap)
 
-    async def save(self) -> None:
-        """Write the cache, in a thread, with those met by now; without it only the next start is slower."""
+    async def save(self, port: int) -> None:
+        """Write the cache, in a thread, with this node's port and those met by now; without it only the next start is
+        slower."""
         peers = [f"{place}/p2p/{peer}" for place, peer in self.met()][-PEERS_KEPT:]
-        await asyncio.to_thread(self._write, json.dumps({"port": self.port, "peers": peers}))
+        await asyncio.to_thread(self._write, json.dumps({"port": port, "peers": peers}))
 
     def _write(self, encoded: str) -> None:
         try:
@@ -214,7 +215,6 @@ class Rejoin:
 
     async def attend(self, life: NodeRun) -> None:
         """Run rounds for as long as p2pd lives: quickly while alone, slowly among peers."""
-        self._book.port = self._node.port
         alone = 0
         while True:
             grew = await self._run_round(life)
@@ -249,7 +249,7 @@ class Rejoin:
         work += [partial(_ping, life, peer) for peer in pinged]
         await _run_bounded(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
-        await self._book.save()
+        await self._book.save(self._node.port)
         return life.peers > before
 
     def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:

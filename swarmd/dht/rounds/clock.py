@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
-from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.evidence import announcement_of
+from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.key_watch import KeyWatch
+from swarmd.dht.record_store import KeyWatch, RecordStore
+from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.names import MembersPlace, shard_of
-from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
+from swarmd.dht.wire.records import ClockRecord, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 
 WATCHED_SLOWLY = 6  # polls between two reads of the clock in a large swarm, where it is gossiped
@@ -27,64 +29,72 @@ class SwarmClock:
     """The swarm's clock: announced by the coordinator, followed by all others.
 
     Args:
-        session: where all this happens.
         reached: called with the round of each announcement.
     """
 
-    def __init__(self, session: NetworkSession, reached: Callable[[int], None] = lambda round: None) -> None:
-        self._session = session
+    def __init__(
+        self,
+        view: SwarmView,
+        store: RecordStore,
+        publisher: Publisher,
+        gossip: Gossip,
+        reached: Callable[[int], None] = lambda round: None,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._publisher = publisher
+        self._gossip = gossip
         self._reached = reached
-        self._name = names.clock(session.swarm)
+        self._name = names.clock(view.swarm)
         self._watch: KeyWatch | None = None  # once it is followed
         self._deadline_at = math.inf  # of the stage that was announced last, POSIX seconds
         self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
+        gossip.clock.follow(self._hear)
 
     def follow(self) -> None:
         """Watch the clock for the rest of the session, and listen for the coordinator."""
-        session = self._session
-        session.heard_clock = self._hear
-        session.exchange.contradicted = self._tell_both
-        self._watch = session.watch(self._name, self._see)
-        if not session.coordinating and session.coordinator:
-            session.start(self._call_coordinator)
-            session.start(self._look_when_overdue, self._watch)
+        view, store = self._view, self._store
+        self._watch = store.watch(self._name, self._see)
+        if not view.coordinating and view.coordinator:
+            view.runtime.start(self._call_coordinator())
+            view.runtime.start(self._look_when_overdue(self._watch))
 
     async def _call_coordinator(self) -> None:
         """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears.
 
         The first calls come soon: one that has answered once is missed much earlier.
         """
-        session, pause_s = self._session, CALL_FIRST_S
+        view, store, pause_s = self._view, self._store, CALL_FIRST_S
         while True:
-            await session.runtime.sleep(pause_s)
-            pause_s = min(2 * pause_s, max(CALL_EVERY_S, session.members / CALLS_PER_S))
-            session.hearing.asked_every(pause_s)
+            await view.runtime.sleep(pause_s)
+            pause_s = min(2 * pause_s, max(CALL_EVERY_S, view.members / CALLS_PER_S))
+            view.contact.asked_every(pause_s)
             try:
-                if await session.records.answers(session.coordinator):
-                    session.hearing.answered()
+                if await store.answers(view.coordinator):
+                    view.contact.answered()
             except NetworkDown:
                 continue
 
     async def _look_when_overdue(self, watch: KeyWatch) -> None:
         """Read a large swarm's clock in each poll if a stage should be over and nothing was heard of the next."""
-        session = self._session
+        view = self._view
         while True:
-            await session.runtime.sleep(session.config.dht.poll_s)
-            if session.shards.is_large and session.policy.now() > self._deadline_at:
+            await view.runtime.sleep(view.config.dht.poll_s)
+            if view.shards.is_large and view.policy.now() > self._deadline_at:
                 watch.look()
 
     def _hear(self, record: Record) -> None:
         """A record that was gossiped. Raises RecordRejected where it does not count."""
-        session = self._session
-        if record.owner != session.coordinator:
+        view, store = self._view, self._store
+        if record.owner != view.coordinator:
             raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
-        self._see({record.owner: session.judge(self._name, record)})
+        self._see({record.owner: store.judge(self._name, record)})
 
     async def announce(self, command: Announce) -> None:
         """Publish where the swarm is. Raises NetworkDown."""
         content = ClockRecord(
-            swarm=self._session.swarm,
+            swarm=self._view.swarm,
             round=command.round,
             stage=command.stage,
             opened_at=command.opened_at,
@@ -96,9 +106,9 @@ class SwarmClock:
             shards_before=command.shards_before,
             steady_min=command.steady_min,
         )
-        self._session.shards.note(content)
-        await self._session.publisher.publish(content)
-        self._session.emit(RoundPublished(command.id, command.round, command.stage))
+        self._view.shards.note(content)
+        await self._publisher.publish(content)
+        self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
     async def read(self, command: ReadClock) -> None:
         """Read the clock and tell it, whatever was told before.
@@ -106,17 +116,17 @@ class SwarmClock:
         Raises:
             NetworkDown: nobody answered; that is not the same as no round.
         """
-        found = await self._session.records.find(self._name)
+        found = await self._store.find(self._name)
         self._keep_if_later(found.records)
         if self._latest is not None:
             self._report(self._latest)
-        elif found.answered or self._session.coordinating:
-            self._session.emit(NoRoundYet())
+        elif found.answered or self._view.coordinating:
+            self._view.emit(NoRoundYet())
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
     def _see(self, records: Mapping[str, Record]) -> None:
-        if self._keep_if_later(records) and self._latest is not None and _said(self._latest) != self._told:
+        if self._keep_if_later(records) and self._latest is not None and announcement_of(self._latest) != self._told:
             self._report(self._latest)
 
     def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
@@ -124,8 +134,8 @@ class SwarmClock:
 
         One that was known while a clock was ahead is no measure after that clock was set back.
         """
-        record, known = records.get(self._session.coordinator), self._latest
-        if known is not None and is_far(known.expiration, self._session.policy.now()):
+        record, known = records.get(self._view.coordinator), self._latest
+        if known is not None and is_far(known.expiration, self._view.policy.now()):
             known = None
         if record is None or (known is not None and record.expiration <= known.expiration):
             return False
@@ -135,39 +145,21 @@ class SwarmClock:
 
     def _pass_on(self, record: Record) -> None:
         """Hold it for whoever asks, and gossip it where it came by another way."""
-        session, content = self._session, record.content
+        view, store, gossip, content = self._view, self._store, self._gossip, record.content
         if isinstance(content, ClockRecord):
-            session.hearing.announced(content.deadline_at, content.final)
-            session.shards.note(content)
+            view.contact.announced(content.deadline_at, content.final)
+            view.shards.note(content)
             self._deadline_at = math.inf if content.final else content.deadline_at
             if self._watch is not None:
-                self._watch.poll_s = session.config.dht.poll_s * (WATCHED_SLOWLY if session.shards.is_large else 1)
-        session.records.hold(self._name, record)
-        session.herald.pass_on(record)
+                self._watch.read_every(view.config.dht.poll_s * (WATCHED_SLOWLY if view.shards.is_large else 1))
+        store.hold(self._name, record)
+        gossip.clock.pass_on(record)
 
     def _report(self, record: Record) -> None:
-        self._told = _said(record)
-        self._session.policy.round = self._told.round
-        self._session.emit(self._told)
+        self._told = announcement_of(record)
+        self._view.policy.announce(self._told.round)
+        self._view.emit(self._told)
         self._reached(self._told.round)
-
-    def _tell_both(self, evidence: Evidence) -> None:
-        """The coordinator told others otherwise: tell both, of which the core takes the later place and deadline.
-
-        So all who know of both go on alike. What lies too far ahead is nothing to go on by.
-        """
-        for signed in (evidence.first, evidence.second):
-            if isinstance(signed.content, ClockRecord):
-                said, reached = _said(signed), self._session.policy.round
-                if reached is None or said.round <= reached + ROUNDS_AHEAD:
-                    self._session.emit(said)
-
-
-def _said(record: Record) -> RoundAnnounced:
-    """What a clock record says; its number says nothing."""
-    content = record.content
-    assert isinstance(content, ClockRecord)
-    return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
 
 
 class Shard(NamedTuple):
@@ -177,36 +169,36 @@ class Shard(NamedTuple):
     shard: int
 
 
-async def find_shards(session: NetworkSession, round: int) -> int:
+async def find_shards(view: SwarmView, store: RecordStore, round: int) -> int:
     """Number of shards of a round's stages; the clock is read where this node has heard too little of it.
 
     Raises:
         NetworkDown: nobody answered; that is not the same as none.
     """
-    known = session.shards.of(round)
+    known = view.shards.of(round)
     if known is not None:
         return known
-    await _read_clock(session, f"for the shards of round {round}")
-    return session.shards.latest_of(round)
+    await _read_clock(view, store, f"for the shards of round {round}")
+    return view.shards.latest_of(round)
 
 
-async def find_members_place(session: NetworkSession) -> MembersPlace:
+async def find_members_place(view: SwarmView, store: RecordStore) -> MembersPlace:
     """Where memberships lie; the clock is read where this node has not heard it yet. Raises NetworkDown."""
-    if session.shards.awaits_place:
-        await _read_clock(session, "for the shards of memberships")
-    return session.shards.members
+    if view.shards.awaits_place:
+        await _read_clock(view, store, "for the shards of memberships")
+    return view.shards.members
 
 
-async def _read_clock(session: NetworkSession, purpose: str) -> None:
-    found = await session.records.find(names.clock(session.swarm))
-    clock = found.records.get(session.coordinator)
+async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None:
+    found = await store.find(names.clock(view.swarm))
+    clock = found.records.get(view.coordinator)
     if clock is not None and isinstance(clock.content, ClockRecord):
-        session.shards.note(clock.content)
-    elif not found.answered and not session.coordinating:
+        view.shards.note(clock.content)
+    elif not found.answered and not view.coordinating:
         raise NetworkDown(f"no peer answered when the clock was read {purpose}")
 
 
-async def find_own_shard(session: NetworkSession, round: int, stage: int) -> Shard:
+async def find_own_shard(view: SwarmView, store: RecordStore, round: int, stage: int) -> Shard:
     """Where this node's own records of a stage lie. Raises NetworkDown."""
-    shards = await find_shards(session, round)
-    return Shard(shards, shard_of(session.swarm, session.peer_id, round, stage, shards))
+    shards = await find_shards(view, store, round)
+    return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))

@@ -14,7 +14,7 @@ import hashlib
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio
 import msgspec
@@ -25,6 +25,7 @@ from swarmd.dht.limits import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import CALL_ERRORS, DhtNode, NodeRun
 from swarmd.dht.ports import PeerCheck
+from swarmd.dht.wire.bodies import BodySource
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
@@ -109,16 +110,6 @@ WEIGHTS = StreamBounds(
     PeerBounds(GIVEN_BYTES_PER_S, 2 * GIVEN_BYTES_PER_S, 4 * GIVEN_BYTES_PER_S),
     others_s=20.0,  # 4 MiB at 210 KiB a second
 )
-
-
-class BodySource(Protocol):
-    """What is given out, by the SHA-256 of the content."""
-
-    def has(self, digest: str) -> bool:
-        """Whether there is something of this digest."""
-
-    def get(self, digest: str) -> bytes:
-        """It. Raises SwarmdError or OSError when it is not there."""
 
 
 log = get_logger(__name__)

@@ -9,10 +9,12 @@ from contextlib import suppress
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Findings, Record
+from swarmd.dht.gossip import Gossip
+from swarmd.dht.ports import Bodies, Findings, MemberCheck, Record
+from swarmd.dht.record_store import RecordStore
 from swarmd.dht.rounds.clock import Shard, find_shards
 from swarmd.dht.store.seniority import Places, Rank, Sample, pick
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
@@ -42,7 +44,6 @@ LINGER_S = 1.0  # what the latter get when everything else is there, unless stra
 ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
 FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
 SLOW = "slow"
-SLOW_MAX = 1024  # peers that are noted for it
 WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
 FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
 
@@ -155,16 +156,33 @@ class BodyBytes:
 
 
 class Gathering:
-    """One `Gather` command being done."""
+    """One `Gather` command being done.
 
-    def __init__(self, session: NetworkSession, command: Gather) -> None:
-        self._session = session
+    Args:
+        must_be_member: raises NetworkDown if a peer has shown no membership.
+        command: says which stage, and until when.
+    """
+
+    def __init__(
+        self,
+        view: SwarmView,
+        store: RecordStore,
+        gossip: Gossip,
+        bodies: Bodies,
+        must_be_member: MemberCheck,
+        command: Gather,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._evidence = gossip.evidence
+        self._bodies = bodies
+        self._must_be_member = must_be_member
         self._command = command
-        self._place = (session.swarm, command.source_round, command.source_stage)
+        self._place = (view.swarm, command.source_round, command.source_stage)
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = BodyBytes()
-        self._runtime = session.runtime
+        self._runtime = view.runtime
         self._sample: SampledShards | None = None  # once the stage's shards are known
         self._failures: Counter[str] = Counter()  # fetches that failed, by peer
         self._replaced = 0  # of those that gave nothing, so many when others were chosen last
@@ -173,12 +191,12 @@ class Gathering:
         self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
         self._ranked: dict[str, tuple[Record, Rank]] = {}  # of all reports that were looked at
         self._awaited: set[str] = set()  # of them, those that gathering waits for
-        self._limiter = Limiter(session.runtime, FETCHES_AT_ONCE)
-        self._others_limiter = Limiter(session.runtime, OTHERS_AT_ONCE)
-        self._fetches = TaskGroup(session.runtime)
+        self._limiter = Limiter(view.runtime, FETCHES_AT_ONCE)
+        self._others_limiter = Limiter(view.runtime, OTHERS_AT_ONCE)
+        self._fetches = TaskGroup(view.runtime)
         self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
         self._complete_at: float | None = None  # when all that is waited for was there
-        self._began_at = session.runtime.time()
+        self._began_at = view.runtime.time()
         self._looked = False  # has any peer answered?
 
     async def run(self) -> None:
@@ -189,11 +207,11 @@ class Gathering:
                 await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
             if not self._looked:
                 raise NetworkDown("nobody answered when rollouts were looked for")
-            self._session.patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
+            self._view.patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
         missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
         place = (command.id, command.round, command.stage)
-        self._session.emit(RolloutsGathered(*place, rollouts, missing))
+        self._view.emit(RolloutsGathered(*place, rollouts, missing))
 
     async def _gather(self) -> None:
         """Look, fetch, look again, until everything awaited is there or has shown to be false.
@@ -216,8 +234,11 @@ class Gathering:
     async def _look(self) -> None:
         """See who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
         if self._sample is None:
-            shards, wanted = await find_shards(self._session, self._place[1]), self._session.config.dht.gather_peers
-            self._sample = SampledShards(shards, wanted, self._session.sample)
+            shards, wanted = (
+                await find_shards(self._view, self._store, self._place[1]),
+                self._view.config.dht.gather_peers,
+            )
+            self._sample = SampledShards(shards, wanted, self._view.random.sample)
         self._replaced = len(self._useless())
         for shard in self._sample.read:
             await self._look_at(shard)
@@ -232,17 +253,17 @@ class Gathering:
         await self._see_reports(names.reports(*self._place, *shard))
         name = names.rollouts(*self._place, *shard)
         found = await self._find_rollouts(name)
-        self._looked = self._looked or found.answered or self._session.coordinating
+        self._looked = self._looked or found.answered or self._view.coordinating
         await self._begin_fetches(name, found.records)
 
     async def _find_rollouts(self, name: str) -> Findings:
         """The records of rollouts, which may hold bodies; of many peers those alone that are wanted still."""
-        records, sampled = self._session.records, self._sample is not None and self._sample.is_sample
+        sampled = self._sample is not None and self._sample.is_sample
         if sampled or len(self._ranks) <= WHOLE_MAX:
-            return await records.find(name)
+            return await self._store.find(name)
         done = self._got.keys() | self._fetching | {peer for peer, _ in self._refused}
         missing = [peer for peer in self._ranks if peer not in done]
-        return await records.find_each(name, missing, [peer for peer in missing if peer in self._awaited])
+        return await self._store.find_each(name, missing, [peer for peer in missing if peer in self._awaited])
 
     def _useless(self) -> set[str]:
         """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""
@@ -261,7 +282,7 @@ class Gathering:
             return True
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
-        lingered_s = min(LINGER_S, self._session.patience.strangers_s)
+        lingered_s = min(LINGER_S, self._view.patience.strangers_s)
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
@@ -276,9 +297,9 @@ class Gathering:
             return False
         if self._sample is not None and self._sample.is_sample and len(useless) > self._replaced:
             return False  # others may take their places
-        now, session = self._runtime.time(), self._session
-        settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
-        return settled or 1 < session.members <= len(self._expected) + 1
+        now, view = self._runtime.time(), self._view
+        settled = now > self._began_at + SETTLE_S or now > view.started_at + YOUNG_S
+        return settled or 1 < view.members <= len(self._expected) + 1
 
     def _remaining_s(self) -> float:
         return self._command.until_at - ANSWER_S - self._runtime.time()
@@ -289,12 +310,12 @@ class Gathering:
         It is worth waiting for those who gave theirs before, and for a while for others that worked, unless their last
         body stopped coming.
         """
-        found = await self._session.records.find(name)
+        found = await self._store.find(name)
         self._looked = self._looked or found.answered  # nobody is asked for rollouts that all lie here already
         announced = {
             peer: record
             for peer, record in found.records.items()
-            if peer != self._session.peer_id and _names_rollouts(record) and not self._is_barred(peer)
+            if peer != self._view.peer_id and _names_rollouts(record) and not self._is_barred(peer)
         }
         self._announced |= self._rank(announced, names.key_id(name))
         self._announced = {peer: rank for peer, rank in self._announced.items() if not self._is_barred(peer)}
@@ -304,7 +325,7 @@ class Gathering:
         """Where the reports stand; one that was looked at before keeps its rank."""
         known = self._ranked
         fresh = {peer: record for peer, record in announced.items() if peer not in known or known[peer][0] != record}
-        for peer, rank in self._session.seniority.ranks_of(fresh, key).items():
+        for peer, rank in self._view.seniority.ranks_of(fresh, key).items():
             known[peer] = (announced[peer], rank)
         return {peer: known[peer][1] for peer in announced}
 
@@ -314,8 +335,8 @@ class Gathering:
         chosen = self._sample.sources.peers
         self._ranks = {peer: rank for peer, rank in self._announced.items() if peer in chosen}
         self._expected = set(self._ranks)
-        awaited = self._session.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
-        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
+        awaited = self._view.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        self._awaited = {peer for peer in awaited if not self._view.slow[peer]}
 
     async def _begin_fetches(self, name: str, records: Mapping[str, Record]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
@@ -324,11 +345,11 @@ class Gathering:
         """
         chosen = self._chosen(name, records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
-        looks_for_members = self._session.shards.members.shards > 0  # which takes its time, as a fetch does
+        looks_for_members = self._view.shards.members.shards > 0  # which takes its time, as a fetch does
         for peer, content in wanted:
             if content.body and not looks_for_members:
                 await self._try(peer, content)
-        slow, knows = self._session.slow, self._session.knows
+        slow, knows = self._view.slow, self._view.knows
         for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not knows(each[0]))):
             if not content.body or looks_for_members:
                 self._begin_fetch(peer, content)
@@ -336,15 +357,15 @@ class Gathering:
     def _chosen(self, name: str, records: Mapping[str, Record]) -> list[str]:
         """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
         assert self._sample is not None, "the stage's shards are known"
-        own = self._session.peer_id
+        own = self._view.peer_id
         fresh = {peer: record for peer, record in records.items() if peer != own and not self._is_barred(peer)}
         sources = self._sample.sources
-        sources.choose(self._session.seniority.ranks_of(fresh, names.key_id(name)))
+        sources.choose(self._view.seniority.ranks_of(fresh, names.key_id(name)))
         done = self._got.keys() | (self._useless() if self._sample.is_sample else set())
         return [peer for peer in sources.peers if peer in records and peer not in done]
 
     def _is_barred(self, peer: str) -> bool:
-        return self._session.bars(peer, self._command.source_round)
+        return self._evidence.bars(peer, self._command.source_round)
 
     def _wanted(self, record: Record) -> RolloutsRecord | None:
         content = record.content
@@ -367,13 +388,13 @@ class Gathering:
     async def _try(self, peer: str, content: RolloutsRecord) -> None:
         try:
             await self._fetch(peer, content)
-            self._session.slow.pop(peer, None)
+            self._view.slow.pop(peer, None)
         except RecordRejected as error:
             self._refused.add((peer, content.digest))
             self._replace(peer)
-            self._session.rejections.count(peer, error.reason, error.message)
+            self._view.rejections.count(peer, error.reason, error.message)
             if error.reason == SLOW:
-                note_slow(self._session, peer)
+                self._view.note_slow(peer)
         except SwarmdError as error:
             log.info("rollouts of %s are not to be had: %s", peer, error)
             self._note_failure(peer)
@@ -392,11 +413,11 @@ class Gathering:
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:
         if content.size_bytes > ROLLOUTS_BYTES_MAX:
             raise RecordRejected("oversized", f"rollouts of {content.size_bytes} bytes")
-        credited = self._session.seniority.rounds_of(peer) > 0
+        credited = self._view.seniority.rounds_of(peer) > 0
         self._bytes.reserve(credited, content.size_bytes)
-        bodies = self._session.bodies
+        bodies = self._bodies
         try:
-            await self._session.must_be_member(peer)
+            await self._must_be_member(peer)
             if not bodies.has(content.digest):
                 body = await self._body(peer, content)
                 await bodies.check(body, content.digest, content.size_bytes)
@@ -408,7 +429,7 @@ class Gathering:
         self._got[peer] = RolloutsRef(peer, *place)
 
     async def _body(self, peer: str, content: RolloutsRecord) -> bytes:
-        bodies = self._session.bodies
+        bodies = self._bodies
         if content.body:
             return await bodies.inflate(content.body, content.size_bytes)
         timeout_s = self._remaining_s()
@@ -419,18 +440,6 @@ class Gathering:
             return await within(self._runtime, FETCH_S, bodies.fetch, *wanted)
         except TimeoutError:
             raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s") from None
-
-
-def note_slow(session: NetworkSession, peer: str) -> None:
-    """A body stopped coming: its peer is not waited for next time.
-
-    Of too many that are noted a stranger is forgotten first: a crowd has other names anyway.
-    """
-    slow = session.slow
-    slow[peer] += 1
-    if len(slow) > SLOW_MAX:
-        strangers = (each for each in slow if not session.knows(each))
-        del slow[next(strangers, next(iter(slow)))]
 
 
 def _names_rollouts(record: Record) -> bool:

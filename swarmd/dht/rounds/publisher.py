@@ -151,9 +151,6 @@ class OwnRecordFile:
 class Publisher:
     """Writes this node's records.
 
-    Attributes:
-        renewed: called in place of `told` with what is published again for no other reason than that it is time.
-
     Args:
         network: where to.
         own_records: remembers them.
@@ -161,6 +158,7 @@ class Publisher:
         ttl_s: how long a record lives.
         alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
         told: called with every record as soon as a peer has it, to hint at it.
+        renewed: called in place of `told` with what is published again for no other reason than that it is time.
     """
 
     def __init__(
@@ -171,6 +169,7 @@ class Publisher:
         ttl_s: float,
         alone: bool,
         told: RecordSink,
+        renewed: RecordSink,
     ) -> None:
         self._network = network
         self._own_records = own_records
@@ -178,7 +177,7 @@ class Publisher:
         self._ttl_s = ttl_s
         self._alone = alone
         self._told = told
-        self.renewed: RecordSink = told
+        self._renewed = renewed
         self._floors: dict[str, float] = {}
         self._locks: dict[str, Limiter] = {}
         self._live: dict[str, Payload] = {
@@ -302,7 +301,7 @@ class Publisher:
             pause_s, began = self._ttl_s / RENEWALS if whole else FAILED_S, self._runtime.now()
             await self._network.disturbed(pause_s, lonely=False)
             is_quiet = whole and self._runtime.now() >= began + pause_s
-            told = self.renewed if is_quiet else self._told
+            told = self._renewed if is_quiet else self._told
 
     async def _renew_all(self, told: RecordSink) -> bool:
         """Returns whether all that can be published again are."""

@@ -5,19 +5,19 @@ No hivemind in it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.core.state import MEMBERS_MAX
+from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Presences
-from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
+from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.rounds.clock import find_shards
-from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.store.seniority import Places, pick
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ReportRecord
@@ -42,7 +42,7 @@ class ChangeLimit:
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, changes_max: int, apart_s: float, now: TimeSource = time.monotonic) -> None:
+    def __init__(self, changes_max: int, apart_s: float, now: TimeSource) -> None:
         self._changes_max = changes_max
         self._apart_s = apart_s
         self._now = now
@@ -80,13 +80,14 @@ class SeenReports:
         peers: whose reports were seen: those whom the swarm knows, and a bounded number of newcomers.
     """
 
-    def __init__(self, session: NetworkSession, round: int, stage: int) -> None:
+    def __init__(self, view: SwarmView, gossip: Gossip, round: int, stage: int) -> None:
         self.peers: set[str] = set()
-        self._session = session
-        self._key = names.key_id(names.reports(session.swarm, round, stage))  # under which newcomers draw their lots
+        self._view = view
+        self._evidence = gossip.evidence
+        self._key = names.key_id(names.reports(view.swarm, round, stage))  # under which newcomers draw their lots
         self._awaited: set[str] = set()  # of them, those that a stage may wait for
         self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
-        self._changes = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, session.runtime.now)
+        self._changes = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, view.runtime.now)
 
     def see(self, records: Mapping[str, Record]) -> None:
         """Take owner → record, new or seen before."""
@@ -95,19 +96,19 @@ class SeenReports:
             content = record.content
             if peer in self.peers and isinstance(content, ReportRecord) and self._admit(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
-                self._session.emit(ReportSeen(*place, record=record.encode(), worked=peer in self._awaited))
+                self._view.emit(ReportSeen(*place, record=record.encode(), worked=peer in self._awaited))
 
     def _choose(self, fresh: Mapping[str, Record]) -> None:
-        ranks = self._session.seniority.ranks_of(fresh, self._key)
+        ranks = self._view.seniority.ranks_of(fresh, self._key)
         chosen = pick(ranks, self._places.try_occupy)
         self.peers.update(chosen)
         self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
 
     def _admit(self, peer: str, content: ReportRecord) -> bool:
         try:
-            return not self._session.bars(peer, content.round) and self._changes.admit(peer, content)
+            return not self._evidence.bars(peer, content.round) and self._changes.admit(peer, content)
         except RecordRejected as error:
-            self._session.rejections.count(peer, error.reason, error.message)
+            self._view.rejections.count(peer, error.reason, error.message)
             return False
 
 
@@ -118,15 +119,16 @@ class ReportCollector:
     this node has room to keep it for others. Shards are read for the reports of known members that were not brought.
 
     Args:
-        session: where all this happens.
         presences: the members that this node knows.
     """
 
-    def __init__(self, session: NetworkSession, presences: Presences) -> None:
-        self._session = session
+    def __init__(self, view: SwarmView, store: RecordStore, gossip: Gossip, presences: Presences) -> None:
+        self._view = view
+        self._store = store
+        self._gossip = gossip
         self._presences = presences
         self._command: CollectReports | None = None
-        self._seen = SeenReports(session, -1, -1)
+        self._seen = SeenReports(view, gossip, -1, -1)
         self._keys: dict[str, KeyWatch] = {}  # name → its watch; by shard where there are any
         self._awaited_keys: frozenset[bytes] = frozenset()  # of the shards
         self._shards = 0
@@ -134,46 +136,46 @@ class ReportCollector:
         self._turns: list[int] = []  # shards, the one that was read longest ago first
         self._walking: Running | None = None
         self._brought: dict[str, Record] = {}  # by owner, not handed on yet
-        session.awaits, session.take_report = self.awaits, self.take
+        store.deliver_reports(self.awaits, self.take)
 
     async def collect(self, command: CollectReports) -> None:
         """Report every member's report of a stage, and those that were seen before once more. Raises NetworkDown."""
-        shards = await find_shards(self._session, command.round)
+        shards = await find_shards(self._view, self._store, command.round)
         self._end(command)
         begins = self._command is None  # in this life: what was brought to the one before lies in the shards
         self._command, self._shards = command, shards
-        self._seen = SeenReports(self._session, command.round, command.stage)
+        self._seen = SeenReports(self._view, self._gossip, command.round, command.stage)
         if shards:
             self._collect_shards(command, begins)
         else:
-            name = names.reports(self._session.swarm, command.round, command.stage)
-            self._keys = {name: self._session.watch(name, self._seen.see)}
+            name = names.reports(self._view.swarm, command.round, command.stage)
+            self._keys = {name: self._store.watch(name, self._seen.see)}
 
     def _end(self, next: CollectReports) -> None:
         """Collect no longer what was collected before this."""
-        session, before = self._session, self._command
+        view, store, before = self._view, self._store, self._command
         for name in self._keys:
-            session.unwatch(name)
+            store.unwatch(name)
         if self._walking is not None:
             self._walking.stop()
         self._keys, self._awaited_keys, self._walking = {}, frozenset(), None
         if before is not None and (before.round, before.stage) != (next.round, next.stage):
             self._brought = {}
-            session.hearing.closed(bool(self._seen.peers - {session.peer_id}), session.members - 1)
+            view.contact.closed(bool(self._seen.peers - {view.peer_id}), view.members - 1)
 
     def _collect_shards(self, command: CollectReports, begins: bool) -> None:
-        session, dht = self._session, self._session.config.dht
-        brought = session.coordinating  # to whom else nobody brings anything
+        view, store, dht = self._view, self._store, self._view.config.dht
+        brought = view.coordinating  # to whom else nobody brings anything
         polls = dht.record_s / dht.poll_s if brought else max(1.0, self._shards / READ_AT_ONCE)
         self._turns = list(range(self._shards))
         self._unread = set(self._turns) if begins else set()
         for shard in self._turns:
-            name = names.reports(session.swarm, command.round, command.stage, self._shards, shard)
+            name = names.reports(view.swarm, command.round, command.stage, self._shards, shard)
             seen = partial(self._see_shard, shard)
-            self._keys[name] = session.watch(name, seen, polls, later=brought or self._shards > READ_AT_ONCE)
+            self._keys[name] = store.watch(name, seen, polls, later=brought or self._shards > READ_AT_ONCE)
         if brought:
             self._awaited_keys = frozenset(map(names.key_id, self._keys))
-            self._walking = session.runtime.start(self._walk())
+            self._walking = view.runtime.start(self._walk())
 
     # --- what its owner brings ---
 
@@ -182,19 +184,19 @@ class ReportCollector:
         if key not in self._awaited_keys or owner in self._seen.peers or owner in self._brought:
             return False
         member = self._presences.known.get(owner)
-        return (member is not None and member.here) or self._session.is_credited(owner)
+        return (member is not None and member.here) or self._view.is_credited(owner)
 
     def take(self, record: Record) -> bool:
         """Take a report that was stored with this node. False where it is none that is collected from shards."""
         if not self._shards or record.content.key not in self._keys:
             return False
         if not self._brought:
-            self._session.start(self._hand_on)
+            self._view.runtime.start(self._hand_on())
         self._brought[record.owner] = record
         return True
 
     async def _hand_on(self) -> None:
-        await self._session.runtime.sleep(TOGETHER_S)
+        await self._view.runtime.sleep(TOGETHER_S)
         brought, self._brought = self._brought, {}
         self._seen.see(brought)
 
@@ -202,13 +204,13 @@ class ReportCollector:
 
     async def _walk(self) -> None:
         """Have shards read in which reports are missing, until this is stopped."""
-        poll, poll_s = 0, self._session.config.dht.poll_s
+        poll, poll_s = 0, self._view.config.dht.poll_s
         while True:
             missing, late = self._missing()
             if late <= len(self._seen.peers) or self._unread or poll % EARLY_POLLS == EARLY_POLLS - 1:
                 self._read(missing | self._unread)
             poll += 1
-            await self._session.runtime.sleep(poll_s)
+            await self._view.runtime.sleep(poll_s)
 
     def _missing(self) -> tuple[set[int], int]:
         """(shards in which reports of known members are missing, how many of these members there are)."""
@@ -216,7 +218,7 @@ class ReportCollector:
         assert command is not None
         late = [peer for peer, known in here if known.here and peer not in self._seen.peers]
         place = (command.round, command.stage, self._shards)
-        return {shard_of(self._session.swarm, peer, *place) for peer in late}, len(late)
+        return {shard_of(self._view.swarm, peer, *place) for peer in late}, len(late)
 
     def _read(self, wanted: set[int]) -> None:
         """Have some of these shards read, those first that were read longest ago."""

@@ -57,14 +57,11 @@ class KeyCapacity(Generic[K]):
     Args:
         bytes_max: of all of them.
         newcomers_bytes_max: of those of newcomers, also where more is free.
-        idle_bytes_max: of those of newcomers who have not worked; `IDLE_SHARE` of all where none is given.
     """
 
-    def __init__(
-        self, bytes_max: int, newcomers_bytes_max: int | None = None, idle_bytes_max: int | None = None
-    ) -> None:
+    def __init__(self, bytes_max: int, newcomers_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
-        self._idle_bytes_max = int(bytes_max * IDLE_SHARE) if idle_bytes_max is None else idle_bytes_max
+        self._idle_bytes_max = int(bytes_max * IDLE_SHARE)
         self._newcomers_bytes_max = bytes_max if newcomers_bytes_max is None else newcomers_bytes_max
         self._kept: dict[K, tuple[int, Rank]] = {}  # owner → size, rank
         self._sides: dict[bool, list[tuple[_Order, K]]] = {True: [], False: []}  # known → lowest first

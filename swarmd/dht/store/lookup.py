@@ -324,19 +324,17 @@ async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: 
     return True
 
 
-async def spread(
-    life: NodeRun, name: str, signed: SignedRecord, peers: Iterable[PeerID], enough: int = INDEPENDENT
-) -> list[PeerID]:
+async def spread(life: NodeRun, name: str, signed: SignedRecord, peers: Iterable[PeerID]) -> list[PeerID]:
     """Store a record at peers, all at once.
 
     Returns:
-        The peers that have taken it by the time `enough` of them have, or a moment after the first; empty when all
-        refused or were silent.
+        The peers that have taken it by the time enough of them have to prove it, or a moment after the first; empty
+        when all refused or were silent.
     """
     key = DHTID.from_bytes(names.key_id(name))
     pending = {spawn(_store_at(life, peer, key, signed)) for peer in peers}
     took: list[PeerID] = []
-    while pending and len(took) < enough:
+    while pending and len(took) < INDEPENDENT:
         done, pending = await asyncio.wait(
             pending, timeout=PATIENCE_S if took else None, return_when=asyncio.FIRST_COMPLETED
         )

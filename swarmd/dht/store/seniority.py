@@ -62,6 +62,10 @@ class Rank(NamedTuple):
 class Seniority:
     """What this node knows of who has been in the swarm for how long.
 
+    Attributes:
+        elders: of the eldest tenth of those credited those that this node asks: drawn for itself, so that no few of
+            them are asked by all.
+
     Args:
         always: peers that need no rounds to be known: the coordinator, this node, listed members.
         secret: draws the lots; empty for one of chance.
@@ -70,14 +74,14 @@ class Seniority:
     def __init__(self, always: PeerCheck = lambda peer: False, secret: bytes = b"") -> None:
         self._always = always
         self._rounds: Mapping[str, int] = {}
-        self._elders: list[str] = []
+        self.elders: list[str] = []
         self._secret = secret or secrets.token_bytes(16)
         self.version = 0  # grows with what is known
 
     def learn(self, standings: Iterable[Standing]) -> None:
         """Take over the latest standings."""
         self._rounds = self.credit(standings)
-        self._elders = self._draw_elders()
+        self.elders = self._draw_elders()
         self.version += 1
 
     def credit(self, standings: Iterable[Standing]) -> Mapping[str, int]:
@@ -88,18 +92,8 @@ class Seniority:
         """Rounds that a peer was credited for; 0 of a newcomer."""
         return ALWAYS if self._always(peer) else self._rounds.get(peer, 0)
 
-    @property
-    def eldest(self) -> list[str]:
-        """Peers that were credited, the longest first."""
-        return list(self._rounds)
-
-    @property
-    def elders(self) -> list[str]:
-        """Of the eldest tenth those that this node asks: drawn for itself, so that no few of them are asked by all."""
-        return self._elders
-
     def _draw_elders(self) -> list[str]:
-        eldest = self.eldest[: max(ELDERS, len(self._rounds) // ELDEST_SHARE)]
+        eldest = list(self._rounds)[: max(ELDERS, len(self._rounds) // ELDEST_SHARE)]
         drawn = sorted(eldest, key=lambda peer: self._lot(b"elders", peer))[:ELDERS]
         return [peer for peer in eldest if peer in drawn]
 
@@ -117,10 +111,6 @@ class Seniority:
     def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
         """Owner → rank of each record."""
         return {owner: self.rank_of(record, key) for owner, record in records.items()}
-
-    def choose(self, records: Mapping[str, Record], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
-        """Owners of the records that `take` takes, which is asked in the order of their ranks."""
-        return pick(self.ranks_of(records, key), take)
 
 
 def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_bits) -> int:

@@ -15,7 +15,6 @@ from swarmd.dht.store.seniority import Rank, Seniority, claimed_work
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import SignedRecord, is_far
 from swarmd.errors import RecordRejected
-from swarmd.worker.runtime import TimeSource
 
 CHANGES_GHOSTS_MAX = 64  # notes of records that are held no more, beyond as many as there are records
 
@@ -244,10 +243,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         held = self.held(key, signed.owner)
         return held is not None and held[1] > signed.expiration
 
-    def size_bytes(self) -> int:
-        """Bytes of all values held."""
-        return sum(size_of(item.value) for _, item in self.items())
-
 
 def size_of(value: Any) -> int:
     """Bytes of a plain value, or of all records of a dictionary."""
@@ -269,8 +264,8 @@ Entry = tuple[Any, Any, float]  # key, value, expiration
 class HandingOn:
     """Says what is to be handed on."""
 
-    def __init__(self, now: TimeSource = time.monotonic) -> None:
-        self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S, now)
+    def __init__(self) -> None:
+        self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S)
 
     def due(self, protocol: Any, node_id: Any) -> list[Entry]:
         """The records that a peer should keep which is not in the routing table yet.

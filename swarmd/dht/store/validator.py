@@ -253,22 +253,28 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         rejections: where refusals are counted.
         accepted: called with every record that a peer stored here.
         seniority: whose records come first where there is not room for all.
+        guides: peers to ask in each search, whoever is nearest to the key.
+        awaits: reports that are wanted, be there room for them or not.
+        verified: called with every record that is seen first.
     """
 
     def __init__(
         self,
         policy: RecordPolicy,
         rejections: Rejections,
-        accepted: SignedRecordSink | None = None,
+        accepted: SignedRecordSink = lambda signed: None,
         seniority: Seniority | None = None,
+        guides: Callable[[], Iterable[str]] = tuple,
+        awaits: ReportCheck = lambda key, owner: False,
+        verified: SignedRecordSink = lambda signed: None,
     ) -> None:
         self.policy = policy
         self.rejections = rejections
         self.accepted = accepted
         self.seniority = seniority
-        self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
-        self.awaits: ReportCheck = lambda key, owner: False  # reports that are wanted, be there room for them or not
-        self.verified: SignedRecordSink = lambda signed: None  # called with every record that is seen first
+        self.guides = guides
+        self.awaits = awaits
+        self._verified = verified
         self.records_quota = RateLimiter(RECORDS_BURST, RECORDS_PER_S)
         self.bytes_quota = RateLimiter(BYTES_BURST, BYTES_PER_S)
         self.rewrites_quota = RateLimiter(REWRITES_BURST, REWRITES_PER_S, keys_max=REWRITTEN_MAX)
@@ -286,7 +292,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
             return self.judge_again(known)
         signed = check_record(self.policy, key, subkey, value, expiration)
         self._checked[place] = signed  # of keys of small order, one signature is good for many values
-        self.verified(signed)
+        self._verified(signed)
         return signed
 
     def judge_again(self, known: SignedRecord) -> SignedRecord:
@@ -430,7 +436,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             return False  # the owner's own messages may overtake one another
         self._check_rewrite(key_id, signed)
         stored: bool = (self.storage.admit_awaited if awaited else self.storage.admit)(key_id, signed)
-        if (stored or awaited) and validator.accepted is not None:
+        if stored or awaited:
             validator.accepted(signed)
         return stored
 

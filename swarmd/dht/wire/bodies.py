@@ -41,17 +41,21 @@ ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 
-class BlobStore(Protocol):
-    """What is used of `swarmd.eventlog.blobs.Blobs`."""
+class BodySource(Protocol):
+    """What is given out, by the SHA-256 of the content."""
+
+    def has(self, digest: str) -> bool:
+        """Whether there is something of this digest."""
 
     def get(self, digest: str) -> bytes:
-        """The body. Raises an error when it is not there."""
+        """It. Raises SwarmdError or OSError when it is not there."""
+
+
+class BlobStore(BodySource, Protocol):
+    """What is used of `swarmd.eventlog.blobs.Blobs`."""
 
     def put(self, body: bytes) -> str:
         """Store a body; returns its digest."""
-
-    def has(self, digest: str) -> bool:
-        """Whether a body with this digest is stored."""
 
 
 def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:

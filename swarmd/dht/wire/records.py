@@ -265,6 +265,7 @@ class RecordPolicy:
         own: peer id of this node.
         now: the clock, POSIX seconds.
         admission: the swarm's rule for peers that are on no list.
+        shards: of stages and memberships, where there may be any.
     """
 
     def __init__(
@@ -275,6 +276,7 @@ class RecordPolicy:
         own: str = "",
         now: TimeSource = time.time,
         admission: Admission | None = None,
+        shards: ShardSource | None = None,
     ) -> None:
         self.admission = admission or Admission()
         self.swarm = swarm
@@ -282,7 +284,7 @@ class RecordPolicy:
         self.own = own
         self.now = now
         self.round: int | None = None  # where the swarm is, once known: far rounds are refused
-        self.shards: ShardSource | None = None  # where there may be any
+        self.shards = shards
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
@@ -300,6 +302,10 @@ class RecordPolicy:
     def admit_configured(self) -> None:
         """From now on those may write whom the configuration admits."""
         self._members = self._configured
+
+    def announce(self, round: int) -> None:
+        """The swarm is in this round, as its clock says."""
+        self.round = round
 
     def reach(self, round: int) -> None:
         """This node is told to work in a round: the swarm is at least there, whether or not its clock was seen."""

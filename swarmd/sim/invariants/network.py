@@ -224,7 +224,7 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
         case RoundPublished():
             return (CLOCK,)
         case ReportPublished():
-            shards = worker.session.shards.latest_of(event.round)
+            shards = worker.session.view.shards.latest_of(event.round)
             shard = shard_of(SWARM, worker.node.peer, event.round, event.stage, shards)
             place = (SWARM, event.round, event.stage, shards, shard)
             return names.reports(*place), names.rollouts(*place)
@@ -267,7 +267,7 @@ class BroughtReports:
         content = record.content
         if self.world.profile.nodes > NEWCOMERS_MAX or not isinstance(content, ReportRecord):
             return
-        if is_sharded(content) and content.key in worker.session.watches:
+        if is_sharded(content) and content.key in worker.session.store.watches:
             self._check_later(worker, record.owner, content)
 
     def _check_later(self, worker: NetworkWorker, owner: str, content: ReportRecord) -> None:
@@ -278,7 +278,7 @@ class BroughtReports:
             self._check_later(worker, owner, content)
             return
         place = (content.round, content.stage)
-        if content.key in worker.session.watches and owner not in self._told_of(worker, place):
+        if content.key in worker.session.store.watches and owner not in self._told_of(worker, place):
             self.world.fail(worker.node, f"{owner} has brought its report of {place}, and it is not told")
 
     def _told_of(self, worker: NetworkWorker, place: Place) -> set[str]:

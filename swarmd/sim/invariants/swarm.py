@@ -47,7 +47,7 @@ from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
 from swarmd.sim.hostile import is_hostile
 from swarmd.sim.ports.dht import Place
 from swarmd.sim.ports.guarded import GuardedNetworkWorker
-from swarmd.sim.ports.network import POLL_S
+from swarmd.sim.ports.network_ports import POLL_S
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
@@ -548,6 +548,6 @@ class Honest:
     def _check_sizes(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]
         if isinstance(worker, GuardedNetworkWorker):
-            sizes = (len(worker.presences), len(worker.session.rejections.waiting))
+            sizes = (len(worker.presences), len(worker.session.view.rejections.waiting))
             if sizes[0] > MEMBERS_MAX or sizes[1] > COUNTERS_MAX + REASONS:
                 self.world.fail(node, f"it keeps {sizes[0]} members and {sizes[1]} refusals in mind")

@@ -423,7 +423,7 @@ class SimDht:
             self._on_side[worker.node.side] -= 1
             if self._by_peer[worker.node.peer] is worker:
                 del self._by_peer[worker.node.peer]
-            for name in worker.session.watches:
+            for name in worker.session.store.watches:
                 self.unwatch(worker, name)
 
     def watch(self, worker: NetworkWorker, name: str) -> None:

@@ -31,7 +31,7 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def __init__(self, node: SimNode, pid: int) -> None:
         super().__init__(node, pid)
-        self.hints = GossipLimits(HINTS, ALL_HINTS, self._now)
+        self.hints = GossipLimits(HINTS, ALL_HINTS, self.runtime.now)
 
     def make_chance(self) -> Random:
         """Honest chances under attack have a stream of their own."""
@@ -53,9 +53,8 @@ class GuardedNetworkWorker(NetworkWorker):
         return self.dht.eclipsed.get(self.node.index) != "all" and super().reaches(peer)
 
     def guides(self) -> list[str]:
-        session = self.session
-        coordinator, elders = self.world.coordinator, session.seniority.elders
-        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, elders, session.sample)
+        view, coordinator = self.session.view, self.world.coordinator
+        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.random.sample)
 
     def near(self, place: int, count: int) -> list[str]:
         return list(STRANGERS[:count]) if self._is_surrounded() else super().near(place, count)
@@ -95,13 +94,13 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def take_hint(self, key: str, owner: str, expiration: float) -> None:
         """A hint: of an owner that may still say something."""
-        if self.hints.try_charge_sender(owner) and self.hints.try_charge_all(self.session.is_credited(owner)):
+        if self.hints.try_charge_sender(owner) and self.hints.try_charge_all(self.session.view.is_credited(owner)):
             super().take_hint(key, owner, expiration)
 
     def refuse(self, senders: Iterable[str], reason: str) -> None:
         """Records or calls of these are refused."""
         for sender in senders:
-            self.session.rejections.count(sender, reason)
+            self.session.view.rejections.count(sender, reason)
 
     def flood(self, senders: Iterable[str], count: int) -> None:
         """Each of these says so many hints at once, of which only the bounds let some in."""
@@ -109,4 +108,4 @@ class GuardedNetworkWorker(NetworkWorker):
             if self.hints.try_charge_sender(sender, count):
                 self.hints.try_charge_all(False, count)
             else:
-                self.session.rejections.count(sender, "hints")
+                self.session.view.rejections.count(sender, "hints")

@@ -27,24 +27,23 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import PeerWeights, Standing
 from swarmd.dht.agent import NetworkAgent
-from swarmd.dht.evidence import EvidenceGossip, RecordComparison
-from swarmd.dht.gossip import ClockGossip
+from swarmd.dht.evidence import EvidenceGossip
+from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.invitations import Withdrawals
-from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import PeerCheck, Record, RecordsSink
-from swarmd.dht.rounds.key_watch import KeyWatch
+from swarmd.dht.membership import Members
+from swarmd.dht.ports import PeerCheck, Record
 from swarmd.dht.rounds.publisher import OwnRecordStore, Publisher
 from swarmd.dht.store.seniority import Rank, Seniority
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody
-from swarmd.dht.wire.records import RecordPolicy, check_expiration
 from swarmd.errors import IdentityInUse, NetworkDown
-from swarmd.sim.coroutines import Answer, VirtualRuntime
+from swarmd.sim.coroutines import Answer, Task, VirtualRuntime
 from swarmd.sim.ports.dht import CLOCK, RECORD_S, SWARM, Boards, Store, Written, is_alive
 from swarmd.sim.ports.machine import SimWorker
 from swarmd.sim.ports.network_ports import (
     CALL_S,
+    POLL_S,
     Condition,
     RecordsSeen,
     SimBodies,
@@ -61,7 +60,6 @@ from swarmd.sim.ports.network_ports import (
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
 
-POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 PIPE_S = 0.001  # from the daemon to the worker
 JOIN_S = (0.2, 3.0)
 WEIGHTS_SPENT_CHANCE = 0.1  # of those to be averaged with, where some were
@@ -89,68 +87,56 @@ class SimSeniority(Seniority):
         return self.rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
 
 
-class SimSession(NetworkSession):
-    """What a simulated worker decides by."""
+class WorkerRuntime(VirtualRuntime):
+    """A worker's time. Nothing of what runs as long as a session does ends it, in a world where no node has a twin."""
 
-    compared: RecordsSeen
+    def __init__(self, worker: NetworkWorker) -> None:
+        super().__init__(worker.later, lambda: worker.world.now, worker.node.clock)
+        self._worker = worker
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Task:
+        return super().start(self._guard(coroutine))
+
+    async def _guard(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await coroutine
+        except IdentityInUse as error:
+            self._worker.world.fail(self._worker.node, f"it takes itself for its twin: {error.message}")
+
+
+class SimSession:
+    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too.
+
+    Attributes:
+        view, store, publisher, gossip: what decides is made of these.
+        bodies: of rollouts and leaderboards.
+    """
 
     def __init__(self, worker: NetworkWorker, random: Random) -> None:
-        node = worker.node
-        super().__init__(
-            config_of(node), node.peer, f"{node.life}/{worker.pid}", worker.runtime, random, worker.observe
-        )
-        self._worker = worker
-        self._dht = worker.dht
-        known = (self.coordinator, node.peer)
+        node, dht, runtime = worker.node, worker.dht, worker.runtime
+        self._node = node
+        self._dht = dht
+        config, nonce = config_of(node), f"{node.life}/{worker.pid}"
+        known = (config.swarm.coordinator or node.peer, node.peer)
         secret = f"{node.peer}/{worker.pid}".encode()
-        self.policy = RecordPolicy(SWARM, self.coordinator, own=node.peer, now=node.clock)
-        self.seniority = SimSeniority(lambda peer: peer in known, secret, self._dht.works, self._dht.boards)
-        self.withdrawals = Withdrawals(self.coordinator, now=self.runtime.now)
-        kept = self._dht.standings.get(node.index)
+        seniority = SimSeniority(known.__contains__, secret, dht.works, dht.boards)
+        parts = (config, node.peer, nonce, runtime, random, worker.observe)
+        view = self.view = SwarmView(*parts, seniority=lambda always: seniority)
+        kept = dht.standings.get(node.index)
         if kept is not None:
-            self.seniority.learn(kept.standings)
-        self.records, self.bodies = SimRecords(worker), SimBodies(worker)
-        self.gossip = SimHintGossip(worker)
-        told = (self.rejections, self.emit, self.runtime, self.suppression)
-        topic = SimTopic(worker, names.evidence_topic(SWARM))
-        self.exchange = EvidenceGossip(topic, self.policy, self.is_credited, *told, check=check_unsigned)
-        self.compared = RecordsSeen(
-            RecordComparison(self.coordinator, self.is_credited, self.exchange.found), self._dht.signed
-        )
-        self.herald = ClockGossip(
-            SimTopic(worker, names.clock_topic(SWARM)),
-            lambda record: self.heard_clock(record),
-            self.rejections.count,
-            self.is_credited,
-            self.runtime,
-            self.random,
-        )
+            seniority.learn(kept.standings)
+        self.bodies = SimBodies(worker)
+        told = (view.policy, view.is_credited, view.rejections, view.emit, runtime, random, lambda: view.members)
+        evidence = EvidenceGossip(SimTopic(worker, names.evidence_topic(SWARM)), *told, check_unsigned)
+        self.comparison = RecordsSeen(view.coordinator, view.is_credited, evidence.found, dht.signed)
+        self.store = SimRecords(worker, self.comparison, random)
+        topic = SimTopic(worker, names.clock_topic(SWARM))
+        clock = ClockGossip(topic, view.rejections.count, view.is_credited, runtime, random)
+        hint, accepted = SimHintGossip(worker).publish, self.store.accepted
+        self.gossip = Gossip(clock, evidence, self.comparison, hint, accepted)
         own_records, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
-        self.publisher = Publisher(network, own_records, self.runtime, RECORD_S, self.coordinating, self.told)
-        self.publisher.renewed = self.renewed
-
-    def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
-        self._dht.watch(self._worker, name)
-        return super().watch(name, seen, polls, later)
-
-    def unwatch(self, name: str) -> None:
-        self._dht.unwatch(self._worker, name)
-        super().unwatch(name)
-
-    def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        self.runtime.start(self._worker.guarded(task, args))
-
-    def judge(self, name: str, record: Record) -> Record:
-        check_expiration(record.expiration, self.policy.now())
-        record = written_of(record)
-        self.compared.see(record)
-        return record
-
-    def knows(self, peer: str) -> bool:
-        return self.is_credited(peer)
-
-    def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
-        """Nobody has to be found here."""
+        kinds = (self.gossip.told, self.gossip.renewed)
+        self.publisher = Publisher(network, own_records, runtime, RECORD_S, view.coordinating, *kinds)
 
     async def addresses(self) -> tuple[str, ...]:
         return ()
@@ -164,19 +150,16 @@ class SimSession(NetworkSession):
     async def weights_offer(self) -> bytes:
         return b""
 
+    def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
+        """Nobody has to be found here."""
+
     def keep_withdrawn(self) -> None:
         """Nobody needs an invitation here."""
 
-    def learn(self, board: LeaderboardBody) -> None:
-        super().learn(board)
-        if self.coordinating:
-            self._dht.seniority.learn(board.standings)
-
     async def keep_standings(self, board: LeaderboardBody) -> None:
-        self._dht.standings[self._worker.node.index] = KeptStandings(SWARM, board.round, board.standings)
-
-    def open_board(self, body: bytes) -> LeaderboardBody:
-        return self._dht.boards.open(body)
+        self._dht.standings[self._node.index] = KeptStandings(SWARM, board.round, board.standings)
+        if self.view.coordinating:
+            self._dht.seniority.learn(board.standings)
 
 
 def config_of(node: SimNode) -> Config:
@@ -215,17 +198,16 @@ class NetworkWorker(SimWorker):
         self.epoch = 0
         self.own: dict[str, Written] = {}
         self.listeners: dict[str, Callable[[str, bytes], None]] = {}
-        self.runtime = VirtualRuntime(self.later, self._now, node.clock)
+        self.runtime = WorkerRuntime(self)
         self.disturbance = self.runtime.signal()
-        self.session = SimSession(self, self.make_chance())
-        self.agent = NetworkAgent(self.session)
+        session = self.session = SimSession(self, self.make_chance())
+        parts = (session.view, session.store, session.publisher)
+        members = Members(*parts, session)
+        self.agent = NetworkAgent(*parts, session.gossip, session.bodies, session, members)
         self._up = Condition()
         self._deaf = False
         self._hurries = False  # it is about to end, and says so without waiting for anybody
         self._gathers: dict[str, Gather] = {}
-
-    def _now(self) -> float:
-        return self.world.now
 
     def make_chance(self) -> Random:
         """What the shipped decisions draw from."""
@@ -243,8 +225,8 @@ class NetworkWorker(SimWorker):
         if self._deaf:
             return
         self.dht.join(self)
-        self.session.start(self.session.publisher.run)
-        self.session.start(self.session.exchange.run)
+        self.runtime.start(self.session.publisher.run())
+        self.runtime.start(self.session.gossip.evidence.run())
         self.agent.begin()
         self.later(self.random.uniform(*JOIN_S), self._join)
         self.later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll)
@@ -288,14 +270,14 @@ class NetworkWorker(SimWorker):
         self.later(POLL_S, self._poll)
         if self.joined:
             self._look_around()
-        for event in self.session.rejections.due():
+        for event in self.session.view.rejections.due():
             self.tell(event)
 
     def say_goodbye(self) -> None:
         """An orderly stop: the membership record says so."""
         if self.joined and not self._deaf:
             self._hurries = True
-            self.runtime.start(self.agent.leave())
+            self.runtime.start(self.agent.members.leave())
 
     def end(self) -> None:
         super().end()
@@ -337,13 +319,6 @@ class NetworkWorker(SimWorker):
             weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
         self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
-
-    async def guarded(self, task: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
-        """Nothing of what runs as long as a session does ends it, in a world where no node has a twin."""
-        try:
-            await task(*args)
-        except IdentityInUse as error:
-            self.world.fail(self.node, f"it takes itself for its twin: {error.message}")
 
     def observe(self, event: Event) -> None:
         """A fact of the shipped code; now and then one comes twice."""
@@ -392,7 +367,7 @@ class NetworkWorker(SimWorker):
 
     def guides(self) -> list[str]:
         """Peers that are asked in each search."""
-        return [] if self.node.coordinates else [self.session.coordinator]
+        return [] if self.node.coordinates else [self.session.view.coordinator]
 
     async def until_up(self) -> None:
         """Return when p2pd runs."""
@@ -418,7 +393,7 @@ class NetworkWorker(SimWorker):
         """What a look-up finds under a key, here and with others; now and then their values of before."""
         found = self.search(name)
         if name == CLOCK and found and self.random.random() < self.world.chance("stale"):
-            before = self.store.before.get(self.session.coordinator)
+            before = self.store.before.get(self.session.view.coordinator)
             found = {} if before is None else {before.owner: before}
         own = self.own.get(name)
         if own is not None and is_alive(own, self.node.clock()):
@@ -430,7 +405,7 @@ class NetworkWorker(SimWorker):
     def search(self, name: str) -> Mapping[str, Written]:
         """What others hold under a key; each record that is seen first is compared with those before."""
         found = self.store.find(name, self.node.clock())
-        self.session.compared.see_all(name, found)
+        self.session.comparison.see_all(name, found)
         return found
 
     def keep(self, name: str, record: Written) -> bool:
@@ -442,7 +417,7 @@ class NetworkWorker(SimWorker):
         for peer in peers:
             other = self.dht.worker_of(peer)
             if other is not None and other.joined:
-                other.session.accepted(record)
+                other.session.store.accepted(record)
                 self.world.checks.network.brought.on_stored(other, written_of(record))
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
@@ -468,7 +443,7 @@ class NetworkWorker(SimWorker):
     def take_hint(self, key: str, owner: str, expiration: float) -> None:
         """Somebody says that there is a record."""
         if self.joined:
-            self.session.hinted(key, owner, expiration)
+            self.session.store.hinted(key, owner, expiration)
 
     def hear(self, topic: str, sender: str, message: bytes) -> None:
         """Something was said on a gossip topic."""

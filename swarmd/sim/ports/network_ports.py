@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from swarmd.dht.evidence import RecordComparison, SeenRecord
-from swarmd.dht.ports import Keepers, Record
+from swarmd.dht.ports import EvidenceSink, Keepers, PeerCheck, Record, RecordsSink
+from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.rounds.publisher import Kept
+from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.records import (
     ClockRecord,
@@ -22,6 +25,7 @@ from swarmd.dht.wire.records import (
     Payload,
     RecordPolicy,
     ReportRecord,
+    check_expiration,
     is_far,
     is_sharded,
 )
@@ -32,6 +36,7 @@ from swarmd.sim.ports.dht import Once, Written, is_alive, size_of
 if TYPE_CHECKING:
     from swarmd.sim.ports.network import NetworkWorker
 
+POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 READ_KEPT = 8  # keys of which a worker knows what it has found there last
 
 
@@ -62,18 +67,18 @@ class SimTopic:
         self.publish(message)
 
 
-class RecordsSeen:
-    """Has the shipped comparison see what a worker reads and writes, each record once.
-
-    Attributes:
-        comparison: the shipped one.
+class RecordsSeen(RecordComparison):
+    """The shipped comparison, which sees each record that a worker reads or writes once.
 
     Args:
+        coordinator, known, found: as of the shipped one.
         signed: gives records as they travel.
     """
 
-    def __init__(self, comparison: RecordComparison, signed: Once[Record, SeenRecord]) -> None:
-        self.comparison = comparison
+    def __init__(
+        self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: Once[Record, SeenRecord]
+    ) -> None:
+        super().__init__(coordinator, known, found)
         self._signed = signed
         self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
         self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
@@ -89,20 +94,16 @@ class RecordsSeen:
         for record in found.values():
             self.see(record)
 
-    def see(self, record: Record, /) -> None:
+    def see(self, record: Record) -> None:
         content = record.content
         if not isinstance(content, ReportRecord | ClockRecord | LeaderboardRecord):
             return
         place = (record.owner, type(content))
         if self._seen.get(place) is not record:
             self._seen[place] = record
-            self.compare(record)
+            self.compare(self._signed(record))
 
-    def compare(self, record: Record) -> None:
-        """A record is seen for the first time."""
-        self.comparison.compare(self._signed(record))
-
-    def read_board(self, reports: Iterable[bytes], /) -> None:
+    def read_board(self, reports: Iterable[bytes]) -> None:
         """What simulated leaderboards quote is no record by itself, see `Written.encode`."""
 
 
@@ -140,11 +141,33 @@ class SimFindings(NamedTuple):
         return bool(wanted) and all(late)
 
 
-class SimRecords:
-    """See `swarmd.dht.ports.Records`."""
+class SimRecords(RecordStore):
+    """Records as a worker reaches them.
 
-    def __init__(self, worker: NetworkWorker) -> None:
+    Args:
+        worker: who reads.
+        comparison: sees what was gossiped.
+        random: chance.
+    """
+
+    def __init__(self, worker: NetworkWorker, comparison: RecordComparison, random: Random) -> None:
+        super().__init__(worker.runtime, random, POLL_S)
         self._worker = worker
+        self._comparison = comparison
+
+    def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
+        self._worker.dht.watch(self._worker, name)
+        return super().watch(name, seen, polls, later)
+
+    def unwatch(self, name: str) -> None:
+        self._worker.dht.unwatch(self._worker, name)
+        super().unwatch(name)
+
+    def judge(self, name: str, record: Record) -> Record:
+        check_expiration(record.expiration, self._worker.node.clock())
+        record = written_of(record)
+        self._comparison.see(record)
+        return record
 
     async def wait_up(self) -> None:
         await self._worker.until_up()
@@ -235,6 +258,9 @@ class SimBodies:
             raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
         if (digest_of(body) if is_rollouts(body) else self._boards.digest(body)) != digest:
             raise RecordRejected("wrong-digest", "the body is not the one that was announced")
+
+    def open_board(self, body: bytes) -> LeaderboardBody:
+        return self._boards.open(body)
 
 
 def body_of(digest: str) -> bytes:

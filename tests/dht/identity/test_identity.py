@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.core.commands import Announce, CollectReports, Gather, PublishReport, Register
-from swarmd.core.events import LinkUp, MemberSeen, Registered, ReportSeen, RolloutsGathered, RoundAnnounced
+from swarmd.core.commands import Announce, CollectReports, Gather, PublishReport
+from swarmd.core.events import MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.identity.identity import (
     create_identity,
     generate_identity,
@@ -237,14 +237,10 @@ async def test_rsa_and_ed25519_nodes_share_a_swarm(tmp_path: Path) -> None:
     nodes = [boss]
     try:
         assert boss.peer_id.startswith("Qm")
-        await boss.start()
+        await boss.join()
         member = Driver(tmp_path / "member", boss.peer_id, (await boss.address(),))
         nodes.append(member)
-        await member.start()
-        for node in nodes:
-            await node.expect(LinkUp)
-            await node.do(Register("register"))
-            await node.expect(Registered)
+        await member.join()
         await boss.expect(MemberSeen, peer=member.peer_id)
         await member.expect(MemberSeen, peer=boss.peer_id)
         await boss.do(Announce("announce/3/0/1", 3, 0, 1.7e9, 1.7e9 + 60))

@@ -3,12 +3,13 @@
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
 import pytest
 
-from swarmd.dht.adapters import HiveNetwork
+from swarmd.dht.adapters import HiveNetwork, HiveRecords
 from swarmd.dht.identity.identity import Identity, create_identity
 from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
@@ -33,17 +34,17 @@ class Single:
         self.told: list[Any] = []
         policy = self.policy = RecordPolicy(SWARM, coordinator or self.identity.peer_id)
         settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
-        self.node = DhtNode(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
+        validator = Validator(policy, Rejections(time.monotonic))
+        self.node = DhtNode(settings, validator, self.downs.append)
+        self.records = HiveRecords(self.node, validator, LoopRuntime(), Random(), 15.0)
         self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
         self.network = HiveNetwork(self.node, self.identity)
-        self.runtime = LoopRuntime()
         self.publisher = self.publish_from(root / "records.bin", 300.0, not coordinator)
 
     def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
         """A publisher that remembers what a file says."""
-        return Publisher(
-            self.network, OwnRecordStore(OwnRecordFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append
-        )
+        own_records, told = OwnRecordStore(OwnRecordFile(path), SWARM), self.told.append
+        return Publisher(self.network, own_records, LoopRuntime(), ttl_s, alone, told, told)
 
     @property
     def life(self) -> NodeRun:

@@ -15,19 +15,13 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
 from tests.dht.making import ALICE, BOB
+from tests.dht.network import VirtualTime
 
 pytestmark = pytest.mark.anyio
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_host_where_nobody_answers_is_left_alone_ever_longer_whatever_the_port() -> None:
-    clock = Clock()
+    clock = VirtualTime()
     hosts, dialled = DialledHosts(clock), 0
     while clock.now < 24 * 3600:
         place = f"/ip4/203.0.113.9/tcp/{1000 + dialled}"
@@ -67,7 +61,7 @@ async def test_a_node_that_is_reached_from_elsewhere_dials_no_service_of_its_mac
     book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
     book.meet(BOB.peer_id, [f"/ip4/127.0.0.1/tcp/6379/p2p/{BOB.peer_id}"])
     assert len(book.met()) == local
-    await book.save()
+    await book.save(1)
     AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
     assert len(book.met()) == local
 
@@ -79,7 +73,7 @@ async def test_names_are_kept_of_those_alone_whom_the_swarm_knows(known: bool, t
     assert len(book.met()) == (3 if known else 0)
     book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.9/tcp/1"], known)
     assert [place for place, _ in book.met()][-1] == "/ip4/203.0.113.9/tcp/1"
-    await book.save()
+    await book.save(1)
     assert AddressBook(tmp_path / "peers.json", [], ALICE.peer_id).met() == book.met()
 
 

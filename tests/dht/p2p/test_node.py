@@ -81,7 +81,7 @@ async def test_answers_that_a_p2pd_has_not_taken_count_no_longer_when_it_is_gone
         control._begin_call(uuid4(), request)
     await until(lambda: answers.total == 3 * 2**20)
     os.kill(one.life.p2p.pid, signal.SIGKILL)
-    await until(lambda: one.node.restarts == 1)
+    await until(lambda: one.downs)
     late.set()
     await until(lambda: not control._handler_tasks)
     assert answers.total == 0
@@ -136,7 +136,7 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         await one.publisher.publish(later)
     restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):
-        await each._renew_all(each.renewed)
+        await each._renew_all(one.told.append)
         assert (await two.read(later.key))[one.identity.peer_id].content == later
 
 

@@ -2,11 +2,7 @@
 
 import hashlib
 import time
-from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
-from random import sample
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -15,23 +11,21 @@ import pytest
 
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Gather
-from swarmd.core.events import Event, RolloutsGathered
+from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Standing
 from swarmd.dht.adapters import HiveBodies
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
-from swarmd.dht.limits import Rejections
-from swarmd.dht.network_session import take_for_member
 from swarmd.dht.rounds import gather
 from swarmd.dht.rounds.gather import IDLE_MAX
-from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
-from swarmd.dht.swarm_view import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, AnnouncedShards, Patience
+from swarmd.dht.store.seniority import ALWAYS, Rank
+from swarmd.dht.swarm_view import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ReportRecord, RolloutsRecord, SignedRecord
+from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.eventlog.blobs import Blobs
-from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import SWARM
 from tests.dht.making import signed_by
+from tests.dht.network import Network, take_anybody
 
 pytestmark = pytest.mark.anyio
 
@@ -41,35 +35,17 @@ def body_of(peer: str) -> bytes:
     return msgspec.msgpack.encode(peer)
 
 
-class Swarm:
+class Swarm(Network):
     """What one node sees of a swarm in which nobody but `answering` ever gives a body."""
 
-    def __init__(self, root: Path) -> None:
-        self.kept: dict[str, dict[str, SignedRecord]] = {
-            names.reports(SWARM, 0, 0): {},
-            names.rollouts(SWARM, 0, 0): {},
-        }
+    def __init__(self, root: Path, config: Config | None = None) -> None:
+        super().__init__(config or Config(SwarmConfig(id=SWARM), role="coordinator"))
+        self.view.note_members(2)
+        self.view.started_at = 0.0
         self.answering: set[str] = set()
         self.asked: list[str] = []
-        self.read_whole: list[str] = []
-        self.told: list[Event] = []
-        bodies = self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
-        self.session: Any = SimpleNamespace(
-            swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append,
-            patience=Patience(), slow=Counter(), seniority=Seniority(),
-            knows=lambda peer: False, bars=lambda peer, round: False,
-            shards=AnnouncedShards(False), config=Config(swarm=SwarmConfig(id=SWARM)), records=self, bodies=bodies,
-            rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(), must_be_member=take_for_member,
-        )  # fmt: skip
-
-    async def find(self, name: str) -> SimpleNamespace:
-        """Instead of a look-up: what lies under the key."""
-        self.read_whole.append(name)
-        return SimpleNamespace(records=self.kept[name], answered=True)
-
-    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str]) -> SimpleNamespace:
-        """The same of some owners, whose records lie here already: nobody is asked for them."""
-        return SimpleNamespace(records={owner: self.kept[name][owner] for owner in owners}, answered=False)
+        self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
+        self.must_be_member = take_anybody
 
     async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, if the peer gives any."""
@@ -87,15 +63,17 @@ class Swarm:
         report = ReportRecord(SWARM, 0, 0, 0.5, digest, len(body), 1, work)
         rollouts = RolloutsRecord(SWARM, 0, 0, digest, len(body), 1, work=work)
         for content in (report, rollouts):
-            self.kept[content.key][identity.peer_id] = signed_by(identity, content)
+            self.store.keep(signed_by(identity, content))
         if answering:
             self.answering.add(identity.peer_id)
         return identity.peer_id
 
     async def gather(self) -> set[str]:
         """Whose rollouts are gathered, with all the time in the world."""
-        await gather.Gathering(self.session, Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0)).run()
-        told = self.told[-1]
+        command = Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0)
+        parts = (self.view, self.store, self.gossip, self.bodies)
+        await gather.Gathering(*parts, self.must_be_member, command).run()
+        told = self.events[-1]
         assert isinstance(told, RolloutsGathered)
         return {ref.peer for ref in told.rollouts}
 
@@ -124,7 +102,7 @@ async def test_the_rollouts_of_many_are_not_read_with_all_that_lies_under_their_
     joined = {swarm.join(worked=True, answering=True) for _ in range(peers)}
     with anyio.fail_after(60.0):
         assert await swarm.gather() == joined
-    assert (names.rollouts(SWARM, 0, 0) in swarm.read_whole) == whole
+    assert (names.rollouts(SWARM, 0, 0) in swarm.store.read) == whole
 
 
 async def test_newcomers_with_large_bodies_leave_room_to_those_with_credit(
@@ -137,9 +115,9 @@ async def test_newcomers_with_large_bodies_leave_room_to_those_with_credit(
     with anyio.fail_after(60.0):
         first = await swarm.gather()
     assert len(first) == 4 and first <= newcomers
-    assert swarm.session.rejections.total == {"oversized": 4}
+    assert swarm.view.rejections.total == {"oversized": 4}
     known = {swarm.join(worked=True, answering=True) for _ in range(4)}
-    swarm.session.seniority.learn([Standing(peer, "", 1.0, 1, 0) for peer in known])
+    swarm.view.seniority.learn([Standing(peer, "", 1.0, 1, 0) for peer in known])
     with anyio.fail_after(60.0):
         assert known < await swarm.gather()
 
@@ -148,7 +126,7 @@ async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pyte
     monkeypatch.setattr(gather, "FETCH_S", 0.5)
     honest, stalling = swarm.join(worked=True, answering=True), swarm.join(worked=True)
     assert await swarm.gather() == {honest}
-    assert swarm.session.rejections.total == {"slow": 1} and swarm.session.slow == {stalling: 1}
+    assert swarm.view.rejections.total == {"slow": 1} and swarm.view.slow == {stalling: 1}
     monkeypatch.setattr(gather, "FETCH_S", 3600.0)
     with anyio.fail_after(60.0):
         assert await swarm.gather() == {honest}
@@ -157,12 +135,12 @@ async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pyte
 async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_and_less(swarm: Swarm) -> None:
     honest = swarm.join(worked=True, answering=True)
     assert await swarm.gather() == {honest}
-    swarm.session.patience.strangers_s = FAILED_S / 16
+    swarm.view.patience.strangers_s = FAILED_S / 16
     absent = swarm.join(worked=True)
-    del swarm.kept[names.rollouts(SWARM, 0, 0)][absent]
+    del swarm.store.kept[names.rollouts(SWARM, 0, 0)][absent]
     with anyio.fail_after(60.0):
         assert await swarm.gather() == {honest}
-    assert swarm.session.patience.strangers_s == 0.0
+    assert swarm.view.patience.strangers_s == 0.0
     swarm.answering.clear()  # whose bodies are here already
     assert await swarm.gather() == {honest}
 

@@ -11,9 +11,9 @@ import pytest
 
 from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
 from swarmd.dht.rounds import fetch
 from swarmd.dht.rounds.fetch import DIGEST_BYTES, BodyServer
-from swarmd.dht.rounds.key_watch import WHOLE_POLLS, KeyWatch
 from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, OwnRecordStore, Publisher
 from swarmd.dht.wire.records import Payload
 from swarmd.errors import NetworkDown, RecordRejected
@@ -24,6 +24,7 @@ from tests.dht.making import ALICE, MEMBERSHIP, SWARM
 pytestmark = pytest.mark.anyio
 
 NOW, TTL_S = 1.7e9, 900.0
+NOBODY = (lambda record: None, lambda record: None)  # is told of what is published
 
 
 class NoDisk:
@@ -37,7 +38,7 @@ def test_a_record_expires_after_one_of_a_clock_that_was_ahead_as_soon_as_peers_t
     clock = [NOW]
     store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
     runtime = VirtualRuntime(lambda *_: None, lambda: clock[0], lambda: clock[0])
-    publisher = Publisher(None, store, runtime, TTL_S, True, lambda record: None)  # type: ignore[arg-type]
+    publisher = Publisher(None, store, runtime, TTL_S, True, *NOBODY)  # type: ignore[arg-type]
     ahead = NOW + 3000.0 + TTL_S
     store.keep(MEMBERSHIP, ahead)
     store.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
@@ -94,7 +95,7 @@ async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
     store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
     runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
     network: Any = RenewingNetwork(error)
-    publisher = Publisher(network, store, runtime, TTL_S, True, lambda record: None)
+    publisher = Publisher(network, store, runtime, TTL_S, True, *NOBODY)
     publisher._live[MEMBERSHIP.key] = MEMBERSHIP
     store.keep(MEMBERSHIP, NOW + TTL_S)
     monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
@@ -133,7 +134,7 @@ async def publish_to(keepers: HastyKeepers, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(network, "call", lambda operation: operation(keepers))
     store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
     runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    publisher = Publisher(network, store, runtime, TTL_S, True, lambda record: None)  # type: ignore[arg-type]
+    publisher = Publisher(network, store, runtime, TTL_S, True, *NOBODY)  # type: ignore[arg-type]
     monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
     await publisher.publish(MEMBERSHIP)
 
@@ -169,7 +170,7 @@ class Stream:
 async def begin() -> Stream:
     """Have the body asked for, over a socket that holds little."""
     server = BodyServer(
-        cast(Any, SimpleNamespace(door=RequestLimits(lambda *refusal: None), streams={})),
+        cast(Any, SimpleNamespace(door=RequestLimits(), streams={})),
         cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY)),
         lambda peer: True,
     )

@@ -1,99 +1,52 @@
 """A coordinator takes reports as they are brought, and reads shards for those alone that were not."""
 
-import heapq
-from collections.abc import Callable, Iterable, Mapping
-from itertools import count
-from random import Random
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
+from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.dht.membership import Presences
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.report_collector import TOGETHER_S, ReportCollector
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
-from swarmd.dht.wire.records import ReportRecord, SignedRecord
-from swarmd.sim.coroutines import VirtualRuntime
+from swarmd.dht.wire.records import ClockRecord, ReportRecord, SignedRecord
+from tests.dht.network import Network, VirtualTime
 
 SWARM = "s"
 POLL_S = 5.0
-RECORD_S = 900.0
+RECORD_S = 90_000.0  # longer than a test: no shard is read for its own sake
 
 
 class Coordinator:
     """The shipped collector over keys that hold what is put there, on a clock of its own."""
 
     def __init__(self, shards: int, members: Iterable[str] = ()) -> None:
-        self.now = 0.0
-        self.shards = shards
-        self.kept: dict[str, dict[str, Record]] = {}
-        self.read: list[str] = []
-        self.told: list[tuple[float, str]] = []
-        self._order, self._due = count(), cast(list[tuple[float, int, Callable[..., None], tuple[Any, ...]]], [])
-        clock = lambda: self.now  # noqa: E731
-        self.runtime = VirtualRuntime(self._later, clock, clock)
-        self.session: Any = SimpleNamespace(
-            swarm=SWARM,
-            peer_id="me",
-            members=1,
-            coordinating=True,
-            runtime=self.runtime,
-            seniority=Seniority(lambda peer: True),
-            shards=SimpleNamespace(of=lambda round: self.shards),
-            config=SimpleNamespace(dht=SimpleNamespace(poll_s=POLL_S, record_s=RECORD_S)),
-            hearing=SimpleNamespace(closed=lambda *args: None),
-            bars=lambda peer, round: False,
-            is_credited=lambda peer: False,
-            emit=self._emit,
-            start=lambda task: self.runtime.start(task()),
-            watch=self._watch,
-            unwatch=lambda name: self._watching.pop(name).stop(),
-        )
-        self._watching: dict[str, Any] = {}
-        presences = Presences(clock)
-        self.collector = ReportCollector(cast(Any, self.session), presences)
-        rank = self.session.seniority.rank("", b"", 0, 0)
-        for member in members:
-            presences.note(member, True, 1e9, lambda: rank)
+        self.time, self.shards = VirtualTime(), shards
+        dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S)
+        config = Config(SwarmConfig(id=SWARM), role="coordinator", dht=dht)
+        network = Network(config, self.time.runtime, lambda always: Seniority(set(members).__contains__))
+        network.view.shards.note(ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards))
+        self.store = network.store
+        self._events = network.events
+        presences = Presences(self.time)
+        self.collector = ReportCollector(network.view, self.store, network.gossip, presences)
+        ranks = {member: network.view.seniority.rank(member, b"", 0, 0) for member in members}
+        for member, rank in ranks.items():
+            presences.note(member, True, 1e9, lambda rank=rank: rank)
 
-    def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        heapq.heappush(self._due, (self.now + delay_s, next(self._order), act, args))
-
-    def _emit(self, event: Any) -> None:
-        assert isinstance(event, ReportSeen)
-        self.told.append((self.now, event.peer))
-
-    def _watch(self, name: str, seen: Any, polls: float = 1, later: bool = False) -> KeyWatch:
-        watch = KeyWatch(cast(Any, self), self.runtime, Random(0), name, POLL_S * polls, seen)
-        self._watching[name] = self.runtime.start(watch.run(later))
-        return watch
-
-    async def wait_up(self) -> None:
-        """The network is up."""
-
-    def spent_s(self) -> float:
-        return 0.0
-
-    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Any:
-        self.read.append(name)
-        return SimpleNamespace(records=dict(self.kept.get(name, {})), answered=True, has=lambda wanted: True)
+    @property
+    def told(self) -> list[str]:
+        """Whose reports were told."""
+        return [event.peer for event in self._events if isinstance(event, ReportSeen)]
 
     # --- what a test does ---
 
-    def run(self, s: float) -> None:
-        """So many seconds pass."""
-        until = self.now + s
-        while self._due and self._due[0][0] <= until:
-            self.now, _, act, args = heapq.heappop(self._due)
-            act(*args)
-        self.now = until
-
     def collect(self, round: int) -> None:
-        self.runtime.start(self.collector.collect(CollectReports(f"collect/{round}/0", round, 0)))
+        self.time.runtime.start(self.collector.collect(CollectReports(f"collect/{round}/0", round, 0)))
 
     def report(self, peer: str, round: int) -> Record:
         """A report in its owner's shard; nobody looks at its signature."""
@@ -102,21 +55,23 @@ class Coordinator:
         return cast(Record, SimpleNamespace(owner=peer, content=content, expiration=1e9, size_bytes=300,
                                             encode=lambda: SignedRecord(peer, b"", 1e9, b"").encode()))  # fmt: skip
 
-    def store(self, peer: str, round: int) -> str:
+    def store_at_peers(self, peer: str, round: int) -> str:
         """Peers keep a report that its owner could not bring. Returns its key."""
-        record = self.report(peer, round)
-        self.kept.setdefault(record.content.key, {})[peer] = record
-        return record.content.key
+        return self.store.keep(self.report(peer, round))
+
+    def forget(self) -> None:
+        """Look at what comes from now on."""
+        self.store.read.clear()
+        self._events.clear()
 
 
 def collecting(shards: int, members: Iterable[str] = ()) -> Coordinator:
     """A coordinator that has collected a stage before, and now collects that of round 1."""
     coordinator = Coordinator(shards, members)
     coordinator.collect(0)
-    coordinator.run(POLL_S * shards)
+    coordinator.time.run(POLL_S * shards)
     coordinator.collect(1)
-    coordinator.read.clear()
-    coordinator.told.clear()
+    coordinator.forget()
     return coordinator
 
 
@@ -125,24 +80,26 @@ MEMBERS = [f"member {number}" for number in range(64)]
 
 def test_reports_that_are_brought_are_told_together_and_none_is_read() -> None:
     coordinator = collecting(16, MEMBERS)
-    began = coordinator.now
     for peer in MEMBERS:
         assert coordinator.collector.take(coordinator.report(peer, 1))
-    coordinator.run(10 * POLL_S)
-    assert coordinator.told == [(began + TOGETHER_S, peer) for peer in MEMBERS]
-    assert coordinator.read == []
+    coordinator.time.run(TOGETHER_S / 2)
+    assert coordinator.told == []
+    coordinator.time.run(TOGETHER_S)
+    assert coordinator.told == MEMBERS
+    coordinator.time.run(10 * POLL_S)
+    assert coordinator.store.read == []
 
 
 def test_a_shard_is_read_for_a_member_whose_report_was_not_brought() -> None:
     coordinator = collecting(16, MEMBERS)
     for peer in MEMBERS[1:]:
         coordinator.collector.take(coordinator.report(peer, 1))
-    key = coordinator.store(MEMBERS[0], 1)
-    coordinator.run(POLL_S + 1.0)
-    assert MEMBERS[0] in [peer for _, peer in coordinator.told]
-    read = len(coordinator.read)
-    coordinator.run(10 * POLL_S)
-    assert set(coordinator.read) == {key} and len(coordinator.read) == read, "nobody is missing any more"
+    key = coordinator.store_at_peers(MEMBERS[0], 1)
+    coordinator.time.run(POLL_S + 1.0)
+    assert MEMBERS[0] in coordinator.told
+    read = len(coordinator.store.read)
+    coordinator.time.run(10 * POLL_S)
+    assert set(coordinator.store.read) == {key} and len(coordinator.store.read) == read, "nobody is missing any more"
 
 
 def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> None:
@@ -154,5 +111,5 @@ def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> Non
     assert not awaits(names.key_id(coordinator.report(MEMBERS[0], 2).content.key), MEMBERS[0])
     coordinator.collector.take(record)
     assert not awaits(key, MEMBERS[0])
-    coordinator.run(1.0)
+    coordinator.time.run(1.0)
     assert not awaits(key, MEMBERS[0])

@@ -12,7 +12,6 @@ import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.dht.rounds import gather
-from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, RolloutsRecord, SignedRecord
@@ -30,23 +29,12 @@ class LargeSwarm(Swarm):
     """A swarm with shards, whose members the node knows by its standings."""
 
     def __init__(self, root: Path, shards: int = SHARDS) -> None:
-        super().__init__(root)
+        swarm, dht = SwarmConfig(id=SWARM, coordinator="boss"), DhtConfig(gather_peers=WANTED)
+        super().__init__(root, Config(swarm, role="follower", dht=dht))
         self.shards = shards
-        self.read: list[str] = []
         self.failing: set[str] = set()
-        self.session.coordinating = False
-        self.session.coordinator = "boss"
-        self.session.members = 10_000
-        self.session.shards = AnnouncedShards(True)
-        clock = ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards)
-        self.kept[names.clock(SWARM)] = {"boss": SimpleNamespace(content=clock)}  # type: ignore[dict-item]
-        dht = DhtConfig(gather_peers=WANTED)
-        self.session.config = Config(swarm=SwarmConfig(id=SWARM, coordinator="boss"), dht=dht)
-
-    async def find(self, name: str) -> SimpleNamespace:
-        """What lies under the key, which is noted."""
-        self.read.append(name)
-        return SimpleNamespace(records=self.kept.get(name, {}), answered=True)
+        self.view.note_members(10_000)
+        self.store.keep(SimpleNamespace(owner="boss", content=ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards)))
 
     async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, or that there is none."""
@@ -59,7 +47,7 @@ class LargeSwarm(Swarm):
 
     def join_many(self, count: int, answering: bool = True) -> list[str]:
         """So many peers of which the swarm knows, each in its shard; nobody looks at their signatures."""
-        peers = [f"12D3Koo{self.shards}{len(self.kept)}{number}" for number in range(count)]
+        peers = [f"12D3Koo{self.shards}{len(self.store.kept)}{number}" for number in range(count)]
         for peer in peers:
             body = body_of(peer)
             place = (self.shards, shard_of(SWARM, peer, 0, 0, self.shards))
@@ -69,12 +57,12 @@ class LargeSwarm(Swarm):
         if answering:
             self.answering.update(peers)
         always = set(peers)
-        self.session.seniority._always = always.__contains__  # listed: they need no work
+        self.view.seniority._always = always.__contains__  # listed: they need no work
         return peers
 
     def _keep(self, peer: str, content: Any) -> None:
         record = SignedRecord(peer, msgspec.msgpack.encode(content), time.time() + 60.0, b"")
-        self.kept.setdefault(content.key, {})[peer] = record
+        self.store.keep(record)
 
 
 @pytest.fixture
@@ -94,7 +82,7 @@ async def test_one_shard_is_read_where_it_holds_enough_peers(swarm: LargeSwarm) 
     with anyio.fail_after(60.0):
         gathered = await swarm.gather()
     assert len(gathered) >= WANTED and len(swarm.asked) <= 2 * WANTED
-    keys = {name for name in swarm.read if name != names.clock(SWARM)}
+    keys = {name for name in swarm.store.read if name != names.clock(SWARM)}
     assert len(keys) == 2 and all("/4/" in key for key in keys), "the reports and the rollouts of one shard"
 
 
@@ -102,6 +90,15 @@ async def test_more_shards_are_read_until_there_are_enough_peers(swarm: LargeSwa
     peers = swarm.join_many(WANTED)
     with anyio.fail_after(60.0):
         assert await swarm.gather() == set(peers)
+
+
+async def test_no_more_than_so_many_shards_are_read_however_many_peers_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = made(tmp_path, monkeypatch, 4 * gather.READ_MAX)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set()
+    assert len({name for name in swarm.store.read if "/reports/" in name}) == gather.READ_MAX
 
 
 async def test_others_take_the_places_of_those_that_give_nothing(swarm: LargeSwarm) -> None:
@@ -120,7 +117,7 @@ async def test_others_take_the_places_of_those_that_have_no_membership(swarm: La
         if peer in strangers:
             raise NetworkDown(f"no membership of {peer} is to be had")
 
-    swarm.session.must_be_member = must_be_member
+    swarm.must_be_member = must_be_member
     with anyio.fail_after(60.0):
         gathered = await swarm.gather()
     assert len(gathered) >= WANTED and not gathered & strangers

@@ -20,7 +20,7 @@ from swarmd.dht.store.capacity import (
     KeyCapacity,
     _order_of,
 )
-from swarmd.dht.store.seniority import Places, Rank, Seniority
+from swarmd.dht.store.seniority import Places, Rank, Seniority, pick
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import MembersPlace, member_shard_of
@@ -92,6 +92,7 @@ def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -
     assert room.admit("idle 9", 10, Rank(0, WORK_BITS - 1, True, b"a")) == ["idle 4"]
     room.rank_anew(lambda owner: int(owner == "idle 5"))
     assert room.admit("idle 10", 10, Rank(0, 0, True, b"z")) == ["idle 6"], "whom credit makes no member"
+    assert not Rank(1, 0, True, b"a").known
 
 
 def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
@@ -113,9 +114,10 @@ def test_first_the_longest_credited_then_who_worked_more_then_a_lot_of_this_node
     for each in (elder, younger, worker):
         work = find_work(SWARM, each.peer_id, WORK_BITS)
         records[each.peer_id] = signed_by(each, msgspec.structs.replace(REPORT, work=work))
-    order = seniority.choose(records, KEY.to_bytes(), lambda rank: True)
+    placed = seniority.ranks_of(records, KEY.to_bytes())
+    order = pick(placed, lambda rank: True)
     assert order == [each.peer_id for each in (elder, younger, worker, idle)]
-    assert seniority.choose(records, KEY.to_bytes(), Places(1, 1, 0).try_occupy) == [elder.peer_id, worker.peer_id]
+    assert pick(placed, Places(1, 1, 0).try_occupy) == [elder.peer_id, worker.peer_id]
     lots = {Seniority().rank_of(records[idle.peer_id], KEY.to_bytes()).lot for _ in range(4)}
     lots |= {seniority.rank_of(records[idle.peer_id], key).lot for key in (b"one", b"two")}
     assert len(lots) == 6, "each node's, and each key's"
@@ -204,7 +206,7 @@ def fill(keeper: Keeper, keys: int, identities: int) -> None:
 
 def test_a_crowd_that_writes_all_keys_keeps_nobody_out_whom_the_swarm_knows(keeper: Keeper) -> None:
     fill(keeper, keys=6, identities=20)
-    assert keeper.storage.size_bytes() + keeper.count * RECORD_BYTES <= ROOM * NEWCOMERS_SHARE
+    assert 0 < keeper.storage._whole.size_bytes <= ROOM * NEWCOMERS_SHARE
     keeper.seniority.learn([Standing(ALICE.peer_id, "", 0.0, 3, 2)])
     for stage in range(6, 12):
         assert keeper.admit(ALICE, report(3, stage)), "a key that is new"

@@ -38,6 +38,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import RecordPolicy, RolloutsRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, DIGEST, POLICY, REPORT, SWARM, signed_by
+from tests.dht.outsider import store_request
 
 pytestmark = pytest.mark.anyio
 
@@ -119,7 +120,9 @@ class Keeper:
 
     def __init__(self) -> None:
         self.accepted: list[SignedRecord] = []
-        self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append)
+        self.awaited: set[tuple[bytes, str]] = set()  # keys and owners whose reports are wanted
+        awaits = lambda *report: report in self.awaited  # noqa: E731
+        self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append, awaits=awaits)
         self.protocol = GuardedProtocol(_initialized_with_create=True)
         self.protocol.record_validator = self.validator
         self.protocol.storage = BoundedStorage()
@@ -127,12 +130,8 @@ class Keeper:
         self.protocol.handing_on = HandingOn()
 
     async def store(self, *records: SignedRecord, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
-        request = dht_pb2.StoreRequest(
-            keys=[key] * len(records),
-            subkeys=[msgpack.packb(signed.owner) for signed in records],
-            values=[signed.value for signed in records],
-            expiration_time=[signed.expiration for signed in records],
-        )
+        rows = ((key, msgpack.packb(signed.owner), signed.value, signed.expiration) for signed in records)
+        request = store_request(rows)
         context = cast(Any, SimpleNamespace(remote_id=PeerID.from_base58(sender)))
         return list((await GuardedProtocol.rpc_store(self.protocol, request, context)).store_ok)
 
@@ -260,14 +259,14 @@ async def test_a_report_that_is_awaited_counts_though_there_is_no_room_to_keep_i
     keeper.protocol.storage = BoundedStorage()
     mine = signed_by(ALICE, REPORT)
     assert await keeper.store(mine, sender=ALICE.peer_id) == [False] and keeper.refused == {"full": 1}
-    keeper.validator.awaits = lambda key, owner: (key, owner) == (KEY, ALICE.peer_id)
+    keeper.awaited = {(KEY, ALICE.peer_id)}
     assert await keeper.store(mine) == [False] and keeper.accepted == [] and keeper.refused == {"full": 2}
     assert await keeper.store(mine, sender=ALICE.peer_id) == [False], "others are to keep it"
     assert keeper.accepted == [mine] and keeper.refused == {"full": 2} and keeper.held(ALICE.peer_id) is None
 
 
 async def test_what_is_awaited_is_judged_like_all_else(keeper: Keeper) -> None:
-    keeper.validator.awaits = lambda key, owner: True
+    keeper.awaited = {(KEY, ALICE.peer_id)}
     forged = msgspec.structs.replace(signed_by(ALICE, REPORT), signature=bytes(64))
     assert await keeper.store(forged, sender=ALICE.peer_id) == [False]
     assert keeper.refused == {"bad-signature": 1} and keeper.accepted == []

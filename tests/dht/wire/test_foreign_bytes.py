@@ -115,12 +115,6 @@ def test_a_cut_value_or_trailing_bytes_are_malformed(value: Any, data: st.DataOb
     assert reason_of(encoded + b"\xc0") == "malformed"
 
 
-@pytest.mark.parametrize("levels", [0, 1, 8])
-def test_nesting_up_to_the_bound(levels: int) -> None:
-    assert reason_of(msgpack.packb(nest(1, levels))) == ""
-    assert reason_of(msgpack.packb(nest(1, 9))) == "nested"
-
-
 def test_extension_types_are_malformed() -> None:
     for code, size in ((0x40, 3), (0x50, 16), (-1, 4), (5, 300)):
         assert reason_of(msgpack.packb(msgpack.ExtType(code & 0x7F, b"x" * size))) == "malformed"

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.dht.identity.identity import Ed25519Identity, Identity
-from swarmd.dht.limits import Rejections
-from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
     ADMITTED_MAX,
@@ -230,22 +228,6 @@ def test_an_rsa_payload_alone_or_at_the_size_limit() -> None:
 @pytest.mark.parametrize("tail", [" ", "\n", "\t "])
 def test_white_space_makes_no_second_name_for_a_peer(owner: Identity, tail: str) -> None:
     assert judge(signed_by(owner, REPORT), subkey=msgpack.packb(owner.peer_id + tail)) == "unowned"
-
-
-@BOTH
-def test_a_list_of_members_takes_effect_for_what_is_known_already(owner: Identity) -> None:
-    """The storer's memory of checked signatures is no way around it."""
-    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, own="own")
-    validator = Validator(policy, Rejections(time.monotonic))
-    signed = signed_by(owner, REPORT)
-    place = (names.key_id(REPORT.key), msgpack.packb(owner.peer_id), signed.value, signed.expiration)
-    assert validator.judge(*place) == validator.judge(*place) == signed
-    policy.admit([BOB.peer_id])
-    with pytest.raises(RecordRejected) as refused:
-        validator.judge(*place)
-    assert refused.value.reason == "not-a-member"
-    policy.admit_configured()
-    assert validator.judge(*place) == signed
 
 
 def test_a_list_of_members_keeps_the_coordinator_and_itself_and_has_an_end() -> None:
