@@ -36,6 +36,7 @@ from swarmd.errors import (
     NotFoundError,
     OtherVersion,
 )
+from swarmd.file_kind import ARCHIVE, describe_file
 from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
 
@@ -195,6 +196,11 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no {kind.NOUN} {path}", f"`{kind.MAKE}` makes one") from error
     except OSError as error:
+        if path.is_dir():
+            order = (
+                "Name the file first, and the directory after it" if into else f"Name the file that `{kind.MAKE}` wrote"
+            )
+            raise ArchiveError(f"{path} is a directory, not a {kind.NOUN}", order) from error
         fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
         raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     found: dict[str, ArchiveMember] = {}
@@ -221,6 +227,10 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                     else:
                         found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
         except _DAMAGED as error:
+            what, use = describe_file(path)
+            if what != ARCHIVE:
+                fix = use or f"Name the file that `{kind.MAKE}` wrote"
+                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", fix) from error
             raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", AGAIN) from error
     if manifest is None:
         raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)

@@ -29,7 +29,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["run", "--config", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["config", "check", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["join", CONFIG, "--dir", "new"], "is a node's configuration, no manifest", "Name the swarm.toml"),
-        (["join", "https://example.org/swarm.toml", "--dir", "new"], "there is no manifest", "curl -O"),
+        (
+            ["join", "https://e.org/swarm.toml", "--dir", "new"],
+            "https://e.org/swarm.toml is a URL",
+            "curl -O https://e.org/s",
+        ),
         (["status", "."], "there is no node in .", "Did you mean node?"),
         (["replay"], "there is no node here", "Did you mean node?"),
         (["config", "check", "torn.toml"], "torn.toml is not valid TOML", "Mend that line: [swarm"),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from swarmd.errors import HubUnreachable, ModelError
-from swarmd.training.models.files import ADAPTERS
+from swarmd.training.models.files import ADAPTERS, similar_directory
 from swarmd.training.models.known import known_models
 
 HUB_S = 10.0  # longest wait for the Hub
@@ -54,7 +54,9 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     from huggingface_hub import errors as hub
 
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
-    elsewhere = f"Download it while there is a network{own}"
+    near = similar_directory(name)
+    elsewhere = f"Did you mean the directory {near}? If not, download it while there is a network{own}" if near else ""
+    elsewhere = elsewhere or f"Download it while there is a network{own}"
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
         return ModelError(

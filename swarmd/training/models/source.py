@@ -13,7 +13,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GgufRefused, ModelError
 from swarmd.files import read_start
 from swarmd.installed import extra_command
-from swarmd.training.models.files import DIGEST, check_directory, check_template, digest_weights
+from swarmd.training.models.files import DIGEST, check_directory, check_template, digest_weights, similar_directory
 from swarmd.training.models.hub import SIMILAR, ask_hub
 from swarmd.training.models.known import PACKAGED
 
@@ -98,11 +98,16 @@ def locate_model(name: str) -> str:
 def _nothing_there(path: Path, name: str) -> ModelError:
     if path.is_file():
         gguf = read_start(path, len(GGUF_MAGIC)) == GGUF_MAGIC
-        fix = f"Rename it to {path.name}.gguf" if gguf else f'Name its directory: training.model = "{path.parent}"'
+        fix = f"Rename it to {path.name}.gguf" if gguf else "Name the directory with config.json and the weights"
+        if not gguf and (path.parent / "config.json").is_file():
+            fix = f'Name its directory: training.model = "{path.parent}"'
         return ModelError(f"{path} is a file, no model directory" + (", and holds GGUF" if gguf else ""), fix)
     what = "GGUF file" if is_gguf(name) else "model directory"
     seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
-    return ModelError(f"there is no {what} {path}", f"Correct training.model{seen_from}")
+    near = similar_directory(name)
+    return ModelError(
+        f"there is no {what} {path}", f"Did you mean {near}?" if near else f"Correct training.model{seen_from}"
+    )
 
 
 def _find_packaged(name: str) -> Path:
