@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, fill_in, parse_setting, read_skips
+from swarmd.cli.status import read_status
 from swarmd.config import Config, refuse_unknown_keys
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
@@ -205,6 +206,9 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for place in swarm.places:
         for skip in read_skips(place.events):
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
+        status = read_status(place)
+        if status.learning is not None and not status.learning.healthy:
+            console.print(f"{place.name}: {status.learning.state}: {status.learning.reason}", markup=False)
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (
         f"event logs:   {directory}/node-*/events",

@@ -503,7 +503,7 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         stage=round_status.stage,
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
-        what=training.doing or training.state,
+        what=training.doing or (round_status.reason if training.state == "idle" else training.state),
         at_work=training.at_work,
         stages=round_status.stages,
         rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),

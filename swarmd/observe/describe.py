@@ -195,6 +195,8 @@ def _started(event: NodeStarted, applied: Applied, stopped_s: float | None) -> D
     if before.chart in ("stopped", "failed"):
         return Description("info", f"{text}, {away} after it had stopped".replace("  ", " "), told=True)
     lost = f"; up to {away} were lost" if away else ""
+    if event.restored:
+        return Description("warning", f"{text}, restored from a backup{lost}", told=True, trouble=True)
     return Description("warning", f"{text}, after a crash or a kill{lost}", told=True, trouble=True)
 
 
