@@ -375,7 +375,7 @@ def _describe_missing(key: str) -> str:
 UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_bytes_max": "in bytes"}
 
 
-def advise_value(message: str, kind: type[msgspec.Struct]) -> str:
+def advise_value(message: str, kind: Any) -> str:
     """How the key with which a message of msgspec begins is written: one of a few values, or an example."""
     key, _, reason = message.partition(": ")
     hint, name, field = kind, "", None
@@ -389,7 +389,7 @@ def advise_value(message: str, kind: type[msgspec.Struct]) -> str:
         return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
     if field is None or not isinstance(field.default, int | float | str | tuple):
-        return ""
+        return f'Write it in quotes: {name} = "..."' if reason.startswith("Expected `str`, got") else ""
     example = {"dht.listen": ["/ip4/0.0.0.0/tcp/38331"]}.get(key, field.default)
     return f"Write it like this{unit}: {name} = {json.dumps(example)}"
 

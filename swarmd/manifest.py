@@ -48,6 +48,7 @@ from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.identity import verify as verify_signature
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
+from swarmd.file_kind import describe_file
 from swarmd.files import read_start, remedy, write_durably
 from swarmd.toml_text import parse_toml, show_line
 from swarmd.training.models.files import DIGEST
@@ -446,19 +447,26 @@ def read_manifest(path: Path) -> Manifest:
             raise NotFoundError(f"{url} is a URL, and a manifest is a file here", fix) from error
         raise NotFoundError(f"there is no manifest {path}", "The swarm's creator has it") from error
     except IsADirectoryError as error:
-        fix = f"Name the file: {path / 'swarm.toml'}" if (path / "swarm.toml").is_file() else "Name the file in it"
+        fix = (
+            f"Name the file: {path / 'swarm.toml'}"
+            if (path / "swarm.toml").is_file()
+            else "Name the swarm.toml that its creator handed out"
+        )
         raise ManifestError(f"{path} is a directory, not a manifest", fix) from error
     except OSError as error:
         regular = "Name the manifest that the swarm's creator gave you, a regular file"
         fix = remedy(error, path) if isinstance(error, PermissionError) else regular
         raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
     if len(raw) > MANIFEST_BYTES_MAX:
-        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes")
+        use = describe_file(path)[1] or "Name the manifest that the swarm's creator handed out"
+        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes", use)
     try:
         manifest = parse_manifest(raw.decode("utf-8-sig"))
         verify(manifest)
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path} is no manifest: it is not UTF-8 text") from error
+        what, use = describe_file(path)
+        use = use or "Name the manifest that the swarm's creator handed out"
+        raise ManifestError(f"{path} is {what}, no manifest: it is not UTF-8 text", use) from error
     except (ManifestError, OtherVersion) as error:
         raise type(error)(f"{path}: {error.message}", error.fix) from error
     return manifest

@@ -97,7 +97,8 @@ def read_secret(secret: Secret, kind: SecretKind) -> bytes:
 def _check(secret: Secret, status: os.stat_result, kind: SecretKind) -> None:
     path, mode = secret.path, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
-        raise _shut(kind, f"the {kind.noun} {path} is not a regular file")
+        fix = "Name the file in that directory" if stat.S_ISDIR(status.st_mode) else "Name the file itself"
+        raise _shut(kind, f"the {kind.noun} {path} is not a regular file", fix)
     if secret.guarded:
         return
     if status.st_uid != os.geteuid():

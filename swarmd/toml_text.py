@@ -79,7 +79,7 @@ def show_line(text: str, message: str) -> str:
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
     if text.lstrip()[:1] == "{":
-        return "This is JSON, and TOML is wanted: tables as [training], and below them steps = 20"
+        return "This is JSON: name a file of TOML, which has tables as [swarm] and keys as name = 'x'"
     if found is None:
         return "The file ends too early: see whether it is whole" if "end of document" in message else ""
     line = lines[int(found[1]) - 1] if int(found[1]) <= len(lines) else ""

@@ -35,7 +35,7 @@ from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
 from swarmd.dht.addresses import is_free
 from swarmd.dht.identity.identity import create_identity, read_identity
-from swarmd.errors import ConfigError, ControlError, ExitCode, LocalSwarmFailed
+from swarmd.errors import ConfigError, ControlError, ExitCode, LocalSwarmFailed, NotFoundError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.observe.panel import NodeRow, TrainedRound
@@ -187,6 +187,8 @@ def find_source(swarm: str) -> ConfigSource:
         if load_config(Path(swarm)).chain is not None:
             raise ConfigError(f"{swarm} has a [chain]: the nodes of a local swarm have none", "Leave it out")
         return ConfigSource(Path(swarm), Path(swarm))
+    if Path(swarm).suffix or os.sep in swarm:
+        raise NotFoundError(f"{swarm} is neither a kind nor a configuration", "Name a file that ends in .toml")
     kind = find_kind(swarm)
     source = ConfigSource(configs / kind.name / COORDINATOR, configs / kind.name / FOLLOWER)
     if not (source.coordinator.is_file() and source.follower.is_file()):

@@ -331,11 +331,11 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     from swarmd.eventlog.replay import SettingsOverride, compare
 
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
+    if len(charts) > 1:
+        raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
     if charts and not charts[0].is_dir():
         fix = f"Name one with {', '.join(NAMES)}.yaml, or a setting, as round.behind=abandon"
         raise NotFoundError(f"--against {charts[0]}: there is no such directory of charts", fix)
-    if len(charts) > 1:
-        raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
     supposed = SettingsOverride(dict(parse_setting(one) for one in against if Path(one) not in charts))
     other = partial(step, charts=load_charts(charts[0])) if charts else step
     found = compare(log, other, partial(watch, log, last=last), supposed)

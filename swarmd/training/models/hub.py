@@ -54,8 +54,8 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     from huggingface_hub import errors as hub
 
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
-    near = similar_directory(name)
-    elsewhere = f"Did you mean the directory {near}? If not, download it while there is a network{own}" if near else ""
+    beside = similar_directory(name)
+    elsewhere = f"Did you mean the directory {beside}? If not, download it while there is a network{own}" if beside else ""
     elsewhere = elsewhere or f"Download it while there is a network{own}"
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
