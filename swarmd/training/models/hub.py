@@ -55,8 +55,9 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
 
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
     beside = similar_directory(name)
-    elsewhere = f"Did you mean the directory {beside}? If not, download it while there is a network{own}" if beside else ""
-    elsewhere = elsewhere or f"Download it while there is a network{own}"
+    elsewhere = f"Download it while there is a network{own}"
+    if beside:
+        elsewhere = f"Did you mean the directory {beside}? {elsewhere}"
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
         return ModelError(
