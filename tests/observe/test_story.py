@@ -12,6 +12,7 @@ from swarmd.core.applied import Applied
 from swarmd.core.events import (
     LinkDown,
     LinkUp,
+    NodeStarted,
     NodeStopped,
     Registered,
     ReportPublished,
@@ -171,6 +172,8 @@ def test_a_crash_is_told_from_an_orderly_stop(node: Told) -> None:
     node.at += 40
     node.start()
     assert "after a crash or a kill; up to 40 s were lost" in words(node.story(0))
+    node.tell(NodeStarted(node.node, run="again", restored=True))
+    assert "restored from a backup; up to 0 s were lost" in words(node.story(0))
     node.tell(StopRequested("signal SIGTERM"), NodeStopped("signal SIGTERM"))
     node.at += 7
     node.start()
