@@ -385,6 +385,8 @@ def advise_value(message: str, kind: Any) -> str:
         if field is None:
             return ""
         hint = field.type
+    if reason.startswith("Expected `object`"):
+        return f"{key} is a table: set the keys in it, as {key}.KEY"
     if reason.startswith("Invalid enum value"):
         return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")

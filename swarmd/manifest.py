@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 import re
@@ -445,7 +446,9 @@ def read_manifest(path: Path) -> Manifest:
             url = f"{found[1]}://{str(path)[found.end() :]}"
             fix = f"Fetch it first, for example with `curl -O {url}`, and name the file"
             raise NotFoundError(f"{url} is a URL, and a manifest is a file here", fix) from error
-        raise NotFoundError(f"there is no manifest {path}", "The swarm's creator has it") from error
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
+        fix = f"Did you mean {path.parent / near[0]}?" if near else "The swarm's creator has it"
+        raise NotFoundError(f"there is no manifest {path}", fix) from error
     except IsADirectoryError as error:
         fix = (
             f"Name the file: {path / 'swarm.toml'}"

@@ -111,6 +111,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["join", "backup.tar.gz", "--dir", "new"], "is an archive, no manifest", "`swarmd restore backup.tar.gz DIR`"),
         (["local", "--kind", "q.jsonl"], "q.jsonl is neither a kind nor a configuration", "ends in .toml"),
         (["identity", "show", "node"], "node is not a regular file", "Name the file in that directory"),
+        (["join", "swarm.tml", "--dir", "new"], "there is no manifest swarm.tml", "Did you mean swarm.toml?"),
+        (["local", "--set", "training=5"], "training: Expected `object`", "training is a table"),
         (["log", "node"], "No such command 'node'", "comes one of cat, tail"),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
     ],
