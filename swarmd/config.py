@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -212,7 +213,7 @@ class TrainingConfig(Section, frozen=True):
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
-    learning_rate: Positive = 3e-4
+    learning_rate: Share = 3e-4
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Count = 10  # optimiser steps of the node's life until the learning rate is reached
     schedule_steps: Count = 0  # optimiser steps of the node's life after which a falling schedule stays at its end
@@ -331,7 +332,8 @@ def read_config_text(path: Path) -> str:
         fix = "Name a regular file that you may read"
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
     except ValueError as error:
-        raise ConfigError(f"the configuration file {path} cannot be read: {error}", "Save it in UTF-8") from error
+        fix = "Name a text file in UTF-8, or save it as one: editors of Windows have other ways"
+        raise ConfigError(f"the configuration file {path} cannot be read: {error}", fix) from error
 
 
 def parse_config(text: str, origin: str) -> Config:
@@ -352,7 +354,11 @@ def parse_config(text: str, origin: str) -> Config:
         except msgspec.ValidationError as error:
             found = re.search(r"^(.*?) - at `\$\.?(.*?)`$", str(error))  # with the key in front
             message = f"{found[2]}: {found[1]}" if found else str(error)
-            raise ConfigError(f"{origin}: {message}", _choices(message)) from error
+            lacks = re.search(r"^(?:(.*): )?Object missing required field `(.*)`", message)
+            if lacks is not None:
+                key = f"{lacks[1]}.{lacks[2]}".removeprefix("None.")
+                raise ConfigError(f"{origin}: {key} is missing", _describe_missing(key)) from error
+            raise ConfigError(f"{origin}: {message}", advise_value(message, Config)) from error
         check_together(config, origin)
     except ConfigError as error:
         if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
@@ -361,15 +367,41 @@ def parse_config(text: str, origin: str) -> Config:
     return config
 
 
-def _choices(message: str) -> str:
-    """Where a key takes one of a few values and has another: which these are; empty for any other error."""
+def _describe_missing(key: str) -> str:
+    if key == "swarm":
+        return 'Write the table [swarm] with its id, as id = "my-swarm"; `swarmd init` makes a whole configuration'
+    return f"Write {key.rpartition('.')[2]} = ... below [{key.rpartition('.')[0]}]"
+
+
+UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_bytes_max": "in bytes"}
+
+
+def advise_value(message: str, kind: Any) -> str:
+    """How the key with which a message of msgspec begins is written: one of a few values, or an example."""
     key, _, reason = message.partition(": ")
-    if not reason.startswith("Invalid enum value"):
-        return ""
-    hint: Any = Config
-    for name in key.split("."):
-        hint = section_of(get_type_hints(hint)[name])
-    return f"Choose one of {', '.join(str(value) for value in get_args(hint))}"
+    hint, name, field = kind, "", None
+    for name in re.sub(r"\[[^]]*\]", "", key).split("."):
+        inner = struct_in(hint)
+        field = next((each for each in msgspec.structs.fields(inner) if each.name == name), None) if inner else None
+        if field is None:
+            return ""
+        hint = field.type
+    if reason.startswith("Expected `object`"):
+        return f"{key} is a table: set the keys in it, as {key}.KEY"
+    if reason.startswith("Invalid enum value"):
+        return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
+    unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
+    if field is None or not isinstance(field.default, int | float | str | tuple):
+        return f'Write it in quotes: {name} = "..."' if reason.startswith("Expected `str`, got") else ""
+    example = {"dht.listen": ["/ip4/0.0.0.0/tcp/38331"]}.get(key, field.default)
+    return f"Write it like this{unit}: {name} = {json.dumps(example)}"
+
+
+def _literals(hint: Any) -> list[Any]:
+    """The values of a Literal, which may be one of several types or that of a list's rows."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [value for part in get_args(hint) for value in _literals(part)]
 
 
 def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: str) -> None:
@@ -380,6 +412,9 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
         if key not in hints:
             near = difflib.get_close_matches(key, hints, n=1)
             hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
+            elsewhere = [path for path in _paths(Config) if path.endswith(f".{key}")] if origin != "manifest" else []
+            if elsewhere and not near:
+                hint = f"It belongs elsewhere: {' or '.join(elsewhere)}"
             raise ConfigError(f"{origin}: unknown key {full!r}", hint)
         inner = section_of(hints[key])
         if isinstance(inner, type) and issubclass(inner, Section):
@@ -387,6 +422,27 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
             for place, part in (rows or {f"{full}.": value}).items():
                 if isinstance(part, dict):
                     refuse_unknown_keys(part, inner, place, origin)
+
+
+def _paths(kind: type, where: str = "") -> Iterator[str]:
+    """All keys of a section and of those in it, with the names of their tables."""
+    for key, hint in get_type_hints(kind).items():
+        inner = section_of(hint)
+        if isinstance(inner, type) and issubclass(inner, Section):
+            yield from _paths(inner, f"{where}{key}.")
+        else:
+            yield f"{where}{key}"
+
+
+def struct_in(hint: Any) -> type[msgspec.Struct] | None:
+    """The one struct that a value of this type is, holds or may be; none where it is a table of free keys."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    origin = get_origin(hint)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return None
+    structs = [found for part in get_args(hint) if (found := struct_in(part)) is not None]
+    return structs[0] if len(structs) == 1 else None
 
 
 def section_of(hint: Any) -> Any:

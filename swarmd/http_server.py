@@ -35,12 +35,12 @@ def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
     return Address(found[1] or found[2], int(found[3]))
 
 
-def check_listen(address: Address, token: str, what: str) -> None:
-    """Raise ConfigError where strangers could reach `what` and need no token."""
+def check_listen(address: Address, token: str, what: str, option: str = "--token-file FILE") -> None:
+    """Raise ConfigError where strangers could reach `what` and need no token, which `option` names."""
     if not is_loopback(address.host) and not token:
         raise ConfigError(
             f"{what} would listen on {address.host}, where others can reach it, and asks for no token",
-            "Give --token-file FILE, or listen on 127.0.0.1",
+            f"Give {option}, or listen on 127.0.0.1",
         )
 
 

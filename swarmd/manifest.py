@@ -12,8 +12,10 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,8 +50,9 @@ from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.identity import verify as verify_signature
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
+from swarmd.file_kind import describe_file
 from swarmd.files import read_start, remedy, write_durably
-from swarmd.toml_text import parse_toml
+from swarmd.toml_text import parse_toml, show_line
 from swarmd.training.models.source import AUTO, is_directory
 
 FORMAT = 1
@@ -112,7 +115,7 @@ class ManifestRecipe(Section, frozen=True):
     completion_tokens: AtLeastOne
     prompt_tokens: AtLeastOne
     temperature: Positive
-    learning_rate: Positive
+    learning_rate: Share
     beta: NotNegative
     clip_low: Positive
     clip_high: Positive
@@ -436,20 +439,34 @@ def read_manifest(path: Path) -> Manifest:
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        fetch = "A manifest is a file here: fetch it first, for example with `curl -O`"
-        fix = fetch if str(path).startswith(("http:/", "https:/")) else "The swarm's creator has it"
+        if found := re.match(r"(https?):/(?!/)", str(path)):  # of a URL, a path has lost a slash
+            url = f"{found[1]}://{str(path)[found.end() :]}"
+            fix = f"Fetch it first, for example with `curl -O {url}`, and name the file"
+            raise NotFoundError(f"{url} is a URL, and a manifest is a file here", fix) from error
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.toml")], n=1)
+        fix = f"Did you mean {path.parent / near[0]}?" if near else "The swarm's creator has it"
         raise NotFoundError(f"there is no manifest {path}", fix) from error
+    except IsADirectoryError as error:
+        fix = (
+            f"Name the file: {path / 'swarm.toml'}"
+            if (path / "swarm.toml").is_file()
+            else "Name the swarm.toml that its creator handed out"
+        )
+        raise ManifestError(f"{path} is a directory, not a manifest", fix) from error
     except OSError as error:
         regular = "Name the manifest that the swarm's creator gave you, a regular file"
         fix = remedy(error, path) if isinstance(error, PermissionError) else regular
         raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
     if len(raw) > MANIFEST_BYTES_MAX:
-        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes")
+        use = describe_file(path)[1] or "Name the manifest that the swarm's creator handed out"
+        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes", use)
     try:
         manifest = parse_manifest(raw.decode("utf-8-sig"))
         verify(manifest)
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path} is no manifest: it is not UTF-8 text") from error
+        what, use = describe_file(path)
+        use = use or "Name the manifest that the swarm's creator handed out"
+        raise ManifestError(f"{path} is {what}, no manifest: it is not UTF-8 text", use) from error
     except (ManifestError, OtherVersion) as error:
         raise type(error)(f"{path}: {error.message}", error.fix) from error
     return manifest
@@ -460,7 +477,7 @@ def parse_manifest(text: str) -> Manifest:
     try:
         tables = parse_toml(text)
     except ValueError as error:
-        raise ManifestError(f"it is not valid TOML: {error}") from error
+        raise ManifestError(f"it is not valid TOML: {error}", show_line(text, str(error))) from error
     if "format" not in tables and {"role", "training", "dht"} & tables.keys():
         raise ManifestError(
             "it is a node's configuration, no manifest", "Name the swarm.toml that `swarmd swarm new` wrote beside it"

@@ -97,7 +97,8 @@ def read_secret(secret: Secret, kind: SecretKind) -> bytes:
 def _check(secret: Secret, status: os.stat_result, kind: SecretKind) -> None:
     path, mode = secret.path, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
-        raise _shut(kind, f"the {kind.noun} {path} is not a regular file")
+        fix = "Name the file in that directory" if stat.S_ISDIR(status.st_mode) else "Name the file itself"
+        raise _shut(kind, f"the {kind.noun} {path} is not a regular file", fix)
     if secret.guarded:
         return
     if status.st_uid != os.geteuid():
@@ -168,10 +169,13 @@ def unseal(raw: bytes, passphrase: str, origin: str) -> bytes:
         raise IdentityError(problem, "Try the passphrase again, or another copy of the backup") from error
 
 
+SEALED_FIX = "Name the file that `swarmd identity backup` wrote; `swarmd restore` takes a whole node's backup"
+
+
 def read_sealed_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
     """(cost, salt, nonce), in bounds. Raises IdentityDamaged when `raw` is not sealed, or not in a way known here."""
     if len(raw) <= SEALED_HEADER.size or not raw.startswith(SEALED_MAGIC):
-        raise IdentityDamaged(f"{origin} is not a backup that swarmd sealed", "Name a file that swarmd wrote")
+        raise IdentityDamaged(f"{origin} is not a backup that swarmd sealed", SEALED_FIX)
     _, version, cost, salt, nonce = SEALED_HEADER.unpack_from(raw)
     if version != SEALED_VERSION:
         raise IdentityDamaged(f"{origin} is sealed in version {version}, this swarmd reads version {SEALED_VERSION}")

@@ -65,13 +65,26 @@ def _check_depth(tables: dict[str, Any]) -> None:
     raise ValueError(f"its values are nested more than {DEPTH_MAX} deep")
 
 
+SLIPS = {  # what a message of tomllib, and then the line that it names, show of a slip that many make
+    "[“”‘’]": " (quotes are straight in TOML)",
+    "Cannot overwrite|Cannot declare": " (it stands there twice)",
+    r"Illegal character '\\n'": " (a quote is missing at its end)",
+    r"Expected '=' .*\n\s*[\w-]+:": " (TOML has = where YAML has a colon)",
+    r"Invalid value .*\n[^=]*=\s*[A-Za-z/.~]": " (texts need quotes)",
+}
+
+
 def show_line(text: str, message: str) -> str:
     """What to mend where tomllib's message names a line; empty where it names none."""
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
-    if found is None or int(found[1]) > len(lines):
-        return ""
-    return f"Mend that line: {lines[int(found[1]) - 1].strip()[:LINE_CHARS_MAX]}"
+    if text.lstrip()[:1] == "{":
+        return "This is JSON: name a file of TOML, which has tables as [swarm] and keys as name = 'x'"
+    if found is None:
+        return "The file ends too early: see whether it is whole" if "end of document" in message else ""
+    line = lines[int(found[1]) - 1] if int(found[1]) <= len(lines) else ""
+    advice = next((fix for pattern, fix in SLIPS.items() if re.search(pattern, f"{message}\n{line}")), "")
+    return f"Mend that line: {line.strip()[:LINE_CHARS_MAX]}{advice}"
 
 
 LINE_CHARS_MAX = 80  # of a line that is shown

@@ -54,7 +54,7 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         ('role = "coordinator"\n[swarm]\nid = "a b"', "swarm.id"),
         ('role = "coordinator"\n[swarm]\nid = "a\\n"', "swarm.id: Expected `str` matching"),
         (ON_CHAIN.replace('a1"', 'a1\\n"') + "shards = 0", "chain.contract: Expected `str` matching"),
-        ('role = "coordinator"', "missing required field `swarm`"),
+        ('role = "coordinator"', "swarm is missing"),
     ],
 )
 def test_a_wrong_value_is_named(text: str, told: str) -> None:

@@ -36,6 +36,7 @@ from swarmd.errors import (
     NotFoundError,
     OtherVersion,
 )
+from swarmd.file_kind import ARCHIVE, describe_file
 from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
 
@@ -137,18 +138,23 @@ class _Hashed:
         return chunk
 
 
-@contextlib.contextmanager
-def writing(out: Path) -> Iterator[ArchiveWriter]:
-    """A new archive. It has its name once `finish` was called, and before that nothing has.
-
-    Raises ArchiveUnwritable where `out` exists, has no directory or another ending, or cannot be written.
-    """
+def refuse_target(out: Path) -> None:
+    """Raise ArchiveUnwritable where an archive cannot be made under this name."""
     if not out.name.endswith(ENDINGS):
         raise ArchiveUnwritable(f"{out} does not say how to write it", "Name a file that ends in .tar.gz or .tar")
     if out.exists():
         raise ArchiveUnwritable(f"{out} exists already", "Name a new file: an archive is never overwritten")
     if not out.absolute().parent.is_dir():
         raise ArchiveUnwritable(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[ArchiveWriter]:
+    """A new archive. It has its name once `finish` was called, and before that nothing has.
+
+    Raises ArchiveUnwritable where `out` exists, has no directory or another ending, or cannot be written.
+    """
+    refuse_target(out)
     scratch = out.with_name(f".{out.name}.tmp")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -195,6 +201,9 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no {kind.NOUN} {path}", f"`{kind.MAKE}` makes one") from error
     except OSError as error:
+        if path.is_dir():
+            fix = f"Name the file that `{kind.MAKE}` wrote, before the directory that it goes to"
+            raise ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
         fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
         raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     found: dict[str, ArchiveMember] = {}
@@ -221,6 +230,10 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                     else:
                         found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
         except _DAMAGED as error:
+            what, use = describe_file(path)
+            if what != ARCHIVE:
+                fix = use or f"Name the file that `{kind.MAKE}` wrote"
+                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", fix) from error
             raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", AGAIN) from error
     if manifest is None:
         raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)

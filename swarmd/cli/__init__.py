@@ -244,26 +244,14 @@ def tell_unexpected(error: Exception) -> int:
 
 def tell_usage(error: typer.TyperException) -> int:
     """A wrong command line: the parser's complaint and where help is."""
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "swarmd"
     if type(error).__name__ == "NoArgsIsHelpError":
         say(error.format_message())
     else:
-        message = KEY.sub("[redacted]", error.format_message())  # a key is no argument, but people try
-        missing = message.startswith("Missing")
-        fix = f"Write it as `{form_of(context)}`" if missing and context else f"{path} --help lists what it takes"
-        tell_error(message.rstrip("."), fix)
+        from swarmd.cli.usage import explain_usage
+
+        message, fix = explain_usage(error)
+        tell_error(KEY.sub("[redacted]", message), fix)  # a key is no argument, but people try
     return ExitCode.USAGE
-
-
-def form_of(context: Any) -> str:
-    """A command with all that it needs."""
-    parts = [context.command_path]
-    for each in context.command.params:
-        if each.required:
-            word = (each.name or "").upper()
-            parts.append(word if each.param_type_name == "argument" else f"{each.opts[0]} {word}")
-    return " ".join(parts)
 
 
 def drop(stream: TextIO) -> None:

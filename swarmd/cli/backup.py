@@ -130,7 +130,9 @@ def _tell(file: Path, manifest: BackupManifest) -> None:
     events = f"events {manifest.from_seq} to {manifest.next_seq - 1}"
     typer.echo(f"{events}, {checkpoint}, {keys}, {len(manifest.members)} files, {size:.1f} MiB")
     marks = manifest.marks
-    typer.echo(f"trained up to round {marks.done[0]}, submitted up to round {max(marks.reward[0], marks.vote)}")
+    submitted = max(marks.reward[0], marks.vote)
+    done = [f"trained up to round {marks.done[0]}" if marks.done[0] >= 0 else "nothing trained yet"]
+    typer.echo(", ".join(done + [f"submitted up to round {submitted}"] * (submitted >= 0)))
     if manifest.missing:
         typer.echo(f"{len(manifest.missing)} rollouts of the stage in hand were not there", err=True)
 
@@ -160,9 +162,11 @@ def restore(
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
-        days = (time.time() - manifest.made_at) / 86400
+        from swarmd.observe.panel import span
+
+        age = span(time.time() - manifest.made_at)
         typer.echo(
-            f"the backup is {days:.1f} days old. What this node signed since is not in it: it will take part from the "
+            f"the backup was made {age} ago. What this node signed since is not in it: it will take part from the "
             "round after the first one that it sees opening",
             err=True,
         )

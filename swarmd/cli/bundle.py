@@ -56,10 +56,13 @@ def bundle(
     if opened is not None:
         _open(opened, to)
         return
+    from swarmd.backup.archive import refuse_target
     from swarmd.backup.bundle import write_bundle
     from swarmd.config import load_config
     from swarmd.observe.redaction import Redactor, known_secrets
 
+    target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    refuse_target(target)
     node = locate(directory, config)
     place, log = node.data, log_in(node, directory is None and config is None)
     config = node.config or find_config(place)
@@ -67,7 +70,6 @@ def bundle(
     with _passed_credentials(config):
         secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
     texts, notes = _texts(place, config, loaded, unit, Redactor(secrets))
-    target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
     typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quoted(target.name)} --to DIR")

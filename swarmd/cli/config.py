@@ -31,14 +31,14 @@ def check(
     file: Annotated[Path, typer.Argument(help="The TOML file.")],
     elsewhere: Annotated[
         bool,
-        typer.Option("--elsewhere", help="It is for another machine: ask for no model or questions."),
+        typer.Option("--elsewhere", help="It is for another machine: ask for no device, model or questions."),
     ] = False,
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
     The model has to be on this machine or on the Hub, which is asked where it is not here, and of a file of questions
-    its kind must be able to train; right answers to a sample of them must be paid. With --elsewhere neither is looked
-    for.
+    its kind must be able to train; right answers to a sample of them must be paid. A device that is named has to be
+    there. With --elsewhere none of these is looked for.
     """
     from swarmd.doctor.node import require_usable
     from swarmd.training.models.source import require_model
@@ -46,6 +46,10 @@ def check(
     config = load_config(file)
     untried = require_usable(config, file.parent / config.data, elsewhere)
     if not elsewhere:
+        if config.training.device not in ("auto", "cpu"):
+            from swarmd.training.models.device import choose_device  # loads torch
+
+            choose_device(config.training.device)
         require_model(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
     tell_untried(untried)

@@ -151,7 +151,7 @@ def import_key(
     """
     refuse_existing(path, "it")
     words = _words_of(source, names)
-    identity = parse_identity(_read_foreign(source), str(source))
+    identity = parse_identity(_read_foreign(source), str(source), "Name RL Swarm's swarm.pem")
     if not identity.is_whole():
         raise IdentityDamaged(f"{source} is damaged: its public key does not belong to its secret")
     write_private(path, identity.encode())

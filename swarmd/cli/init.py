@@ -3,6 +3,8 @@
 - What makes the node is `swarmd swarm new` and `swarmd join`. Nothing that exists is changed, and no secret is taken
   from a command line.
 - A new swarm begins with one of the shipped configurations: a kind, a model, and whether it fits here.
+- Of the kind `file` the questions are the creator's own, and so may the model be. Where their answers are numbers, the
+  last number of a completion is compared with them, else what stands between answer tags.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from swarmd.cli.directory import NewNode, put_private
 from swarmd.cli.fit import device_named
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
-from swarmd.config import TrainingConfig, check_name, load_config, parse_config, read_config_text
+from swarmd.config import SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
 from swarmd.dht.addresses import is_address, suggest_address
-from swarmd.errors import ConfigError, ExitCode, NotFoundError
+from swarmd.errors import ConfigError, ExitCode, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.paths import CONFIG, configs_directory, quoted
 from swarmd.results.hub import TOKEN as KIND
@@ -129,10 +131,10 @@ def line_of(weighing: ProfileFit) -> str:
     return f"{profile.name:14} {model:40} {weighing.need / GIB:6.1f} GiB  {fits}"
 
 
-def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
+def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = None, **changes: Any) -> str:
     """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool.
 
-    The changes are to further keys of [training].
+    The changes are to further keys of [training]; `questions` take the place of the kind's.
     """
     path = weighing.profile.path
     document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
@@ -141,6 +143,9 @@ def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
     swarm: Any = document.setdefault("swarm", tomlkit.table())
     swarm.pop("coordinator", None)
     swarm.update({"id": "swarm", "kind": kind})
+    if questions is not None:
+        document["data"] = str(questions.file.absolute().parent)
+        swarm["options"] = {"data": questions.file.name, **ANSWERS[questions.answer]}
     for table, key in (("dht", "bootstrap"), ("dht", "listen"), ("dht", "announce")):
         part: Any = document.get(table)
         if part is not None:
@@ -150,6 +155,49 @@ def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
     model = weighing.chosen.model if weighing.chosen else weighing.profile.model
     training.update({"model": model, **changes})
     return tomlkit.dumps(document)
+
+
+# Where a completion has its answer: settings of the kind `file`, the first that pays right answers being offered.
+ANSWERS: dict[str, dict[str, Any]] = {
+    "last-number": {"answer": "last-number", "rewards": [{"name": "numeric", "weight": 1.0}]},
+    "tags": {"answer": "tags"},
+    "boxed": {"answer": "boxed"},
+    "last-line": {"answer": "last-line"},
+    "whole": {"answer": "whole"},
+}
+# For a model that was trained before: configs/file has those of a tiny one.
+PRETRAINED = {"steps": 4, "completion_tokens": 256, "learning_rate": 1e-6}
+
+
+class OwnQuestions(NamedTuple):
+    """A file of questions, and where completions have their answers, a key of `ANSWERS`."""
+
+    file: Path
+    answer: str
+
+
+def offer_answers(questions: Path) -> tuple[str, ...]:
+    """Where answers may stand, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
+    from swarmd.swarms.registry import check_questions
+
+    if not questions.is_file():
+        fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'
+        raise NotFoundError(f"there is no file of questions {questions}", fix)
+    if questions.suffix != ".jsonl":
+        raise ConfigError(
+            f"{questions} does not end in .jsonl: one JSON object a line is asked for",
+            "Of a CSV, Parquet file or data set of the Hub docs/swarms/file.md makes one (`dataset`)",
+        )
+    refused = None
+    for place, settings in ANSWERS.items():
+        swarm = SwarmConfig("swarm", kind=FILE, options={"data": questions.name, **settings})
+        try:
+            check_questions(swarm, TrainingConfig(), questions.absolute().parent)
+        except SwarmError as error:
+            refused = error
+        else:
+            return (place, *(each for each in ANSWERS if each != place))
+    raise refused or ConfigError("no answer is known")
 
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
@@ -200,6 +248,8 @@ class Answers(NamedTuple):
     manifest: Path | None
     swarm: str | None
     kind: str | None
+    questions: Path | None
+    answer: str | None
     model: str | None
     rpc: list[str] | None
     announce: str | None
@@ -232,21 +282,20 @@ class Answers(NamedTuple):
         assert self.manifest is not None
         if not self.manifest.is_file():
             raise NotFoundError(f"there is no manifest {self.manifest}", "Ask the swarm's creator for the file")
-        if self.kind or self.model:
-            raise ConfigError("--kind and --model are for a swarm of one's own", "The manifest says what is trained")
+        if self.kind or self.model or self.questions or self.answer:
+            raise ConfigError(
+                "--kind, --questions, --answer and --model are for a swarm of one's own",
+                "Leave them out: the manifest says what is trained",
+            )
         return self
 
     def _complete_new(self, asker: Asker) -> Answers:
         from swarmd.swarms.registry import BUILT_IN, find_kind
 
-        kinds = tuple(name for name in BUILT_IN if name != FILE)
-        kind = self.kind or asker.choose("What is to be trained", kinds, "--kind")
+        question = f"What is to be trained; {FILE}: your own questions"
+        kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
         find_kind(kind)
-        if kind == FILE:
-            raise ConfigError(
-                "the kind 'file' needs a file of questions, which is not asked for here",
-                "`swarmd swarm scaffold NAME` makes one, and a configuration for `swarmd swarm new --config`",
-            )
+        answers = self._replace(kind=kind)._complete_questions(asker)
         announce, rpc = self.announce, self.rpc
         if announce is None:
             question = "Address that other machines reach this one under (empty: only this machine joins)"
@@ -254,7 +303,23 @@ class Answers(NamedTuple):
         if rpc is None:
             url = asker.ask("Endpoint of a chain that is to keep the rounds (empty: none, the DHT alone)", "", "--rpc")
             rpc = [url] if url else []
-        return self._replace(kind=kind, announce=announce, rpc=rpc)
+        return answers._replace(announce=announce, rpc=rpc)
+
+    def _complete_questions(self, asker: Asker) -> Answers:
+        """What the kind `file` has to know."""
+        if self.kind != FILE:
+            if self.questions or self.answer:
+                raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
+            return self
+        asked = 'Your questions, a file with one {"prompt": "...", "answer": "..."} a line'
+        questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
+        places = offer_answers(questions)
+        answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
+        if answer not in places:
+            raise ConfigError(f"--answer {answer}: no answer stands there", f"Choose one of {', '.join(places)}")
+        asked = "Model: a directory, an id of the Hugging Face Hub, or embedded, a tiny one"
+        model = self.model or asker.ask(asked, SMALL, "--model")
+        return self._replace(questions=questions, answer=answer, model=model)
 
     def _complete_own(self, asker: Asker) -> Answers:
         name = self.name
@@ -327,9 +392,19 @@ def init(
     ] = None,
     swarm: Annotated[str | None, _option("swarm", "Make a swarm of this name.", metavar="NAME")] = None,
     kind: Annotated[str | None, _option("kind", "What a new swarm trains, see `swarmd swarm list`.")] = None,
+    questions: Annotated[
+        Path | None, _option("questions", "Of the kind file: one JSON object with prompt and answer a line.")
+    ] = None,
+    answer: Annotated[
+        str | None, _option("answer", f"Of the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
+    ] = None,
     model: Annotated[
         str | None,
-        _option("model", "Of a new swarm: auto, embedded, a size in billions, or a name in configs/KIND/."),
+        _option(
+            "model",
+            "Of a new swarm: auto, embedded, a size in billions, or a name in configs/KIND/; of the kind file a "
+            "directory or an id of the Hub.",
+        ),
     ] = None,
     rpc: Annotated[
         list[str] | None, _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them.")
@@ -365,6 +440,8 @@ def init(
             manifest=manifest,
             swarm=swarm,
             kind=kind,
+            questions=questions,
+            answer=answer,
             model=model,
             rpc=rpc,
             announce=announce,
@@ -435,10 +512,14 @@ def _found(answers: Answers, asker: Asker) -> None:
     """Make a swarm of a shipped configuration, in which one model has the place of a pool."""
     kind = answers.kind or "digits"
     chosen = choose_model(answers, kind, asker)
-    changes = {"device": answers.device or "auto"} | ({"processes": answers.processes} if answers.processes else {})
+    changes: dict[str, Any] = {"device": answers.device or "auto"}
+    changes |= {"processes": answers.processes} if answers.processes else {}
+    own = OwnQuestions(answers.questions, answers.answer or "") if answers.questions else None
+    if own is not None and chosen.profile.model != SMALL:
+        changes |= PRETRAINED
     with tempfile.TemporaryDirectory(prefix="swarmd-init-") as place:
         base = Path(place) / CONFIG
-        base.write_text(base_text(kind, chosen, **changes), encoding="utf-8")
+        base.write_text(base_text(kind, chosen, own, **changes), encoding="utf-8")
         new(
             answers.swarm or "my swarm",
             directory=answers.root,
@@ -457,6 +538,9 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
     wanted = answers.model or ("" if asker.asks else SMALL)
     if wanted == SMALL:
         return ProfileFit(profiles[0], None, 0)
+    if kind == FILE:
+        small = profiles[0]
+        return ProfileFit(small._replace(training=msgspec.structs.replace(small.training, model=wanted)), None, 0)
     typer.echo("looking at what fits on this machine ...")
     device = answers.device or "auto"
     there: dict[str, Any] = {} if device == "auto" else {"device": device_named(device)}

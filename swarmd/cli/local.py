@@ -19,7 +19,9 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, history_in, parse_setting
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, fill_in, history_in, parse_setting
+from swarmd.cli.status import read_status
+from swarmd.config import Config, refuse_unknown_keys
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
@@ -57,6 +59,10 @@ def local(
     A node that dies is started again. Run again to continue; Ctrl-C ends all of them.
     """
     chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
+    for key in chosen:
+        tables: dict[str, Any] = {}
+        fill_in(tables, key, "")
+        refuse_unknown_keys(tables, Config, "", "--set")
     if steps is not None:
         chosen["training.steps"] = steps
     if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
@@ -71,6 +77,11 @@ def local(
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
     """Keep others out of a directory, which is made, and goes again where nothing comes of it. Raises PathUnusable."""
+    if directory.is_file():
+        raise PathUnusable(
+            f"{directory} is a file, not a directory",
+            f"Move away what is at {directory}, or name another one with --dir",
+        )
     made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
@@ -195,6 +206,9 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for place in swarm.places:
         for skip in history_in(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
+        status = read_status(place)
+        if status.learning is not None and not status.learning.healthy:
+            console.print(f"{place.name}: {status.learning.state}: {status.learning.reason}", markup=False)
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (
         f"event logs:   {directory}/node-*/events",

@@ -186,6 +186,8 @@ def find_source(swarm: str) -> ConfigSource:
         if load_config(Path(swarm)).chain is not None:
             raise ConfigError(f"{swarm} has a [chain]: the nodes of a local swarm have none", "Leave it out")
         return ConfigSource(Path(swarm), Path(swarm))
+    if Path(swarm).suffix or os.sep in swarm:
+        raise NotFoundError(f"{swarm} is neither a kind nor a configuration", "Name a file that ends in .toml")
     kind = find_kind(swarm)
     source = ConfigSource(configs / kind.name / COORDINATOR, configs / kind.name / FOLLOWER)
     if not (source.coordinator.is_file() and source.follower.is_file()):
@@ -495,7 +497,7 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         stage=round_status.stage,
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
-        what=training.doing or training.state,
+        what=training.doing or (round_status.reason if training.state == "idle" else training.state),
         at_work=training.at_work,
         stages=round_status.stages,
         rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),

@@ -6,6 +6,7 @@ from a terminal, without echo, or from a file; it is never taken from a command 
 
 from __future__ import annotations
 
+import difflib
 import getpass
 import inspect
 import json
@@ -25,6 +26,7 @@ import typer
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
+from swarmd.file_kind import describe_file
 from swarmd.paths import CONFIG, NodeDirectory, quoted
 
 
@@ -84,7 +86,8 @@ def _read_file(path: Path) -> str:
                 raise IdentityError(f"the passphrase file {path} may be read by others", fix)
             return _line_in(file.read(FILE_BYTES_MAX + 1), path)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no passphrase file {path}") from error
+        fix = "Write the passphrase into it, one line, and run `chmod 600` on it"
+        raise NotFoundError(f"there is no passphrase file {path}", fix) from error
     except OSError as error:
         raise IdentityError(f"the passphrase file {path} cannot be read: {error.strerror}") from error
 
@@ -177,9 +180,19 @@ def refuse_unmade(node: Located, unnamed: bool = False) -> None:
             f"here: neither a {CONFIG} nor ./{DEFAULT} with a log",
             f"in {node.data}: neither a log nor a {CONFIG}",
         )
-        fix = "Name its directory, or its configuration with --config; `swarmd init` makes a node"
-        near = find_inner(Path() if unnamed else node.data)
-        raise NotFoundError(f"there is no node {here if unnamed else there}", f"Did you mean {near}?" if near else fix)
+        raise no_node(Path() if unnamed else node.data, f"there is no node {here if unnamed else there}")
+
+
+def no_node(place: Path, lack: str) -> NotFoundError:
+    """The error for a place that is named as a node's and is none; `lack` says what a directory there has not."""
+    fix = "Name its directory, or its configuration with --config; `swarmd init` makes a node"
+    if place.is_file():
+        what, use = describe_file(place)
+        return NotFoundError(f"{place} is {what}, not a node's directory", use or fix)
+    if not place.exists():
+        lack = f"there is no node in {place}: it does not exist"
+    near = find_inner(place) or find_similar(place)
+    return NotFoundError(lack, f"Did you mean {near}?" if near else fix)
 
 
 def find_inner(directory: Path) -> Path | None:
@@ -187,13 +200,19 @@ def find_inner(directory: Path) -> Path | None:
     return next((path.parent for path in sorted(directory.glob(f"*/{CONFIG}"))), None)
 
 
+def find_similar(place: Path) -> Path | None:
+    """A node beside the place, of a name that is nearly the same."""
+    names = [path.parent.name for path in place.parent.glob(f"*/{CONFIG}")]
+    near = difflib.get_close_matches(place.name, names, n=1)
+    return place.parent / near[0] if near else None
+
+
 def config_of_node(directory: Path | None, config: Path | None = None) -> Path:
     """The configuration of the node that is meant. Raises NotFoundError where there is none."""
     place = place_of(directory)
     if config is None and not (place / CONFIG).is_file():
         where = f"{place}" if directory is not None else f"the present directory, nor in ./{DEFAULT}"
-        fix = "Name the node's directory, or its configuration with --config; `swarmd init` makes a node"
-        raise NotFoundError(f"there is no {CONFIG} in {where}", fix)
+        raise no_node(Path() if directory is None else place, f"there is no {CONFIG} in {where}")
     return config or place / CONFIG
 
 

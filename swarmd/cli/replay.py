@@ -15,7 +15,7 @@ import typer
 
 from swarmd.cli.dashboard import PageOptions, serve_log
 from swarmd.cli.options import LogDir, log_of
-from swarmd.errors import ExitCode
+from swarmd.errors import ExitCode, NotFoundError
 from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _applied_json(applied: Applied) -> bytes:
 def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
     """Print where the two sides part. Raises typer.Exit with 3 if they do."""
     from swarmd.cli.local_swarm import parse_setting
-    from swarmd.core.chart import load_charts
+    from swarmd.core.chart import NAMES, load_charts
     from swarmd.core.step import step
     from swarmd.eventlog.export import to_json
     from swarmd.eventlog.replay import SettingsOverride, compare
@@ -333,6 +333,9 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
         raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
+    if charts and not charts[0].is_dir():
+        fix = f"Name one with {', '.join(NAMES)}.yaml, or a setting, as round.behind=abandon"
+        raise NotFoundError(f"--against {charts[0]}: there is no such directory of charts", fix)
     supposed = SettingsOverride(dict(parse_setting(one) for one in against if Path(one) not in charts))
     other = partial(step, charts=load_charts(charts[0])) if charts else step
     found = compare(log, other, partial(watch, log, last=last), supposed)

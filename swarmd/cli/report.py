@@ -119,6 +119,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.cli.leaderboard import shown
+    from swarmd.observe.panel import count
     from swarmd.results.card import accuracy_of
     from swarmd.results.history import skills_summary
 
@@ -126,8 +127,8 @@ def print_summary(histories: Sequence[TrainingHistory]) -> None:
         rounds = history.rounds
         reward = f"reward {rounds[-1].reward:.3f} in round {rounds[-1].round}" if rounds else "nothing trained"
         typer.echo(
-            f"{shown(history.label)}: {len(rounds)} rounds trained, {history.rounds_skipped} skipped, "
-            f"{len(history.restarts)} restarts; {reward}; held-out accuracy {accuracy_of(history)}"
+            f"{shown(history.label)}: {count(len(rounds), 'round')} trained, {history.rounds_skipped} skipped, "
+            f"{count(len(history.restarts), 'restart')}; {reward}; held-out accuracy {accuracy_of(history)}"
         )
         if said := skills_summary(history.skills, TASKS_TOLD):
             typer.echo(f"  by task: {shown(said)}")

@@ -116,7 +116,10 @@ def _with_options(
     given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
     fees = msgspec.structs.replace(chain.fees, **given)
     if not chain.rpc and not (rpc and chain_id and contract):
-        raise ConfigError("a signer needs --rpc, --chain-id and --contract, or --config with a [chain]")
+        raise ConfigError(
+            "a signer needs --rpc, --chain-id and --contract, or --config with a [chain]",
+            "Name a node's configuration: `swarmd signer --config DIR/config.toml`",
+        )
     changed = msgspec.structs.replace(
         chain,
         rpc=tuple(rpc or chain.rpc),

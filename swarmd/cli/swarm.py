@@ -27,7 +27,7 @@ from swarmd.files import remedy
 from swarmd.manifest import Manifest, read_manifest
 from swarmd.paths import quoted
 from swarmd.swarms.plan import split_of
-from swarmd.swarms.registry import BUILT_IN, list_kinds
+from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_of
 
 if TYPE_CHECKING:
     from swarmd.chain.blocks import Blocks
@@ -234,7 +234,8 @@ def check(manifest: ManifestFile) -> None:
 def _show_manifest(manifest: Manifest) -> None:
     recipe = manifest.recipe
     pinned = f" ({recipe.revision})" if recipe.revision else ""
-    tasks = ", ".join(task.name for task in recipe.tasks) or "the embedded digit tasks"
+    tasks = ", ".join(task.name for task in recipe.tasks) or questions_of(recipe.options)
+    tasks = tasks or ("the embedded digit tasks" if recipe.kind == "digits" else "its kind's own questions")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}')
     typer.echo(f"creator: {manifest.creator}, {utc(manifest.created_at)}")
     typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}{pinned}, {tasks}")

@@ -118,6 +118,8 @@ def suggest_address(text: str) -> str:
     if found is None or text.startswith("/"):
         return "Write for example /ip4/0.0.0.0/tcp/38331"
     host, port = found[1], found[2] or "38331"
+    if host.isdecimal() and len(host) <= 5:
+        return f"Write /ip4/0.0.0.0/tcp/{host}, with the address to listen on"
     return f"Write /{'ip4' if re.fullmatch(r'[0-9.]+', host) else 'dns4'}/{host}/tcp/{port}"
 
 

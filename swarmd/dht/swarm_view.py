@@ -200,7 +200,8 @@ class CoordinatorContact:
             return ""
         if self._unanswered:
             return (
-                f"connected to {peers} peers, and no member's report came in the last {self._unanswered} stages: "
+                f"connected to {peers} peer{'s' * (peers != 1)}, and no member's report came in the last "
+                f"{f'{self._unanswered} stages' if self._unanswered > 1 else 'stage'}: "
                 "the members are away, or this node is cut off from them"
             )
         silent_s = self._steady() - self._heard_at

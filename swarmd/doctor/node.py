@@ -101,7 +101,8 @@ def require_usable(config: Config, root: Path, elsewhere: bool = False) -> str:
     check_addresses(config)
     check_kind(config.swarm)
     if config.web.listen:
-        check_listen(parse_listen(config.web.listen, PAGE_PORT, "web.listen"), config.web.token, "the page of [web]")
+        address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
+        check_listen(address, config.web.token, "the page of [web]", "web.token, a private file's name")
     check_notify(config.notify)
     if config.results.hub.repo:
         check_repo(config.results.hub.repo)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from swarmd.config import ChainConfig, CoordinatorConfig, RoundConfig, WorkersConfig
+from swarmd.config import ChainConfig, CoordinatorConfig, RoundConfig, WorkersConfig, advise_value
 from swarmd.core.applied import StepRule, apply
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, NodeStarted, tag_of
@@ -153,7 +153,7 @@ def _checked(key: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, get_type_hints(SECTIONS[section], include_extras=True)[name])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{key}: {error}") from error
+        raise ConfigError(f"{key}: {error}", advise_value(f"{name}: {error}", SECTIONS[section])) from error
 
 
 Watch = Callable[[Iterator[Commit]], Iterator[Commit]]

@@ -120,6 +120,8 @@ def _started(event: events.NodeStarted, applied: Applied, stopped_s: float | Non
     if before.chart in ("stopped", "failed"):
         return Description("info", f"{text}, {away} after it had stopped".replace("  ", " "), told=True)
     lost = f"; up to {away} were lost" if away else ""
+    if event.restored:
+        return Description("warning", f"{text}, restored from a backup{lost}", told=True, trouble=True)
     return Description("warning", f"{text}, after a crash or a kill{lost}", told=True, trouble=True)
 
 

@@ -229,7 +229,7 @@ def panel_of(status: Status) -> RenderableType:
     if said := fallen_words(last_fallen(status)):
         parts.append(Text(said, style="yellow"))
     if status.coordinator is not None:
-        parts.append(_coordinator(status.coordinator))
+        parts.append(_coordinator(status.coordinator, ended=status.source == "log"))
     if status.rejections:
         counts = ", ".join(f"{reason} {times}" for reason, times in status.rejections.items())
         parts.append(Text(f"records refused: {counts}", style="yellow"))
@@ -285,7 +285,8 @@ def _training_words(training: TrainingStatus) -> list[str]:
     words = [f"{progress_bar(training.done / training.total)} {training.at_work}"] if training.total else []
     words += [training.at_work] * bool(training.doing and not training.total)
     for name, value in training.figures.items():
-        words.append(f"{span(value)} to go" if name == "eta_s" else f"{name} {value:,.4g}")
+        figure = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        words.append(f"{span(value)} to go" if name == "eta_s" else f"{name} {figure}")
     if training.model:
         numbers = f" in {training.numbers}" if training.numbers else ""
         words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}{numbers}")
@@ -349,7 +350,9 @@ def _round_words(status: RoundStatus, on_chain: bool) -> list[str]:
     if status.working_round >= 0:
         words.append(f"this node at round {status.working_round} stage {status.working_stage}")
     words.append(f"{count(status.joined, 'round')} joined, {status.skipped} skipped")
-    words += [f"skipped {skip.first}-{skip.last} ({skip.cause}, {span(skip.age_s)} ago)" for skip in status.skips[-2:]]
+    for skip in status.skips[-2:]:
+        rounds = f"{skip.first}" if skip.first == skip.last else f"{skip.first}-{skip.last}"
+        words.append(f"skipped {rounds} ({skip.cause}, {span(skip.age_s)} ago)")
     words += [f"when behind: {status.policy}"] if status.policy else []
     return words + [f"next deadline: {name} in {span(in_s)}" for name, in_s in status.waits[:1] if on_chain]
 
@@ -376,9 +379,10 @@ def _weights(status: WeightsStatus) -> list[str]:
     return lines + ([] if offered is None else [f"{offered.words}, {span(offered.age_s)} ago"])
 
 
-def _coordinator(view: CoordinatorStatus) -> RenderableType:
-    head = Text(
-        f"coordinator: {view.state} for {span(view.age_s)}, round {view.round} stage {view.stage}, "
+def _coordinator(view: CoordinatorStatus, ended: bool) -> RenderableType:
+    head = Text("coordinator, at the end of the log: " if ended else "coordinator: ")
+    head.append(
+        f"{view.state} for {span(view.age_s)}, round {view.round} stage {view.stage}, "
         f"{count(view.members, 'member')}, {view.reports} of {view.expected} reports in"
     )
     if view.reason:

@@ -379,7 +379,7 @@ def status_of(
     round_status = _round(state, now, "" if live else absent, process.state)
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
-    coordinator = _coordinator(state, state.coordination, now) if state.coordination else None
+    coordinator = _coordinator(state, state.coordination, now, "" if live else absent) if state.coordination else None
     learning = learning_status(state, now)
     layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
     ended_at = log.last_at if process.state in ENDED else None
@@ -539,7 +539,7 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
 
 def _round_reason(state: State, overdue_s: float) -> str:
     if state.chart in LEFT:
-        return state.stop_reason or "the node has stopped"
+        return state.stop_reason or ("the node has stopped" if state.settings else "it has never run here")
     if state.clock is not None and state.clock.final:
         return "the swarm has run its rounds"
     if pause := pause_words(state):
@@ -560,13 +560,14 @@ def _round_reason(state: State, overdue_s: float) -> str:
     return reason
 
 
-def _coordinator(state: State, coordination: Coordination, now: float) -> CoordinatorStatus:
+def _coordinator(state: State, coordination: Coordination, now: float, absent: str) -> CoordinatorStatus:
     held = holding(state)
+    reason = hold_words(held) if held else _mustering_words(state, coordination, now)
     standings = sorted(coordination.standings, key=lambda row: (not row.admitted, -row.reward))[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
-        healthy=held is None,
-        reason=hold_words(held) if held else "",
+        healthy=held is None and not absent,
+        reason=absent or reason,
         age_s=now - coordination.since if coordination.since else 0.0,
         round=coordination.round,
         stage=coordination.stage,
@@ -579,6 +580,15 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
             for r in standings
         ),
     )
+
+
+def _mustering_words(state: State, coordination: Coordination, now: float) -> str:
+    """For what a coordinator waits before it opens the first round of its life, and how long at most."""
+    due = next((deadline.due_at for deadline in state.deadlines if deadline.name == "muster"), None)
+    if coordination.chart != "mustering" or due is None:
+        return ""
+    awaited = "the clock that it kept after its backup was made" if state.restored else "enough members"
+    return f"waits for {awaited}, {max(0.0, due - now):.0f} s more at most"
 
 
 def headline(state: State) -> str:

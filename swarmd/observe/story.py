@@ -360,6 +360,12 @@ def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: floa
     measured = "This node trains longer than a stage lasts"
     if before is not None and clock is not None:
         open_s = clock.deadline_at - clock.opened_at
+        if before.seconds < open_s / 2:
+            return (
+                f"Training was not why: round {before.round} stage {before.stage} took {before.seconds:.0f} s, and "
+                f"stages are open for up to {open_s:.0f} s. The swarm passed over the round, as it does after its "
+                "coordinator was restored, or this node heard of it too late.",
+            )
         measured = (
             f"A stage takes {before.seconds:.0f} s to train here, and the swarm's are open for up to {open_s:.0f} s"
         )

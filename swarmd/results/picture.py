@@ -61,6 +61,8 @@ def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
         temporary.replace(path)
     except OSError as error:
         fix = remedy(error, path) or "Name another file with --out"
+        if not path.parent.is_dir():
+            fix = f"Make the directory {path.parent} first, or name another file with --out"
         raise PathUnusable(f"{path} cannot be written: {error.strerror or error}", fix) from error
     finally:
         remove_left(temporary)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.config import Section
+from swarmd.config import Section, advise_value, struct_in
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits
@@ -44,7 +44,9 @@ def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
-        raise SwarmError(_named(str(error)), _fix(kind)) from error
+        message = _named(str(error))
+        fix = advise_value(message.removeprefix(f"{WHERE}."), kind)
+        raise SwarmError(message, fix or _fix(kind)) from error
 
 
 def _refuse_unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
@@ -53,27 +55,13 @@ def _refuse_unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], w
         if key not in hints:
             near = difflib.get_close_matches(str(key), hints, n=1)
             raise SwarmError(f"unknown key {f'{where}.{key}'!r}", f"Did you mean {near[0]}?" if near else _fix(kind))
-        inner = _struct_in(hints[key])
+        inner = struct_in(hints[key])
         if inner is not None and isinstance(value, Mapping):
             _refuse_unknown_keys(value, inner, f"{where}.{key}")
         elif inner is not None and isinstance(value, list | tuple):
             for index, entry in enumerate(value):
                 if isinstance(entry, Mapping):
                     _refuse_unknown_keys(entry, inner, f"{where}.{key}[{index}]")
-
-
-def _struct_in(hint: Any) -> type[msgspec.Struct] | None:
-    """The one struct that a value of this type is, holds or may be."""
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return hint
-    structs = [found for part in get_args(hint) if (found := _struct_in(part)) is not None]
-    return structs[0] if len(structs) == 1 and not _is_table(hint) else None
-
-
-def _is_table(hint: Any) -> bool:
-    """A table of free keys: its keys are not the struct's."""
-    origin = getattr(hint, "__origin__", None)
-    return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def _named(message: str) -> str:

@@ -229,7 +229,8 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     Raises:
         SwarmError: the file is not sound, or its right answers are not paid.
     """
-    name = questions_of(swarm.options) or (str(swarm.options.get("data") or "") if swarm.kind == "file" else "")
+    named = swarm.options.get("data", "") if swarm.kind == "file" else questions_of(swarm.options)
+    name = named if isinstance(named, str) else ""
     if not name or swarm.kind not in BUILT_IN:
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")

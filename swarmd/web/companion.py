@@ -80,7 +80,7 @@ def run(config: Config, root: Path) -> int:
         return 0
     address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
     token = load_token(config.web.token, root)
-    check_listen(address, token, "the page of [web]")
+    check_listen(address, token, "the page of [web]", "web.token, a private file's name")
     endpoint = bind(address)
     app = make_app(node, AccessRules(address, token, config.web.hosts), node, background=background)
     server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.let_go)

@@ -1,5 +1,6 @@
 """`swarmd init` at a terminal and without one: every question is a flag and a variable, nothing is overwritten."""
 
+import json
 import os
 import re
 import stat
@@ -9,12 +10,13 @@ import pytest
 
 from swarmd.cli import init as init_verb
 from swarmd.cli import run_command
-from swarmd.cli.init import SMALL, base_text, list_profiles, pick, weigh_profiles
+from swarmd.cli.init import SMALL, base_text, list_profiles, offer_answers, pick, weigh_profiles
 from swarmd.cli.new import stage_seconds_of
 from swarmd.config import load_config, parse_config
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
 from tests.cli.owning import Shell, Terminal, files
+from tests.e2e.models import make_model
 
 TOKEN = "hf_canarycanarycanary"
 GIB = 2**30
@@ -105,7 +107,10 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
     [
         (["--manifest", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
         (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --manifest and --swarm"),
-        (["--kind", "file"], ExitCode.BAD_CONFIG, "needs a file of questions"),
+        (["--kind", "file"], ExitCode.NO_INPUT, "there is no file of questions questions.jsonl"),
+        (["--questions", "TOKEN"], ExitCode.BAD_CONFIG, "does not end in .jsonl"),
+        (["--kind", "code", "--answer", "tags"], ExitCode.BAD_CONFIG, "are for the kind 'file'"),
+        (["--manifest", "TOKEN", "--questions", "q.jsonl"], ExitCode.BAD_CONFIG, "are for a swarm of one's own"),
         (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
         (["--name", "a\u200db"], ExitCode.BAD_CONFIG, "--name: 'a\\u200db' has characters that cannot be printed"),
         (["--web", "0.0.0.0:8800"], ExitCode.BAD_CONFIG, "other machines could reach the page"),
@@ -173,6 +178,41 @@ def test_a_person_is_asked_and_the_token_is_not_shown(shell: Shell) -> None:
     config = load_config(root / "config.toml")
     assert (config.name, config.swarm.kind, config.training.device) == ("carol", "digits", "cpu")
     assert (root / "hub.token").read_text().strip() == TOKEN
+
+
+@pytest.mark.parametrize(("truth", "answer"), [("1,024", "last-number"), ("#### 7", "last-number"), ("Oslo", "tags")])
+def test_ones_own_questions_are_asked_where_their_truth_is_paid(truth: str, answer: str, tmp_path: Path) -> None:
+    path = questions(tmp_path, truth)
+    assert offer_answers(path)[0] == answer
+
+
+def test_a_person_brings_questions_and_a_model(shell: Shell) -> None:
+    path, model = questions(shell.root, "7"), make_model(shell.root)
+    terminal = Terminal("init", "--dir", shell.root / "own", "--no-examine", "--swarm", "Own", "--hub-repo", "")
+    terminal.answer("file: your own questions", "file")
+    terminal.answer("Your questions, a file", str(path))
+    terminal.answer("(last-number, tags,", "")
+    terminal.answer("Model: a directory", str(model))
+    terminal.answer("Address that other machines", "")
+    terminal.answer("Endpoint of a chain", "")
+    terminal.answer("Name on the leaderboard", "ann")
+    terminal.answer("Device to train on", "cpu")
+    assert terminal.end() == 0, terminal.seen
+    made = shell.root / "own" / "config.toml"
+    config = load_config(made)
+    assert (config.swarm.kind, config.swarm.options["answer"], config.training.model) == (
+        "file",
+        "last-number",
+        str(model),
+    )
+    assert (config.training.completion_tokens, config.training.learning_rate) == (256, 1e-6)
+    assert f"{made}: valid, coordinator" in shell.well("config", "check", made)
+
+
+def questions(root: Path, truth: str) -> Path:
+    path = root / "mine.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Question {n}?", "answer": truth}) + "\n" for n in range(40)))
+    return path
 
 
 def test_a_person_joins(shell: Shell) -> None:
@@ -249,8 +289,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "coordinator"
     ("words", "code", "said", "fix"),
     [
         (("run", "--config", "."), ExitCode.NO_INPUT, "is a directory", "config.toml"),
-        (("run", "nowhere"), ExitCode.NO_INPUT, "no config.toml in nowhere", "--config"),
-        (("replay", str(GOLDEN), "--round", "-1"), ExitCode.USAGE, "--round", "--help"),
+        (("run", "nowhere"), ExitCode.NO_INPUT, "no node in nowhere", "--config"),
+        (("replay", str(GOLDEN), "--round", "-1"), ExitCode.USAGE, "--round", "--round: "),
         (("explain", str(GOLDEN), "abc"), ExitCode.BAD_CONFIG, "'abc' is no round", "swarmd explain"),
         (("backup", "make", "nowhere", "x.tar"), ExitCode.NO_INPUT, "no node in nowhere", "swarmd init"),
         (("restore", "nowhere", "new"), ExitCode.NO_INPUT, "no backup of a node nowhere", "backup make"),

@@ -1,7 +1,8 @@
-"""Inputs of another kind than is wanted: the error names what was given, and what would do."""
+"""Wrong inputs of all kinds: the error names what was given, and what would do."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,30 @@ MANIFEST = "swarm.toml"
 CONFIG = "node/config.toml"
 
 
+HEAD = 'role = "coordinator"\n[swarm]\nid = "x"\n'
+OWN = 'data = "."\n' + HEAD + 'kind = "file"\n[swarm.options]\ndata = "q.jsonl"\n'
+FILES = {
+    "q.jsonl": '{"prompt": "a", "answer": "1"}\n',
+    "note.txt": "hello\n",
+    "yaml.toml": "role: coordinator\n",
+    "curly.toml": "name = “x”\n",
+    "bare.toml": HEAD + "[training]\ndevice = gpu\n",
+    "twice.toml": HEAD + "[training]\nsteps = 1\nsteps = 2\n",
+    "unit.toml": HEAD + '[round]\ntrain_s = "10 min"\n',
+    "place.toml": HEAD + "[training]\ntrain_s = 10\n",
+    "rate.toml": HEAD + "[training]\nlearning_rate = 5.0\n",
+    "list.toml": HEAD + '[dht]\nlisten = "x"\n',
+    "empty.toml": 'role = "coordinator"\n',
+    "enum.toml": OWN + 'answer = "last-nubmer"\n',
+    "reward.toml": OWN + 'rewards = [{name = "numerc"}]\n',
+    "text.toml": OWN.replace("q.jsonl", "note.txt"),
+    "page.toml": HEAD + '[web]\nlisten = "0.0.0.0:8800"\n',
+    "model.toml": HEAD + '[training]\nmodel = "./models/tinny"\n',
+    "card.toml": HEAD + '[training]\ndevice = "xpu"\n',
+    "cut.toml": "format = 1\n[swarm",
+}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a node in it, and files that are wrong in some way."""
@@ -20,6 +45,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run_command(["swarm", "new", "mine", "--dir", str(root / "node")]) == 0
     (root / "node" / MANIFEST).rename(root / MANIFEST)
     (root / "utf16.toml").write_text('role = "coordinator"', encoding="utf-16")
+    for name, text in FILES.items():
+        (root / name).write_text(text)
+    (root / "backup.tar.gz").write_bytes(gzip.compress(b"x"))
+    (root / "models" / "tiny").mkdir(parents=True)
+    (root / "models" / "tiny" / "config.json").write_text("{}")
     (root / "torn.toml").write_text('role = "coordinator"\n[swarm\nid = "x"\n')
     return root
 
@@ -30,7 +60,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["run", "--config", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["config", "check", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["join", CONFIG, "--dir", "new"], "is a node's configuration, no manifest", "Name the swarm.toml"),
-        (["join", "https://example.org/swarm.toml", "--dir", "new"], "there is no manifest", "curl -O"),
+        (
+            ["join", "https://e.org/swarm.toml", "--dir", "new"],
+            "https://e.org/swarm.toml is a URL",
+            "curl -O https://e.org/s",
+        ),
         (["status", "."], "there is no node in .", "Did you mean node?"),
         (["replay"], "there is no node here", "Did you mean node?"),
         (["config", "check", "torn.toml"], "torn.toml is not valid TOML", "Mend that line: [swarm"),
@@ -39,6 +73,51 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["swarm", "new", "\udcdcn", "--dir", "new"], "has characters that cannot be shown", "in UTF-8"),
         (["swarm", "new"], "Missing argument 'name'", "Write it as `swarmd swarm new NAME --dir DIRECTORY`"),
         (["swarm", "new", "x", "--dir", "new", "--announce", "a.example:4001"], "is no address", "/dns4/a.example/tcp"),
+        (["swarm", "new", "x", "--dir", "new", "--listen", "4001"], "'4001' is no address", "/ip4/0.0.0.0/tcp/4001"),
+        (["status", "nodde"], "it does not exist", "Did you mean node?"),
+        (["status", MANIFEST], "is the manifest of a swarm, not a node's directory", "`swarmd join swarm.toml"),
+        (["run", CONFIG], "is a node's configuration, not a node's directory", "--config node/config.toml"),
+        (["replay", "backup.tar.gz"], "is an archive, not a node's directory", "`swarmd restore backup.tar.gz DIR`"),
+        (["restore", MANIFEST, "new"], "is the manifest of a swarm, not a backup", "`swarmd join swarm.toml"),
+        (["restore", "node", "backup.tar.gz"], "node is a directory, not a backup", "before the directory"),
+        (["bundle", "node", "--out", "gone/b.tar.gz"], "there is no directory", "Make it first"),
+        (["identity", "restore", "backup.tar.gz", "new"], "is not a backup that swarmd sealed", "`swarmd restore`"),
+        (["join", "node", "--dir", "new"], "node is a directory, not a manifest", "Name the swarm.toml"),
+        (["join", "cut.toml", "--dir", "new"], "is not valid TOML", "ends too early"),
+        (["config", "check", "q.jsonl"], "is not valid TOML", "This is JSON"),
+        (["config", "check", "yaml.toml"], "is not valid TOML", "= where YAML has a colon"),
+        (["config", "check", "curly.toml"], "is not valid TOML", "quotes are straight"),
+        (["config", "check", "bare.toml"], "is not valid TOML", "device = gpu (texts need quotes)"),
+        (["config", "check", "twice.toml"], "is not valid TOML", "it stands there twice"),
+        (["config", "check", "unit.toml"], "round.train_s: Expected `float`", "in seconds: train_s = 600.0"),
+        (["config", "check", "place.toml"], "unknown key 'training.train_s'", "It belongs elsewhere: round.train_s"),
+        (["config", "check", "rate.toml"], "training.learning_rate: Expected `float` <= 1.0", "learning_rate = 0.0003"),
+        (["config", "check", "list.toml"], "dht.listen: Expected `array`", 'listen = ["/ip4/0.0.0.0/tcp/38331"]'),
+        (["config", "check", "empty.toml"], "empty.toml: swarm is missing", 'id = "my-swarm"'),
+        (
+            ["config", "check", "enum.toml"],
+            "swarm.options.answer: Invalid enum value",
+            "Choose one of tags, last-number",
+        ),
+        (["config", "check", "reward.toml"], "swarm.options.rewards[0].name", "Choose one of exact, numeric"),
+        (["config", "check", "text.toml"], "note.txt", "one JSON object a line"),
+        (["config", "check", "page.toml"], "asks for no token", "web.token"),
+        (["config", "check", "model.toml"], "there is no model directory models/tinny", "Did you mean ./models/tiny?"),
+        (["config", "check", "card.toml"], "training.device is 'xpu', but torch finds none", 'device = "auto"'),
+        (["local", "--set", "steps=3"], "--set: unknown key 'steps'", "It belongs elsewhere: training.steps"),
+        (["local", "--dir", "note.txt"], "note.txt is a file, not a directory", "--dir"),
+        (["local", "--nodes", "0"], "--nodes takes 1 or more, not '0'", "--nodes: Nodes"),
+        (["model", "fit", "--memory", "24GB"], "--memory takes a number, without a unit, not '24GB'", "--memory: "),
+        (["dashboard", "--port", "8800"], "swarmd dashboard has no option --port", "--listen HOST:PORT"),
+        (["status", "--wach"], "swarmd status has no option --wach", "Did you mean --watch?"),
+        (["explain", "node", "-5"], "-5 is below 0", "swarmd explain [DIR] [ROUND]"),
+        (["join", "backup.tar.gz", "--dir", "new"], "is an archive, no manifest", "`swarmd restore backup.tar.gz DIR`"),
+        (["local", "--kind", "q.jsonl"], "q.jsonl is neither a kind nor a configuration", "ends in .toml"),
+        (["identity", "show", "node"], "node is not a regular file", "Name the file in that directory"),
+        (["join", "swarm.tml", "--dir", "new"], "there is no manifest swarm.tml", "Did you mean swarm.toml?"),
+        (["local", "--set", "training=5"], "training: Expected `object`", "training is a table"),
+        (["log", "node"], "No such command 'node'", "comes one of cat, tail"),
+        (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
     ],
 )
 def test_what_was_given_and_what_would_do_are_named(

@@ -132,6 +132,29 @@ def printed(status: Status) -> str:
     return printing.printed(panel_of(status))
 
 
+def test_a_coordinator_that_does_not_run_keeps_no_stage_open() -> None:
+    status = status_of(STATE, NOW, LOG, None)
+    assert status.coordinator is not None and not status.coordinator.healthy
+    assert status.coordinator.reason == "the daemon does not run"
+    assert "coordinator, at the end of the log: open.collecting for 50s" in printed(status)
+    assert "coordinator, at the end" not in printed(status_of(STATE, NOW, LOG, LIVE))
+
+
+@pytest.mark.parametrize(("restored", "awaited"), [(False, "enough members"), (True, "the clock that it kept")])
+def test_a_coordinator_says_for_what_it_waits_before_its_first_round(restored: bool, awaited: str) -> None:
+    mustering = replace(COORDINATION, chart="mustering")
+    due = (Deadline("muster", NOW + 42),)
+    status = status_of(replace(STATE, coordination=mustering, deadlines=due, restored=restored), NOW, LOG, LIVE)
+    assert status.coordinator is not None and status.coordinator.healthy
+    assert f"waits for {awaited}" in printed(status) and "42 s more at most" in printed(status)
+
+
+def test_numbers_are_told_as_people_read_them() -> None:
+    busy = replace(LIVE, trainer=replace(BUSY, progress=Progress("training", 7, 20, figures={"tokens_per_s": 11850.4})))
+    told = printed(status_of(replace(STATE, skips=(Skip(54, 54, "fault", NOW - 9),)), NOW, LOG, busy))
+    assert "tokens_per_s 11,850" in told and "skipped 54 (fault" in told
+
+
 def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
     status = status_of(ALONE, NOW, LOG, LIVE)
     assert status.coordinator is not None

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from swarmd.core.events import (
     LinkDown,
     LinkUp,
+    NodeStarted,
     NodeStopped,
     Registered,
     ReportPublished,
@@ -95,6 +96,16 @@ def test_a_slow_node_is_told_what_it_was_doing_and_how_long_a_stage_takes(node: 
     assert any("held up" in line for line in story.advice)  # 100 s for a stage that says it took none
 
 
+def test_a_round_that_the_swarm_passed_over_is_not_put_down_to_training(node: Told) -> None:
+    node.train(0)
+    node.tell(core.announced(1, deadline_at=node.at + 60, opened_at=node.at), core.gathered(1))
+    node.tell(core.announced(3, deadline_at=node.at + 60, opened_at=node.at))
+    node.tell(core.trained(1), ReportPublished("report/1/0", 1, 0))
+    story = node.story(2)
+    assert story.outcome == "skipped" and len(story.advice) == 1
+    assert story.advice[0].startswith("Training was not why: round 1 stage 0 took 0 s, and stages are open for up to")
+
+
 def test_the_time_in_which_a_trainer_loads_is_told_as_that(node: Told) -> None:
     node.train(0)
     node.tell(core.announced(1, deadline_at=node.at + 60), core.gathered(1))
@@ -148,6 +159,8 @@ def test_a_crash_is_told_from_an_orderly_stop(node: Told) -> None:
     node.at += 40
     node.start()
     assert "after a crash or a kill; up to 40 s were lost" in words(node.story(0))
+    node.tell(NodeStarted(node.node, run="again", restored=True))
+    assert "restored from a backup; up to 0 s were lost" in words(node.story(0))
     node.tell(StopRequested("signal SIGTERM"), NodeStopped("signal SIGTERM"))
     node.at += 7
     node.start()

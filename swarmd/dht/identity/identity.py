@@ -221,16 +221,14 @@ def read_identity(path: Path) -> Identity:
     return parse_identity(read_secret(Secret(path), KEY_FILE), str(path))
 
 
-def parse_identity(raw: bytes, origin: str) -> Identity:
-    """The key in a key file's contents; `origin` names them in errors. Raises IdentityError."""
+def parse_identity(raw: bytes, origin: str, fix: str = _RESTORE) -> Identity:
+    """The key in a key file's contents; `origin` names them, and `fix` helps, in errors. Raises IdentityError."""
     if raw.startswith(RSA_PREFIX):
         from swarmd.dht.identity.rsa import parse_rsa
 
         return parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
-        raise IdentityDamaged(
-            f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", _RESTORE
-        )
+        raise IdentityDamaged(f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", fix)
     return Ed25519Identity(raw[4:36], raw[36:68])
 
 

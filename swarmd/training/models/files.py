@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -276,9 +277,18 @@ def check_template(directory: Path, name: str) -> None:
         raise no_template(name)
 
 
+def similar_directory(name: str) -> str:
+    """A model directory, as a configuration names it, that has nearly the name of one that is missing; else empty."""
+    place = Path(name).expanduser().parent
+    there = [path.parent.name for path in place.glob("*/config.json")]
+    near = difflib.get_close_matches(Path(name).name, there, n=1)
+    return f"{'' if place.is_absolute() else './'}{place / near[0]}" if near else ""
+
+
 def no_template(name: str) -> ModelUnfit:
     """The error for a model that nobody can ask anything."""
     return ModelUnfit(
         f"the tokenizer of {name} has no chat template",
-        "Take the instruction-tuned model of that name (-Instruct, -it, -chat), or put chat_template.jinja beside it",
+        "Take the instruction-tuned model of that name (-Instruct, -it, -chat), or put chat_template.jinja beside it: "
+        "one line will do, which docs/MODELS.md has under `A model without a chat template`",
     )

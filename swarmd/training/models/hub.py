@@ -6,7 +6,7 @@ import difflib
 import json
 
 from swarmd.errors import HubUnreachable, ModelError
-from swarmd.training.models.files import ADAPTERS
+from swarmd.training.models.files import ADAPTERS, similar_directory
 from swarmd.training.models.known import known_models
 
 HUB_S = 10.0  # longest wait for the Hub
@@ -50,6 +50,10 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     from huggingface_hub import errors as hub
 
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
+    beside = similar_directory(name)
+    elsewhere = f"Download it while there is a network{own}"
+    if beside:
+        elsewhere = f"Did you mean the directory {beside}? {elsewhere}"
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
         return ModelError(
@@ -99,7 +103,7 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     reason = f"it answers {status}" if status else type(error).__name__
     return HubUnreachable(
         f"the model {name} is not on this machine, and the Hub cannot be asked: {reason}",
-        f"Download it while there is a network{own}",
+        elsewhere,
     )
 
 

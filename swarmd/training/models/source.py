@@ -17,6 +17,7 @@ from swarmd.training.models.files import (
     digest_weights,
     list_weights,
     require_weights,
+    similar_directory,
 )
 from swarmd.training.models.hub import SIMILAR, ask_hub
 from swarmd.training.models.known import PACKAGED, model_cache
@@ -113,11 +114,16 @@ def locate_model(name: str) -> str:
 def _nothing_there(path: Path, name: str) -> ModelError:
     if path.is_file():
         gguf = read_start(path, len(GGUF_MAGIC)) == GGUF_MAGIC
-        fix = f"Rename it to {path.name}.gguf" if gguf else f'Name its directory: training.model = "{path.parent}"'
+        fix = f"Rename it to {path.name}.gguf" if gguf else "Name the directory with config.json and the weights"
+        if not gguf and (path.parent / "config.json").is_file():
+            fix = f'Name its directory: training.model = "{path.parent}"'
         return ModelError(f"{path} is a file, no model directory" + (", and holds GGUF" if gguf else ""), fix)
     what = "GGUF file" if is_gguf(name) else "model directory"
     seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
-    return ModelError(f"there is no {what} {path}", f"Correct training.model{seen_from}")
+    near = similar_directory(name)
+    return ModelError(
+        f"there is no {what} {path}", f"Did you mean {near}?" if near else f"Correct training.model{seen_from}"
+    )
 
 
 def require_gguf(name: str) -> None:

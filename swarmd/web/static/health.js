@@ -25,6 +25,7 @@ const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string |
     layer.model && `${layer.model} on ${layer.device}`,
     layer.doing && (layer.total > 0 ? `${layer.doing} ${layer.done} of ${layer.total}` : layer.doing),
     layer.step,
+    layer.other_weights && `begun from other weights than the swarm: ${layer.other_weights}`,
     layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`,
     ...weightsWords(status.weights),
   ],

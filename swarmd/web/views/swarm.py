@@ -559,6 +559,8 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
         notes.append("There are more peers than this server keeps count of.")
     if state.link.isolated:
         notes.append(isolated_words("This node", state.link.isolated))
+    if state.trainer.other_weights:
+        notes.append(f"This node has begun from other weights than the swarm: {state.trainer.other_weights}.")
     if state.chain is not None and state.chain.chart != "up":
         notes.append("The chain cannot be read at present; what is shown of it may be old.")
     if state.chain is not None and state.chain.counted:

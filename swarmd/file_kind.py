@@ -1,0 +1,34 @@
+"""What a file is that was named where another was wanted, by what it holds: for messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swarmd.files import read_start
+from swarmd.paths import quoted
+from swarmd.toml_text import TEXT_BYTES_MAX, parse_toml
+
+GZIP = b"\x1f\x8b"
+ARCHIVE = "an archive"
+
+
+def describe_file(path: Path) -> tuple[str, str]:
+    """What a file is, and what it is good for; the latter is empty where swarmd has no use for it.
+
+    Raises OSError where it cannot be read.
+    """
+    content, name = read_start(path, TEXT_BYTES_MAX), quoted(path)
+    if content.startswith(GZIP):
+        opened = f"`swarmd bundle --open {name} --to DIR` opens a bundle"
+        return ARCHIVE, f"`swarmd restore {name} DIR` makes a node of a backup; {opened}"
+    try:
+        tables = parse_toml(content.decode("utf-8-sig"))
+    except ValueError:
+        is_json = content.lstrip()[:1] in (b"{", b"[")
+        return ("a file of JSON" if is_json else "a file of another kind"), ""
+    if {"format", "signature"} <= tables.keys():
+        fix = f"`swarmd join {name} --dir DIR` makes a node of that swarm, with DIR/config.toml"
+        return "the manifest of a swarm", fix
+    if {"role", "swarm", "training", "dht"} & tables.keys():
+        return "a node's configuration", f"Name it as `--config {name}`, or its directory, {quoted(path.parent)}"
+    return "a file of another kind", ""
