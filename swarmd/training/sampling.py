@@ -336,13 +336,16 @@ class DecodingBatch:
         return True
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        # An index copies the last states. A slice leaves them where they are, among those of all tokens, and there
+        # torch's linear layer copies the whole output layer for each sequence.
+        last = torch.tensor([-1], device=ids.device)
         output = self._model(
             input_ids=ids,
             attention_mask=self._mask,
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=last,
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
