@@ -244,6 +244,7 @@ class TrainingEngine:
             raise
         finally:
             self._stage, self._touched = None, False
+            self._sampler.release()
             release_memory()
 
     def _put_back(self, touched: bool) -> None:
@@ -455,7 +456,9 @@ class TrainingEngine:
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
         with self.policy.holding.whole():
-            return self._stage.next_batch()
+            batch = self._stage.next_batch()
+        self._sampler.release()
+        return batch
 
     def _measure_if_due(self, order: Train, cancellation: Cancellation) -> dict[str, Accuracy]:
         """What `_measure` gives, in the rounds that the configuration has it measured in."""

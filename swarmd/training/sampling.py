@@ -95,6 +95,7 @@ class Sampling(abc.ABC):
     """
 
     note: NoteSink = staticmethod(lambda words: None)  # is told how many tokens of a batch are drawn
+    _copy: DrawingCopy | None = None  # of the policy, to draw from instead
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
         self._stop_ids = sorted(set(stop_ids))
@@ -121,6 +122,11 @@ class Sampling(abc.ABC):
         return self._draw(
             SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         )
+
+    def release(self) -> None:
+        """Give back the memory that only drawing needs; the next `sample` takes it again."""
+        if self._copy is not None:
+            self._copy.release()
 
     @abc.abstractmethod
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
