@@ -1,8 +1,8 @@
 """How much of a step goes through the model in one forward and backward pass.
 
-* A pass is bounded in tokens. Each kind of device has a size beyond which larger passes are hardly faster; below it,
-  the free memory decides. What a token takes is foretold from the model's shape; on an accelerator it is measured from
-  the first pass on.
+* A pass is bounded in tokens. Each kind of device has a size beyond which larger passes are hardly faster, a prompt
+  not counted, since a group that is cut computes it again; below it, the free memory decides. What a token takes is
+  foretold from the model's shape; on an accelerator it is measured from the first pass on.
 * Where memory runs out nevertheless, the bound is halved. Where one completion is too much for a pass, its activations
   are computed twice instead of being kept. Both hold for the next process, too; the bound comes back slowly.
 * `training.micro_questions` bounds the groups of a pass beside that, `training.gradient_checkpointing` decides the
@@ -22,11 +22,13 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
+from swarmd.training.models.device import LIGHT_PARAMETERS_MAX
 from swarmd.training.models.memory import measure_room, read_shape, token_bytes
 from swarmd.training.models.model import Policy
 
 KEPT = "passes.json"
-TOKENS_MAX = {"cpu": 1 << 9, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
+TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
+LIGHT_TOKENS_MAX = 1 << 9  # on a processor, of a model so small that what each pass takes whatever its size counts
 ACCELERATOR_TOKENS_MAX = 1 << 15
 FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may want some meanwhile
 GROWTH = 8  # the bound grows by one part in this many with each stage
@@ -56,7 +58,8 @@ class PassSizes:
         self._device = device = policy.device
         shape = read_shape(policy.model.config, policy.parameters)
         number_bytes = policy.numbers.dtype.itemsize
-        self._ceiling = TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
+        light = device == "cpu" and policy.parameters <= LIGHT_PARAMETERS_MAX
+        self._ceiling = LIGHT_TOKENS_MAX if light else TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
         self._rows_max = training.micro_questions * training.generations
         self._may_recompute = training.gradient_checkpointing == "auto"
         kept = self._load()
@@ -103,9 +106,10 @@ class PassSizes:
             self._tokens_max = min(self._tokens_max + self._tokens_max // GROWTH + 1, self._ceiling)
             self._keep()
 
-    def count_tokens(self) -> int:
-        """Tokens that a pass may have now."""
-        return max(min(self._tokens_max, self._count_fitting()), 1)
+    def count_tokens(self, prompt: int = 0) -> int:
+        """Tokens that a pass may have now, one prompt of so many included."""
+        usual = self._tokens_max == self._ceiling
+        return max(min(self._tokens_max + prompt * usual, self._count_fitting()), 1)
 
     def _count_fitting(self) -> int:
         return int(FREE_SHARE * measure_free(self._device) / self._token_bytes)
@@ -127,7 +131,7 @@ class PassSizes:
             prompt_tokens: (rows,) tokens of the row's prompt, which a pass computes once.
             tokens: (rows,) of the row's completion.
         """
-        budget, rows_max = self.count_tokens(), self._rows_max or len(prompts)
+        budget, rows_max = self.count_tokens(int(prompt_tokens.max())), self._rows_max or len(prompts)
         passes: list[tuple[list[int], int]] = []
         before = -1
         for row in torch.argsort(prompts, stable=True).tolist():
