@@ -292,7 +292,7 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
     engine = make_engine(directory / f"{name}-{rank}", config)
     passes = clock_passes(engine)
     walls = [train(engine, round) for round in range(STAGES)]
-    peak = peak_bytes()
+    peak = engine._sizes.measure_peak() if device == "cuda" else 0
     ours = sample(*walls[1:])
     if rank:
         yield Row(f"{what}: a stage", "s", ours)

@@ -22,15 +22,11 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.training.models.device import LIGHT_PARAMETERS_MAX
-from swarmd.training.models.memory import measure_room, read_shape, token_bytes
+from swarmd.training.footprint import measure_peak_bytes
+from swarmd.training.models.memory import FREE_SHARE, find_tokens_max, measure_room, read_shape, token_bytes
 from swarmd.training.models.model import Policy
 
 KEPT = "passes.json"
-TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
-LIGHT_TOKENS_MAX = 1 << 9  # on a processor, of a model so small that what each pass takes whatever its size counts
-ACCELERATOR_TOKENS_MAX = 1 << 15
-FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may want some meanwhile
 GROWTH = 8  # the bound grows by one part in this many with each stage
 COUNTING = ("cuda", "xpu")  # devices whose memory torch counts
 
@@ -58,8 +54,7 @@ class PassSizes:
         self._device = device = policy.device
         shape = read_shape(policy.model.config, policy.parameters)
         number_bytes = policy.numbers.dtype.itemsize
-        light = device == "cpu" and policy.parameters <= LIGHT_PARAMETERS_MAX
-        self._ceiling = LIGHT_TOKENS_MAX if light else TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
+        self._ceiling = find_tokens_max(device, policy.parameters)
         self._rows_max = training.micro_questions * training.generations
         self._may_recompute = training.gradient_checkpointing == "auto"
         kept = self._load()
@@ -72,6 +67,7 @@ class PassSizes:
         self._token_bytes = token_bytes(shape, number_bytes, policy.mixed, self.recompute)
         self._measured_tokens = 0  # of the largest pass that was measured
         self._last = (0, 0)  # rows and tokens of the pass before
+        self._peak_bytes = 0  # before the pass that was measured last
 
     def _load(self) -> KeptSizes:
         try:
@@ -145,6 +141,12 @@ class PassSizes:
             before = prompt
         return [(torch.tensor(rows, device=prompts.device), taken) for rows, taken in passes]
 
+    def measure_peak(self) -> int:
+        """The most bytes that tensors have had of an accelerator so far; of a processor's memory, this process."""
+        if self._device not in COUNTING:
+            return measure_peak_bytes()
+        return max(self._peak_bytes, int(getattr(torch, self._device).max_memory_allocated()))
+
     @contextmanager
     def measure(self, rows: int, tokens: int, kept: int) -> Iterator[None]:
         """Note the size of a pass, and what it takes.
@@ -159,6 +161,7 @@ class PassSizes:
             yield
             return
         memory = getattr(torch, self._device)
+        self._peak_bytes = self.measure_peak()
         memory.reset_peak_memory_stats()
         before = memory.memory_allocated()
         yield

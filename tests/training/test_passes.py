@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from swarmd.config import TrainingConfig
 from swarmd.training import passes
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.models.memory import LIGHT_TOKENS_MAX
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.passes import KEPT, LIGHT_TOKENS_MAX, PassSizes
+from swarmd.training.passes import KEPT, PassSizes
 
 CEILING = LIGHT_TOKENS_MAX
 Maker = Callable[..., PassSizes]
