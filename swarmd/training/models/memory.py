@@ -23,9 +23,9 @@ SLACK = 1.1  # what allocators lose of what comes and goes
 CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
 PROCESS_BYTES = 475 * 2**20  # Python, torch, transformers and TRL, which share a processor's memory with the tensors
 ADAPTER_LIBRARY_BYTES = 55 * 2**20  # PEFT, bitsandbytes, and what of torch only they import
-# On a processor adapters' sums are freed between what stays, and malloc cannot use all gaps: a pass of SmolLM2 that
-# keeps 380 MiB has 633 resident, some of them whatever its size.
-ADAPTED_LOSS = 1.6
+# What a pass's activations take on a processor, of which malloc leaves gaps: most under adapters, whose sums are freed
+# between what stays (of SmolLM2 633 MiB were resident for 380 that a pass keeps, some of them whatever its size).
+GAPS, ADAPTED_GAPS = 1.2, 1.6
 TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
 LIGHT_TOKENS_MAX = 1 << 9  # on a processor, of a model so small that what each pass takes whatever its size counts
 ACCELERATOR_TOKENS_MAX = 1 << 15
@@ -222,8 +222,9 @@ def _pass_bytes(
     keys = prompt + max((tokens - prompt) / completion, 1) * (prompt + completion)
     activations = tokens * token_bytes(shape, size, mixed, recompute, keys / tokens)
     logits = 12.0 * tokens * min(shape.vocabulary, LOGITS_TILE)
+    if device == "cpu":
+        activations *= ADAPTED_GAPS if training.lora.rank else GAPS
     if training.lora.rank:  # the output layer has no gradient
-        activations *= ADAPTED_LOSS if device == "cpu" else 1.0
         # Quantised weights are put into the numbers that are computed in, a layer at a time.
         quantized = (shape.quantized or training.quantization) != "none"
         whole = (shape.parameters - shape.embeddings) / shape.layers * size if quantized else 0.0
