@@ -11,12 +11,13 @@ those of `bench.half_flat`, of which every other group teaches nothing. What the
 
 from __future__ import annotations
 
+import copy
 import gc
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ from swarmd.training.models.model import load_policy, load_tokenizer
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.packed import compute_packed, prepare_packing
 from swarmd.training.sampling import Sampler
+from swarmd.training.trainer import compare
 
 PEER = "12D3KooWbench"
 BUDGET_S = 480.0
@@ -111,6 +113,7 @@ def run(directory: Path, device: str = "cuda") -> Iterable[Row]:
     parts: list[tuple[str, float, Callable[[], Iterable[Row]]]] = [
         ("packed passes", 10.0, lambda: check_packed(models[first], device)),
         ("the sampler", 10.0, lambda: check_sampler(models[first], device)),
+        ("numbers and caches", 60.0, lambda: compare_alternatives(models[first], device, shapes[first].batch)),
         ("adapters and quantised weights", 30.0, lambda: check_kinds(directory, models[first], device)),
         ("memory that runs out", 15.0, lambda: check_memory(directory, models[first], device)),
         ("three nodes", 90.0, lambda: check_nodes(directory, models[first], device)),
@@ -176,20 +179,25 @@ def free() -> None:
 # --- what must hold ---
 
 
+def make_batch(device: str, batch: tuple[int, int, int]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Random ids of prompts and completions, which end at different places, their mask, and the completions' width."""
+    questions, generations, keep = batch
+    width, rows = 40, questions * generations
+    ids = torch.randint(5, 500, (rows, width + keep), generator=torch.Generator().manual_seed(0))
+    ids[:, :width] = ids[:questions, :width].repeat_interleave(generations, 0)
+    mask = torch.ones_like(ids)
+    mask[rows // 2 :, :7] = 0
+    for row in range(rows):
+        mask[row, width + 3 + row % (keep - 3) :] = 0
+    return ids.to(device), mask.to(device), keep
+
+
 def check_packed(model: str, device: str) -> Iterable[Row]:
     policy = load_policy(TrainingConfig(model=model, device=device, dtype="float32"))  # type: ignore[arg-type]
     prepare_packing(policy.model)
-    generator = torch.Generator().manual_seed(0)
-    width, keep = 40, 24
-    ids = torch.randint(5, 500, (8, width + keep), generator=generator)
-    ids[:, :width] = ids[:2, :width].repeat_interleave(4, 0)
-    mask = torch.ones_like(ids)
-    mask[4:, :7] = 0
-    for row in range(8):
-        mask[row, width + 3 * (row + 1) :] = 0
-    ids, mask = ids.to(device), mask.to(device)
+    ids, mask, keep = make_batch(device, (2, 4, 24))
     written = mask[:, -keep:].bool()
-    weights = torch.randn(8, keep, generator=generator).to(device)[written]
+    weights = torch.randn(8, keep, generator=torch.Generator().manual_seed(0)).to(device)[written]
 
     def plain() -> torch.Tensor:
         positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -281,6 +289,53 @@ def _call(*arguments: str) -> None:
         raise Unavailable(f"swarmd {arguments[0]} ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
 
 
+# --- alternatives, of which the figures are to choose ---
+
+
+def compare_alternatives(model: str, device: str, batch: tuple[int, int, int]) -> Iterable[Row]:
+    """Passes with weights in bfloat16 against autocast over float32, and `generate` with a static cache against its
+    growing one, which is what captured steps would need."""
+    policy = load_policy(TrainingConfig(model=model, device=device))  # type: ignore[arg-type]
+    prepare_packing(policy.model)
+    short = copy.deepcopy(policy.model).to(torch.bfloat16)
+    ids, mask, keep = make_batch(device, batch)
+    cast = partial(torch.autocast, device, torch.bfloat16)
+
+    def learn(model: Any, numbers: Callable[[], AbstractContextManager[Any]]) -> torch.Tensor:
+        model.zero_grad()
+        with numbers():
+            logps = compute_packed(model, ids, mask, keep, 1.0)[0]
+        logps.sum().backward()
+        return torch.cat([weight.grad.flatten().float() for weight in model.parameters()])
+
+    (expected, gradients), (cast_s, short_s) = compare(
+        lambda: learn(policy.model, cast), lambda: learn(short, nullcontext)
+    )
+    rows, ours = f"a pass of {' x '.join(map(str, batch))} tokens", sample(short_s)
+    yield Row(f"{rows}, weights in bfloat16", "s", ours, "autocast", sample(cast_s), sample(short_s / cast_s))
+    apart = float((gradients - expected).norm() / expected.norm())
+    yield Row("  distance of its gradients from those under autocast", "of the norm", sample(apart))
+    with torch.no_grad(), timed() as watch:
+        for shorter, weight in zip(short.parameters(), policy.model.parameters(), strict=True):
+            shorter.copy_(weight)
+        synchronize()
+    yield Row("  all weights cast once, as after each step", "s", sample(watch.wall_s))
+    short.eval()
+
+    def draw(**cache: Any) -> Any:
+        with torch.no_grad():
+            return short.generate(
+                input_ids=ids[:, :-keep], attention_mask=mask[:, :-keep], do_sample=False, max_new_tokens=keep,
+                min_new_tokens=keep, **cache,
+            )  # fmt: skip
+
+    (growing, static), (growing_s, static_s) = compare(draw, lambda: draw(cache_implementation="static"))
+    rates = [sample(growing.size(0) * keep / seconds) for seconds in (static_s, growing_s)]
+    same = 100 * float((growing == static).all(1).float().mean())
+    yield Row("drawn with a static cache, in bfloat16", "tokens/s", rates[0], "a growing one", rates[1], ratios(*rates))
+    yield Row("  completions that are the same", "%", sample(same))
+
+
 # --- the table ---
 
 
@@ -292,7 +347,7 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
     engine = make_engine(directory / f"{name}-{rank}", config)
     passes = clock_passes(engine)
     walls = [train(engine, round) for round in range(STAGES)]
-    peak = peak_bytes()
+    peak = engine._sizes.measure_peak() if device == "cuda" else 0
     ours = sample(*walls[1:])
     if rank:
         yield Row(f"{what}: a stage", "s", ours)

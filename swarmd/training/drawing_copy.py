@@ -2,7 +2,8 @@
 
 What is trained stays as it is. The copy follows it before each batch, and what is drawn carries the log-probabilities
 that it was drawn by, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). The
-copy is tried once: it has to be faster than the policy itself, and hardly another distribution.
+copy is tried once: it has to be faster than the policy itself, and hardly another distribution. While gradients are
+computed it has no memory: a new one takes about as long as one token of a batch.
 """
 
 from __future__ import annotations
@@ -44,15 +45,22 @@ class DrawingCopy:
             if weight.dtype == torch.float32:
                 shorter = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
                 known[id(weight)] = shorter
-                if weight.requires_grad:
-                    self._pairs.append((shorter, weight))
+                self._pairs.append((shorter, weight))
         self.model: Any = copy.deepcopy(policy.model, known).eval()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Be what the policy is now."""
         for shorter, weight in self._pairs:
-            shorter.copy_(weight)
+            if not shorter.numel():
+                shorter.data = weight.detach().to(torch.bfloat16)
+            elif weight.requires_grad:
+                shorter.copy_(weight)
+
+    def release(self) -> None:
+        """Have no weights until the next `refresh`."""
+        for shorter, _ in self._pairs:
+            shorter.data = shorter.new_empty(0)
 
 
 def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -36,6 +37,7 @@ from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages, check_tokens
+from swarmd.training.models.memory import GIB, estimate_need, measure_room, read_shape
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.passes import PassSizes
@@ -102,6 +104,8 @@ class TrainingEngine:
         self._measured_at = 0
         self._stage: Stage | None = None
         self._activity = StageProgress()
+        self._drawing_s = 0.0  # in this stage, what scores completions included
+        self._steps_to_tell = 2  # until it is told what a stage takes: the first one makes the optimiser's moments
         self._rest_s = 0.0  # from the steps' end to the checkpoint's, in the last stage
         self._spoilt = False  # whether a stage has failed, and so has what puts the last checkpoint back
         self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
@@ -247,6 +251,7 @@ class TrainingEngine:
             raise
         finally:
             self._stage, self._touched = None, False
+            self._sampler.release()
             release_memory()
 
     def _put_back(self, touched: bool) -> None:
@@ -329,7 +334,7 @@ class TrainingEngine:
             self.settle()
             observe(self._begin_from_peer(order, order.weights, known, cancellation))
         stage, collected = self._open_stage(order, cancellation)
-        self._stage = stage
+        self._stage, self._drawing_s = stage, 0.0
         self._pace.cancellation = cancellation
         first = self.steps
 
@@ -342,6 +347,7 @@ class TrainingEngine:
         self._activity.enter("training", self._training.steps)
         self._take_steps(stage, order)
         trained_s = stage.seconds
+        self._tell_taken(trained_s)
         measured = self._measure_if_due(order, cancellation)
         self._skills.note(measured)
         self._measured, self._measured_at = measured, self.steps
@@ -457,8 +463,30 @@ class TrainingEngine:
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
+        begun = time.perf_counter()
         with self.policy.holding.whole():
-            return self._stage.next_batch()
+            batch = self._stage.next_batch()
+        self._sampler.release()
+        self._drawing_s += time.perf_counter() - begun
+        return batch
+
+    def _tell_taken(self, trained_s: float) -> None:
+        """Log once what a stage takes, as soon as it takes all that later ones will."""
+        before, self._steps_to_tell = self._steps_to_tell, self._steps_to_tell - self._training.steps
+        if not before > 0 >= self._steps_to_tell:
+            return
+        policy = self.policy
+        shape, room = read_shape(policy.model.config, policy.parameters), measure_room(policy.device)
+        numbers = (policy.numbers.weights, policy.mixed)
+        need = estimate_need(shape, self._training, policy.device, *numbers, room.total)
+        log.info(
+            "what a stage takes",
+            peak_gib=round(self._sizes.measure_peak() / GIB, 2),
+            foretold_gib=round(need.total / GIB, 2),
+            pass_tokens=self._sizes.count_tokens(),
+            drawing_s=round(self._drawing_s, 1),
+            learning_s=round(trained_s - self._drawing_s, 1),
+        )
 
     def _measure_if_due(self, order: Train, cancellation: Cancellation) -> dict[str, Accuracy]:
         """What `_measure` gives, in the rounds that the configuration has it measured in."""

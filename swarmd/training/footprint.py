@@ -26,12 +26,25 @@ def measure_bytes(status: Path = STATUS) -> int:
     Args:
         status: of another process, its file of that name in /proc.
     """
+    sizes = _read_sizes(status)
+    if not sizes:
+        return int(psutil.Process().memory_info().rss)
+    return sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0) + sizes.get("VmSwap", 0)
+
+
+def measure_peak_bytes() -> int:
+    """The most resident memory that this process has had; where the system does not tell, what it has now."""
+    return _read_sizes(STATUS).get("VmHWM", 0) or int(psutil.Process().memory_info().rss)
+
+
+def _read_sizes(status: Path) -> dict[str, int]:
+    """Sizes in a file of /proc, in bytes, by their names there; nothing where there is no such file."""
     try:
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        return int(psutil.Process().memory_info().rss)
-    sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest}
-    return (sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0) + sizes.get("VmSwap", 0)) * KIBIBYTE
+        return {}
+    rows = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * KIBIBYTE for name, _, rest in rows if "kB" in rest}
 
 
 def measure_vram_share(device: str) -> float:

@@ -1,8 +1,8 @@
 """How much of a step goes through the model in one forward and backward pass.
 
-* A pass is bounded in tokens. Each kind of device has a size beyond which larger passes are hardly faster; below it,
-  the free memory decides. What a token takes is foretold from the model's shape; on an accelerator it is measured from
-  the first pass on.
+* A pass is bounded in tokens. Each kind of device has a size beyond which larger passes are hardly faster, a prompt
+  not counted, since a group that is cut computes it again; below it, the free memory decides. What a token takes is
+  foretold from the model's shape; on an accelerator it is measured from the first pass on.
 * Where memory runs out nevertheless, the bound is halved. Where one completion is too much for a pass, its activations
   are computed twice instead of being kept. Both hold for the next process, too; the bound comes back slowly.
 * `training.micro_questions` bounds the groups of a pass beside that, `training.gradient_checkpointing` decides the
@@ -22,13 +22,11 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.training.models.memory import measure_room, read_shape, token_bytes
+from swarmd.training.footprint import measure_peak_bytes
+from swarmd.training.models.memory import FREE_SHARE, find_tokens_max, measure_room, read_shape, token_bytes
 from swarmd.training.models.model import Policy
 
 KEPT = "passes.json"
-TOKENS_MAX = {"cpu": 1 << 9, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
-ACCELERATOR_TOKENS_MAX = 1 << 15
-FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may want some meanwhile
 GROWTH = 8  # the bound grows by one part in this many with each stage
 COUNTING = ("cuda", "xpu")  # devices whose memory torch counts
 
@@ -56,7 +54,7 @@ class PassSizes:
         self._device = device = policy.device
         shape = read_shape(policy.model.config, policy.parameters)
         number_bytes = policy.numbers.dtype.itemsize
-        self._ceiling = TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
+        self._ceiling = find_tokens_max(device, policy.parameters)
         self._rows_max = training.micro_questions * training.generations
         self._may_recompute = training.gradient_checkpointing == "auto"
         kept = self._load()
@@ -69,6 +67,7 @@ class PassSizes:
         self._token_bytes = token_bytes(shape, number_bytes, policy.mixed, self.recompute)
         self._measured_tokens = 0  # of the largest pass that was measured
         self._last = (0, 0)  # rows and tokens of the pass before
+        self._peak_bytes = 0  # before the pass that was measured last
 
     def _load(self) -> KeptSizes:
         try:
@@ -103,9 +102,10 @@ class PassSizes:
             self._tokens_max = min(self._tokens_max + self._tokens_max // GROWTH + 1, self._ceiling)
             self._keep()
 
-    def count_tokens(self) -> int:
-        """Tokens that a pass may have now."""
-        return max(min(self._tokens_max, self._count_fitting()), 1)
+    def count_tokens(self, prompt: int = 0) -> int:
+        """Tokens that a pass may have now, one prompt of so many included."""
+        usual = self._tokens_max == self._ceiling
+        return max(min(self._tokens_max + prompt * usual, self._count_fitting()), 1)
 
     def _count_fitting(self) -> int:
         return int(FREE_SHARE * measure_free(self._device) / self._token_bytes)
@@ -127,7 +127,7 @@ class PassSizes:
             prompt_tokens: (rows,) tokens of the row's prompt, which a pass computes once.
             tokens: (rows,) of the row's completion.
         """
-        budget, rows_max = self.count_tokens(), self._rows_max or len(prompts)
+        budget, rows_max = self.count_tokens(int(prompt_tokens.max())), self._rows_max or len(prompts)
         passes: list[tuple[list[int], int]] = []
         before = -1
         for row in torch.argsort(prompts, stable=True).tolist():
@@ -140,6 +140,12 @@ class PassSizes:
             passes.append(([*rows, row], taken + added))
             before = prompt
         return [(torch.tensor(rows, device=prompts.device), taken) for rows, taken in passes]
+
+    def measure_peak(self) -> int:
+        """The most bytes that tensors have had of an accelerator so far; of a processor's memory, this process."""
+        if self._device not in COUNTING:
+            return measure_peak_bytes()
+        return max(self._peak_bytes, int(getattr(torch, self._device).max_memory_allocated()))
 
     @contextmanager
     def measure(self, rows: int, tokens: int, kept: int) -> Iterator[None]:
@@ -155,6 +161,7 @@ class PassSizes:
             yield
             return
         memory = getattr(torch, self._device)
+        self._peak_bytes = self.measure_peak()
         memory.reset_peak_memory_stats()
         before = memory.memory_allocated()
         yield

@@ -95,6 +95,7 @@ class Sampling(abc.ABC):
     """
 
     note: NoteSink = staticmethod(lambda words: None)  # is told how many tokens of a batch are drawn
+    _copy: DrawingCopy | None = None  # of the policy, to draw from instead
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
         self._stop_ids = sorted(set(stop_ids))
@@ -121,6 +122,11 @@ class Sampling(abc.ABC):
         return self._draw(
             SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         )
+
+    def release(self) -> None:
+        """Give back the memory that only drawing needs; the next `sample` takes it again."""
+        if self._copy is not None:
+            self._copy.release()
 
     @abc.abstractmethod
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
@@ -336,13 +342,16 @@ class DecodingBatch:
         return True
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        # An index copies the last states. A slice leaves them where they are, among those of all tokens, and there
+        # torch's linear layer copies the whole output layer for each sequence.
+        last = torch.tensor([-1], device=ids.device)
         output = self._model(
             input_ids=ids,
             attention_mask=self._mask,
             position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=last,
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,8 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "FASTER", float("inf"))
 
 
-def test_the_copy_follows_what_is_trained(policy: Policy) -> None:
+@pytest.mark.parametrize("released", [False, True])
+def test_the_copy_follows_what_is_trained(policy: Policy, released: bool) -> None:
     copy = DrawingCopy(policy)
     assert {weight.dtype for weight in copy.model.parameters()} == {torch.bfloat16}
     assert len(list(copy.model.parameters())) == len(list(policy.model.parameters()))  # tied ones stay tied
@@ -43,6 +45,9 @@ def test_the_copy_follows_what_is_trained(policy: Policy) -> None:
     with torch.no_grad():
         for weight in trained:
             weight += 0.5
+    if released:
+        copy.release()
+        assert not any(weight.numel() for weight in copy.model.parameters())
     copy.refresh()
     theirs = dict(copy.model.named_parameters())
     for name, weight in policy.model.named_parameters():
@@ -115,11 +120,20 @@ def test_a_stage_is_trained_on_what_the_copy_drew(
     engine = make_engine(model=str(llama), device="cpu", held_out_questions=0, learning_rate=1e-3)
     logged: dict[str, float] = {}
     monkeypatch.setattr(engine.trackers, "log", lambda _, figures: logged.update(figures))
+    copy = engine._sampler._copy  # type: ignore[attr-defined]
+    held: list[int] = []  # weights of the copy while gradients are computed
+    compute_loss = engine._trainer.compute_loss
+
+    def compute(*given: Any) -> Any:
+        held.append(sum(weight.numel() for weight, _ in copy._pairs))
+        return compute_loss(*given)
+
+    monkeypatch.setattr(engine._trainer, "compute_loss", compute)
     event = engine.train(order(0), Cancellation())
     assert event.steps == 2
     assert logged["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=0.05)
     assert 0 < logged["sampling/sampling_logp_difference/mean"] < 0.1
-    copy = engine._sampler._copy  # type: ignore[attr-defined]
+    assert held and not any(held)
     copy.refresh()
     for shorter, weight in copy._pairs:
         assert torch.equal(shorter, weight.detach().bfloat16())

@@ -32,6 +32,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
 from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
+from swarmd.training.models.memory import LIGHT_TOKENS_MAX
 from swarmd.training.sampling import Sampling, TurnCompletion
 from swarmd.worker.messages import Progress
 from tests.log_capture import capture_logs
@@ -57,6 +58,22 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def train(engine: TrainingEngine, round: int, **kwargs: Any) -> StageTrained:
     return engine.train(order(round, **kwargs), Cancellation())
+
+
+def test_what_a_stage_takes_is_told_once(make_engine: Maker) -> None:
+    """Not before the second step: only the first one makes the optimiser's moments."""
+    engine = make_engine(steps=1, held_out_questions=0)
+    told = []
+    for round in range(3):
+        with capture_logs() as lines:
+            event = train(engine, round)
+        told.append([line for line in lines if line["event"] == "what a stage takes"])
+        if round == 1:
+            seconds = event.seconds
+    assert [len(lines) for lines in told] == [0, 1, 0]
+    (line,) = told[1]
+    assert 0.2 < line["peak_gib"] < 8 and 0.5 < line["foretold_gib"] < 0.8 and line["pass_tokens"] == LIGHT_TOKENS_MAX
+    assert line["drawing_s"] + line["learning_s"] == pytest.approx(seconds, abs=0.2)
 
 
 def test_two_stages_and_a_restart(make_engine: Maker) -> None:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from swarmd.config import TrainingConfig
 from swarmd.training import passes
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.models.memory import LIGHT_TOKENS_MAX
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.passes import KEPT, TOKENS_MAX, PassSizes
+from swarmd.training.passes import KEPT, PassSizes
 
-CEILING = TOKENS_MAX["cpu"]
+CEILING = LIGHT_TOKENS_MAX
 Maker = Callable[..., PassSizes]
 
 
@@ -45,7 +46,7 @@ def test_every_row_is_in_one_pass_and_none_is_too_large(
     order.shuffle(rows)
     sizes = object.__new__(PassSizes)
     sizes._rows_max = rows_max
-    sizes.count_tokens = lambda: budget  # type: ignore[method-assign]
+    sizes.count_tokens = lambda prompt: budget  # type: ignore[method-assign]
     split = sizes.split(*(torch.tensor(each) for each in zip(*rows, strict=True)))
     assert sorted(row for part, _ in split for row in part.tolist()) == list(range(len(rows)))
     for part, tokens in split:
@@ -54,6 +55,13 @@ def test_every_row_is_in_one_pass_and_none_is_too_large(
         assert tokens == sum(prompts.values()) + sum(own for _, _, own in taken)
         assert len(taken) == 1 or tokens <= budget
         assert len(taken) <= (rows_max or len(rows))
+
+
+def test_a_long_prompt_does_not_cut_its_group(make_sizes: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = (torch.zeros(8), torch.full((8,), CEILING - 1), torch.full((8,), CEILING // 8))
+    assert len(make_sizes().split(*group)) == 1
+    monkeypatch.setattr(PassSizes, "_count_fitting", lambda self: CEILING)
+    assert len(make_sizes().split(*group)) == 8, "but if memory is short"
 
 
 def test_memory_bounds_a_pass(make_sizes: Maker, monkeypatch: pytest.MonkeyPatch) -> None:

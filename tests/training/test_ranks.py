@@ -113,9 +113,9 @@ def test_each_rank_needs_its_part_and_the_whole_weights_to_draw_with() -> None:
         assert getattr(parts, term) == pytest.approx(getattr(whole, term) / 4, rel=1e-6)
     assert parts.gathered == whole.weights and whole.gathered == whole.layers == 0
     assert 0 < parts.layers < whole.weights / 3
-    assert parts.total < 0.6 * whole.total
+    assert parts.least < 0.6 * whole.least
     adapters = configure(lora=LoraConfig(rank=16))
-    assert estimate_need(SEVEN_BILLION, adapters, "cuda", "bfloat16", False).total < parts.total
+    assert estimate_need(SEVEN_BILLION, adapters, "cuda", "bfloat16", False).least < parts.least
 
 
 SHORT = Path(__file__).parent / "impaired"

@@ -17,7 +17,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
+from swarmd.training.sampling import DecodingBatch, Drawn, Sampler, Sampling, SamplingRequest, Turns, _draw_tokens
 from tests.log_capture import capture_logs
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -67,6 +67,18 @@ def test_the_fallback_draws_the_same(policy: Policy) -> None:
         assert draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == shared[::2]
     drawn = draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation())
     assert len(drawn) == 6 and all(1 <= len(tokens) <= 12 for tokens in drawn)
+
+
+def test_the_output_layer_is_not_copied_for_each_prompt(policy: Policy) -> None:
+    """torch's linear layer copies its weights for each sequence whose states are a slice of longer ones."""
+    met: list[bool] = []
+    head = policy.model.get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda _, states: met.append(states[0].is_contiguous()))
+    try:
+        DecodingBatch(policy.model, PROMPTS, 0)
+    finally:
+        hook.remove()
+    assert met == [True]
 
 
 def limit_rows(policy: Policy, rows_max: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

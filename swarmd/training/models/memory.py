@@ -19,8 +19,17 @@ from swarmd.training.ranks import find_spread
 
 GIB = 2**30
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a layer like Llama's
-SLACK = 1.1  # what allocators lose to rounding and fragmentation
+SLACK = 1.1  # what allocators lose of what comes and goes
 CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
+PROCESS_BYTES = 475 * 2**20  # Python, torch, transformers and TRL, which share a processor's memory with the tensors
+ADAPTER_LIBRARY_BYTES = 55 * 2**20  # PEFT, bitsandbytes, and what of torch only they import
+# What a pass's activations take on a processor, of which malloc leaves gaps: most under adapters, whose sums are freed
+# between what stays (of SmolLM2 633 MiB were resident for 380 that a pass keeps, some of them whatever its size).
+GAPS, ADAPTED_GAPS = 1.2, 1.6
+TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
+LIGHT_TOKENS_MAX = 1 << 9  # on a processor, of a model so small that what each pass takes whatever its size counts
+ACCELERATOR_TOKENS_MAX = 1 << 15
+FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may want some meanwhile
 NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of the scales
 MOMENT_BYTES: dict[Optimizer, float] = {
@@ -62,30 +71,39 @@ class ModelShape(msgspec.Struct, frozen=True):
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
-    """Bytes that training takes on one device, by what they are for. Passes and generation take turns."""
+    """Bytes that training takes on one device, by what they are for. Passes and drawing take turns."""
 
     weights: int  # where the ranks hold parts, this one's, as are gradients and optimizer
-    gradients: int
     optimizer: int
-    gathered: int  # the whole weights, while completions are drawn from a model in parts
-    layers: int  # weights and gradients of the layers that are whole at a time in a pass of such a model
     reference: int  # a second copy of the weights, for the KL term
-    drawing: int  # a copy in bfloat16 to draw completions from, made where there is room for it
-    passes: int  # activations and logits of one forward and backward pass
+    gradients: int  # which a step's passes make and its end frees
+    passes: int  # activations and logits of one usual forward and backward pass
+    smallest_pass: int  # of one completion, computed twice if that is left open
+    layers: int  # weights and gradients of the layers that are whole at a time in a pass of a model in parts
     generation: int  # keys, values and logits of all completions drawn together
+    gathered: int  # the whole weights, while completions are drawn from a model in parts
+    drawing: int  # a copy in bfloat16 to draw completions from, made where there is room for it
     vllm: int  # what a colocated vLLM takes
     context: int  # of the device, and what the libraries keep
+    process: int  # what this kind of process takes of the same memory before it loads anything
 
     @property
     def total(self) -> int:
-        return self.least + int(self.drawing * SLACK)
+        """At the peak of a stage, of the whole process."""
+        return self._held + self._turns(self.passes, self.drawing) + self.process
 
     @property
     def least(self) -> int:
-        """Without the copy to draw from."""
-        turns = max(self.passes + self.layers, self.generation + self.gathered)
-        tensors = self.weights + self.gradients + self.optimizer + self.reference + turns
-        return int(tensors * SLACK) + self.vllm + self.context
+        """That a process of this kind still needs: with the smallest passes, without the copy to draw from."""
+        return self._held + self._turns(self.smallest_pass, 0)
+
+    @property
+    def _held(self) -> int:
+        return self.weights + self.optimizer + self.reference + self.vllm + self.context
+
+    def _turns(self, passes: int, drawing: int) -> int:
+        training = self.gradients + int(SLACK * (passes + self.layers))
+        return max(training, drawing + int(SLACK * (self.generation + self.gathered)))
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -97,12 +115,15 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     limit: str = ""  # what bounds it, where that is not the device itself: the path of a control group
 
 
-def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool) -> MemoryNeed:
+def estimate_need(
+    shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool, free: int = 0
+) -> MemoryNeed:
     """What training takes.
 
     Args:
         weights: torch's name of the numbers the weights are held in.
         mixed: whether forward passes are in bfloat16 whatever the weights are.
+        free: bytes of the device, of which passes take a part; 0: as many as they can use.
 
     Raises:
         ConfigError: `training.accelerate` names a file that cannot be used.
@@ -122,18 +143,32 @@ def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weig
     whole = held + (trained * trained_size if rank else 0)
     in_parts = spread.weights > 1
     whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
+    resident = int(whole / spread.weights)
+    optimizer = int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / spread.moments)
+    gradients = int(trained * trained_size / spread.gradients)
+    passes, smallest = (
+        int(_pass_bytes(shape, training, device, size, mixed, tokens, recompute))
+        for tokens, recompute in (
+            (_usual_tokens(shape, training, device), training.gradient_checkpointing == "on"),
+            (training.prompt_tokens + training.completion_tokens, training.gradient_checkpointing != "off"),
+        )
+    )
+    room = FREE_SHARE * (free - resident - optimizer - gradients) if free else passes
+    libraries = ADAPTER_LIBRARY_BYTES if rank or training.optimizer in MOMENT_BYTES else 0
     return MemoryNeed(
-        weights=int(whole / spread.weights),
-        gradients=int(trained * trained_size / spread.gradients),
-        optimizer=int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / spread.moments),
-        gathered=int(whole) if in_parts else 0,
-        layers=int(whole_at_a_time) if in_parts else 0,
+        weights=resident,
+        optimizer=optimizer,
         reference=int(held) if copied else 0,
+        gradients=gradients,
+        passes=max(int(min(passes, room)), smallest),
+        smallest_pass=smallest,
+        layers=int(whole_at_a_time) if in_parts else 0,
+        generation=0 if vllm != "off" else int(_generation_bytes(shape, training, device, size, shorter or mixed)),
+        gathered=int(whole) if in_parts else 0,
         drawing=int(2.0 * (trained if weights == "bfloat16" else shape.parameters)) if shorter else 0,
-        passes=int(_pass_bytes(shape, training, size, mixed)),
-        generation=0 if vllm != "off" else int(_generation_bytes(shape, training, size, mixed)),
         vllm=vllm_bytes(shape, training) if vllm == "colocate" else 0,
         context=CONTEXT_BYTES[device],
+        process=PROCESS_BYTES + libraries if device == "cpu" else 0,
     )
 
 
@@ -144,33 +179,72 @@ def _weight_bytes(shape: ModelShape, quantization: str, size: float) -> float:
     return (shape.parameters - shape.embeddings) * QUANTIZED_BYTES[quantization] + shape.embeddings * size
 
 
-def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool) -> float:
-    """Activations that a token of a pass keeps. A layer has six hidden widths, queries, keys, values, and its MLP's.
+def find_tokens_max(device: str, parameters: int) -> int:
+    """Tokens of one pass, beside its longest prompt, beyond which passes are hardly faster."""
+    from swarmd.training.models.device import LIGHT_PARAMETERS_MAX  # torch, which not every caller needs
+
+    light = device == "cpu" and parameters <= LIGHT_PARAMETERS_MAX
+    return LIGHT_TOKENS_MAX if light else TOKENS_MAX.get(device, ACCELERATOR_TOKENS_MAX)
+
+
+def _usual_tokens(shape: ModelShape, training: TrainingConfig, device: str) -> int:
+    """Of a pass that memory does not bound: what a step has, at most."""
+    questions = min(training.micro_questions or training.questions, training.questions)
+    batch = questions * (training.prompt_tokens + training.generations * training.completion_tokens)
+    return min(batch, find_tokens_max(device, shape.parameters) + training.prompt_tokens)
+
+
+def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool, keys: float = 2.0) -> float:
+    """Activations that a token of a packed pass keeps in all layers.
+
+    What a layer keeps: its input, normalised input and sum, twice (6 hidden widths); queries, attention and the same in
+    the row's order (3 query widths); keys and values, for each completion those of its prompt, too, and repeated for
+    all query heads; both halves of the gated unit, the activation and the product (4 MLP widths).
 
     Args:
         size: bytes of a weight.
         mixed: whether passes are in bfloat16 over float32 weights.
         recompute: whether layers are computed again in the backward pass; then one of them is held at a time.
+        keys: and values that attention sees for each token of the row, those of prompts again for each completion.
     """
     size = 3.0 if mixed else size  # some in bfloat16, norms and sums in float32
-    layer = (6 * shape.hidden + 3 * shape.queries + 3 * shape.keys + 4 * shape.intermediate) * size
+    attention = 3 * shape.queries + 2 * shape.queries * keys
+    layer = (6 * shape.hidden + attention + 4 * shape.intermediate) * size
     return shape.hidden * size * shape.layers + 2 * layer if recompute else layer * shape.layers
 
 
-def _pass_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:
-    """Of the smallest pass: one completion with its prompt, and the logits of one tile in float32 with gradients."""
-    tokens = training.prompt_tokens + training.completion_tokens
-    activations = tokens * token_bytes(shape, size, mixed, training.gradient_checkpointing != "off")
-    return activations + 12.0 * training.completion_tokens * min(shape.vocabulary, LOGITS_TILE)
+def _pass_bytes(
+    shape: ModelShape, training: TrainingConfig, device: str, size: float, mixed: bool, tokens: int, recompute: bool
+) -> float:
+    """Of a pass of so many tokens: activations, the logits of one tile with their gradients, and the gradient of the
+    output layer, which TRL sums up in float32 before it is added to the others."""
+    prompt, completion = training.prompt_tokens, training.completion_tokens
+    keys = prompt + max((tokens - prompt) / completion, 1) * (prompt + completion)
+    activations = tokens * token_bytes(shape, size, mixed, recompute, keys / tokens)
+    logits = 12.0 * tokens * min(shape.vocabulary, LOGITS_TILE)
+    if device == "cpu":
+        activations *= ADAPTED_GAPS if training.lora.rank else GAPS
+    if training.lora.rank:  # the output layer has no gradient
+        # Quantised weights are put into the numbers that are computed in, a layer at a time.
+        quantized = (shape.quantized or training.quantization) != "none"
+        whole = (shape.parameters - shape.embeddings) / shape.layers * size if quantized else 0.0
+        return activations + logits + whole
+    head = 4.0 * shape.vocabulary * shape.hidden
+    # The embedding's gradient is as large and comes last. On a processor it finds no place where activations were: they
+    # were freed in pieces, which stay with the process.
+    ends = 2 if device == "cpu" else 1
+    return activations + logits + ends * head
 
 
-def _generation_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:
-    """Keys and values of all completions of a step, and the logits of one token of each."""
+def _generation_bytes(shape: ModelShape, training: TrainingConfig, device: str, size: float, shorter: bool) -> float:
+    """Keys and values of all completions of a step, and the logits and probabilities of one token of each."""
     sequences = training.questions * training.generations
     tokens = training.prompt_tokens + training.completion_tokens
-    size = 2.0 if mixed else size
-    cache = 2.0 * shape.layers * shape.keys * tokens * sequences * size
-    return cache * (1 + 1 / shape.layers) + 12.0 * sequences * shape.vocabulary  # a layer is copied when it grows
+    cache = 2.0 * shape.layers * shape.keys * tokens * sequences * (2.0 if shorter else size)
+    # A layer's cache grows by being copied. On a processor the pieces that become free are too small for later ones,
+    # and half of what was taken is lost.
+    copies = 2.0 if device == "cpu" else 1 + 1 / shape.layers
+    return cache * copies + 20.0 * sequences * shape.vocabulary
 
 
 def vllm_bytes(shape: ModelShape, training: TrainingConfig) -> int:

@@ -80,7 +80,7 @@ def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_b
 
 def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
     """Whether a model can be trained as configured in the memory there is."""
-    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed)
+    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed, room.free)
     longest = training.prompt_tokens + training.completion_tokens
     why = ""
     if row.name.endswith("bnb-4bit") and training.quantization != "4bit":

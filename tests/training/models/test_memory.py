@@ -23,7 +23,7 @@ def shape_of(size: str) -> ModelShape:
 
 
 def gib(shape: ModelShape, training: TrainingConfig, weights: str, mixed: bool = False) -> float:
-    return estimate_need(shape, training, "cuda", weights, mixed).total / GIB
+    return estimate_need(shape, training, "cuda", weights, mixed).least / GIB
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,50 @@ def test_adapters_take_about_what_rl_swarms_table_says(size: str, quantization: 
     training = msgspec.structs.replace(ADAPTED, quantization=quantization)
     needed = gib(shape_of(size), training, "bfloat16", True)
     assert 0.85 * table_gib <= needed <= 2.2 * table_gib
+
+
+SMOLLM2 = ModelShape(134515008, 30, 576, 1536, 49152, 576, 192, True)
+EMBEDDED = ModelShape(533248, 2, 128, 512, 320, 128, 64, True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "settings", "peak_mib"),
+    [
+        (SMOLLM2, (4, 8, 32), {}, 3612),
+        (SMOLLM2, (2, 8, 32), {}, 3418),
+        (SMOLLM2, (2, 4, 128), {}, 3436),
+        (SMOLLM2, (2, 8, 32), {"lora": LoraConfig(rank=8)}, 1939),
+        (SMOLLM2, (2, 8, 32), {"lora": LoraConfig(rank=8), "quantization": "4bit"}, 1694),
+        (EMBEDDED, (4, 8, 32), {}, 543),
+        (EMBEDDED, (4, 4, 128), {"lora": LoraConfig(rank=8)}, 584),
+    ],
+)
+def test_measured_peaks_are_foretold(
+    shape: ModelShape, batch: tuple[int, int, int], settings: dict[str, Any], peak_mib: float
+) -> None:
+    """The table of docs/MODELS.md: largest resident memory of a trainer on a processor, prompts of 30 to 200 tokens."""
+    questions, generations, tokens = batch
+    prompt = 200 if shape is EMBEDDED else 32
+    sizes = {"questions": questions, "generations": generations, "completion_tokens": tokens, "prompt_tokens": prompt}
+    need = estimate_need(shape, TrainingConfig(**sizes, **settings), "cpu", "float32", False)
+    assert 0.95 <= need.total / 2**20 / peak_mib <= 1.10
+
+
+def test_passes_and_drawing_take_turns() -> None:
+    need = estimate_need(SMOLLM2, TrainingConfig(prompt_tokens=32, completion_tokens=32), "cpu", "float32", False)
+    drawn = msgspec.structs.replace(need, passes=0, gradients=0)
+    assert need.generation > 0 and drawn.total < need.total
+    assert msgspec.structs.replace(drawn, generation=0, drawing=0).total < drawn.total
+    assert need.least < need.total - need.process, "a process that decides has loaded its libraries"
+
+
+def test_passes_take_no_more_than_their_part_of_the_free_memory() -> None:
+    shape, training = shape_of("0.5B"), TrainingConfig(questions=16, generations=8, completion_tokens=1024)
+    unbounded = estimate_need(shape, training, "cuda", "float32", True)
+    bounded = estimate_need(shape, training, "cuda", "float32", True, 24 * GIB)
+    held = bounded.weights + bounded.optimizer + bounded.gradients
+    assert bounded.smallest_pass < bounded.passes == (24 * GIB - held) // 2 < unbounded.passes
+    assert estimate_need(shape, training, "cuda", "float32", True, GIB).passes == bounded.smallest_pass
 
 
 def test_a_float32_model_with_adamw_takes_sixteen_bytes_a_parameter() -> None:
