@@ -85,7 +85,7 @@ OWN = {
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
     *("LevelState", "LadderState", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
     *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
-    *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),
+    *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[Keyframe]"),
     *("_KeptFeed", "_KeptLedger", "_KeptOutcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
     *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
