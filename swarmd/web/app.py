@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -67,14 +66,9 @@ TYPES = {
 }
 
 
-def page_of(path: str) -> str:
-    """The page that an address shows; any that is not known shows the start page."""
-    return PAGES.get(path.rstrip("/"), START)
-
-
 async def serve_page(request: Request) -> Response:
-    """A page, never stored."""
-    return serve_file(request, page_of(request.url.path), "no-store")
+    """A page, never stored; an address that is not known shows the start page."""
+    return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")
 
 
 async def serve_static(request: Request) -> Response:
@@ -226,18 +220,9 @@ def make_app(
         return JsonAnswer(document)
 
     @asynccontextmanager
-    async def running(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        if node is not None:
-            await node.start()
-        tasks = [asyncio.ensure_future(keep_up(task)) for task in (stream.run, *background)]
-        try:
-            yield {}
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if node is not None:
-                await node.stop()
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with running(node, (stream.run, *background)):
+            yield
 
     routes = [
         *(endpoint.route() for endpoint in endpoints),
@@ -248,26 +233,35 @@ def make_app(
         Route("/static/{name:path}", serve_static),
         Route("/{rest:path}", serve_page),
     ]
-    return RequestGuard(Starlette(routes=routes, lifespan=running, exception_handlers=REFUSALS), doors, stream.end)
+    return RequestGuard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS), doors, stream.end)
+
+
+@asynccontextmanager
+async def running(node: LogNode | None, background: Sequence[Background]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Follow the node's log, where there is one, and run tasks beside it until the block ends. Gives the tasks."""
+    if node is not None:
+        await node.start()
+    tasks = [asyncio.create_task(keep_up(task)) for task in background]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if node is not None:
+            await node.stop()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, SwarmdError)
-    return refusal_of(error)
+    match error:
+        case SwarmdError():
+            return refusal_of(error)
+        case HttpRefusal():
+            return refusal(error.status, str(error))
+        case HTTPException():
+            return refusal(error.status_code, f"{error.detail}: {request.method}", dict(error.headers or {}))
+        case _:
+            return refusal(500, "the server met an error that it does not know; its log has it")
 
 
-async def _refuse_body(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpRefusal)
-    return refusal(error.status, str(error))
-
-
-async def _refuse_method(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, f"{error.detail}: {request.method}", dict(error.headers or {}))
-
-
-async def _own_up(request: Request, error: Exception) -> Response:
-    return refusal(500, "the server met an error that it does not know; its log has it")
-
-
-REFUSALS = {SwarmdError: _refuse, HttpRefusal: _refuse_body, HTTPException: _refuse_method, Exception: _own_up}
+REFUSALS = dict.fromkeys((SwarmdError, HttpRefusal, HTTPException, Exception), _refuse)

@@ -18,7 +18,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.views.node import LogNode, SwarmFacts
+from swarmd.web.views.node import LogNode
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -75,12 +75,10 @@ class Served:
 
 
 @contextmanager
-def served(
-    directory: Path, doors: AccessRules | None = None, facts: SwarmFacts | None = None, archive: Path | None = None
-) -> Iterator[Served]:
+def served(directory: Path, doors: AccessRules | None = None, archive: Path | None = None) -> Iterator[Served]:
     """A server of one data directory; the log's end has been reached when the block begins."""
     endpoint = bind(LOCAL)
-    node = LogNode(NodeDirectory(directory), facts, archive=archive)
+    node = LogNode(NodeDirectory(directory), archive=archive)
     app = make_app(node, doors or AccessRules(LOCAL), node)
     ready = threading.Event()
     server = HttpServer(app, ready.set, app.let_go)

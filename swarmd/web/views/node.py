@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -58,24 +58,12 @@ STATUS_FRESH_S = 0.4  # a status so young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
 
-class SwarmFacts(NamedTuple):
-    """What the log does not know of its swarm."""
-
-    kind: str = ""
-    config: Config | None = None
-
-
-def facts_of(config: Config | None) -> SwarmFacts:
-    """What a configuration adds, where there is one."""
-    return SwarmFacts(config.swarm.kind, config) if config is not None else SwarmFacts()
-
-
 class LogNode:
     """Follows the log of one node.
 
     Args:
         paths: its data directory; the daemon may be up or down.
-        facts: what a configuration adds.
+        config: the node's, where it is known: no log says of what kind a swarm is.
         metrics: counts along.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
 
@@ -86,14 +74,14 @@ class LogNode:
     def __init__(
         self,
         paths: NodeDirectory,
-        facts: SwarmFacts | None = None,
+        config: Config | None = None,
         metrics: Metrics | None = None,
         archive: Path | None = None,
     ) -> None:
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
         self.told: Callable[[Sequence[Applied]], None] | None = None
-        self._facts = facts or SwarmFacts()
+        self._config = config
         self._live = archive is None
         self._directory = archive or paths.events
         self._blobs = Blobs(paths.blobs)
@@ -180,7 +168,8 @@ class LogNode:
         shown = self._shown
         history = shown.history
         with history.lock:
-            around = ViewContext(self._facts.kind, history.at, history.first, self._notes(), process)
+            kind = self._config.swarm.kind if self._config is not None else ""
+            around = ViewContext(kind, history.at, history.first, self._notes(), process)
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
@@ -308,7 +297,7 @@ class LogNode:
 
     def recipe(self) -> RecipeView:
         """What is trained, and how."""
-        return recipe_view(self.state, self._shown.trained.trainer, self._facts.config)
+        return recipe_view(self.state, self._shown.trained.trainer, self._config)
 
     async def story(self, round_: int) -> dict[str, Any]:
         """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
