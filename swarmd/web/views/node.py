@@ -63,7 +63,7 @@ class LogNode:
 
     Args:
         paths: its data directory; the daemon may be up or down.
-        config: the node's, where it is known: no log says of what kind a swarm is.
+        config: the node's, where it is known.
         metrics: counts along.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
 
