@@ -75,7 +75,7 @@ CHECKED = {
     *("StepOutcome", "Outcome", "str", "list[str | None]", "list[str]", "list[Name]"),
 }
 OWN = {
-    *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2"),
+    *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Keystore", "Scrypt", "Pbkdf2"),
     *("JournalEntry", "Record", "AuditLine", "OutputLine", "UnitLine", "Line", "ChainConfig", "Config"),
     *("InitProfile", "SimProfile", "Status", "ControlRequest", "HttpRequest", "Copied", "DataLayout"),
     *("SandboxLayout", "KeptStandings", "Summary", "GatheredHistory", "_KeptBoards", "KeptChain"),

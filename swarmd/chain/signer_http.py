@@ -1,4 +1,4 @@
-"""x"""
+"""The signer's HTTP interface, as RL Swarm's login server has it: requests checked, and handed to the signer."""
 
 from __future__ import annotations
 
@@ -164,7 +164,8 @@ class SignerApp:
     @asynccontextmanager
     async def _admitted(self, request: Request) -> AsyncIterator[None]:
         """Let a request in that may be made, and count it while it is under way."""
-        self._spend()
+        if self._access.per_minute and not self._rate.try_charge():
+            raise HttpRefusal(429, "too many requests")
         if self._under_way >= REQUESTS_MAX:
             raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
         self._under_way += 1
@@ -178,11 +179,6 @@ class SignerApp:
             raise HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
             raise HttpRefusal(401, "unauthorized")
-
-    def _spend(self) -> None:
-        """One of the requests of this minute."""
-        if self._access.per_minute and not self._rate.try_charge():
-            raise HttpRefusal(429, "too many requests")
 
     async def _read(self, request: Request, kind: type[B]) -> B:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -244,7 +240,10 @@ async def run_signer(order: SignerSetup) -> None:
     rpc.has_base_fee = not order.chain.fees.legacy
     try:
         async with _opened(order, rpc, account) as (signer, audit):
-            await _check(signer)
+            try:
+                await signer.check()  # refuses another chain or contract
+            except ChainError as error:  # while no endpoint answers, requests are answered that it is so
+                log.warning("nothing can be signed yet: %s", error)
             await _serve(order, signer, audit)
     finally:
         await rpc.close()
@@ -270,14 +269,6 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
         yield Signer(order.chain, rpc, account, audit, ledger), audit
     finally:
         audit.close()
-
-
-async def _check(signer: Signer) -> None:
-    """Refuse another chain or contract; while no endpoint answers, requests are answered that it is so."""
-    try:
-        await signer.check()
-    except ChainError as error:
-        log.warning("nothing can be signed yet: %s", error)
 
 
 async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:

@@ -527,8 +527,11 @@ class Watcher:
         tip = self.branch.tip
         if head.number < tip.number:
             known = self.branch.at(head.number)
-            if (known is None or known.hash == head.hash) and await self._find_tip(tip):
-                return
+            if known is None or known.hash == head.hash:
+                # The chain got shorter only where no endpoint had the tip so often in a row.
+                self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
+                if self._lower < LOWER_LOOKS:
+                    return
         self._lower = 0
         if head.number <= tip.number and head.hash != tip.hash:
             await self._take_back(head)
@@ -537,11 +540,6 @@ class Watcher:
                 await self._take_back(head)
         while head.number > self.branch.tip.number and not await self._read_near(head):
             await self._take_back(head)
-
-    async def _find_tip(self, tip: BlockRef) -> bool:
-        """Look for the tip once more. False when the chain got shorter: no endpoint had it so often in a row."""
-        self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
-        return self._lower < LOWER_LOOKS
 
     async def _take_back(self, head: BlockRef) -> None:
         """The tip is no longer part of the chain: find where the chain forked off, and tell."""
