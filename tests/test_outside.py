@@ -71,7 +71,17 @@ FROM_OUTSIDE = {
 }
 CHECKED = {
     *("BlockHeader", "BoundedTarHeader", "SegmentHeader", "OwnRecord", "LogEntry", "SignedEntry", "RpcMessage"),
-    *("ProbeAnswer", "Answer", "Notice", "_Head", "_Entry", "WeightsOffer", "WeightsManifest", "PushOutcome"),
+    *(
+        "ProbeAnswer",
+        "Answer",
+        "Notice",
+        "self.type",
+        "_Head",
+        "_Entry",
+        "WeightsOffer",
+        "WeightsManifest",
+        "PushOutcome",
+    ),
     *("StepOutcome", "Outcome", "str", "list[str | None]", "list[str]", "list[Name]"),
 }
 OWN = {

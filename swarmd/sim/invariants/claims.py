@@ -151,6 +151,10 @@ class SubmissionChecks:
         now = {each.id: each for each in after.submissions}
         for each in after.submissions:
             if each is not was.get(each.id):
+                here = self.charts.get(each.id, "intended")
+                again = here == "intended" or (each.kind in REPEATABLE and here in SETTLED)
+                if each.chart == "intended" and not again:
+                    self._fail(f"{each.id} begins anew, and was {here}")
                 self.charts[each.id] = each.chart
                 if each.chart == "refused":
                     self.refused[each.id] = each.code
