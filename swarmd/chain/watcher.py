@@ -108,27 +108,21 @@ class ChainRequirements:
                 f"the chain was reset: its first block is {found}, it was {genesis} before",
                 "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
             )
-        await self._check_synced()
-        await self.coordinator.check()
-        await self._check_stages()
-        return found
-
-    async def _check_synced(self) -> None:
-        """Raise ChainError while the endpoint does not have the contract's first block: it would seem to be missing."""
+        # While the endpoint does not have the contract's first block, the contract would seem to be missing.
         syncing = await self.blocks.is_syncing()
         head = await self.blocks.head()
         if syncing or head.number < self._config.from_block:
             raise ChainError(
                 f"the endpoint is still at block {head.number}, and the contract's first block comes later"
             )
-
-    async def _check_stages(self) -> None:
+        await self.coordinator.check()
         stages = await self.coordinator.stages()
         if stages != self._stages:
             raise ConfigError(
                 f"swarm.stages is {self._stages}, the contract {self._config.contract} has rounds of {stages} stages",
                 "Set swarm.stages to what the contract says, or correct chain.contract",
             )
+        return found
 
     async def standing(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
         """How the swarm stands at a block.
@@ -510,14 +504,14 @@ class Watcher:
         self._checked = True
 
     async def _begin(self, order: WatchChain) -> None:
-        """Take up the thread where the log left it, or before the contract's first block."""
-        if not order.recent:
+        """Go on where the log ends, or begin before the contract's first block."""
+        if order.recent:
+            self._branch = Branch(order.recent)
+            self.reports.begin_at(self.branch.tip)
+        else:
             anchor = await self._blocks.at(max(self._config.from_block - 1, 0))
             self._branch = Branch([anchor])
             self.reports.report(anchor, [])
-            return
-        self._branch = Branch(order.recent)
-        self.reports.begin_at(self.branch.tip)
 
     # --- from the tip to the head ---
 

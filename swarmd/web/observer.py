@@ -73,7 +73,6 @@ from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.endpoints import WorkPool
 from swarmd.web.shapes import (
-    CURVES_MAX,
     PEERS_ANSWERED_MAX,
     ChangeSignal,
     Curves,
@@ -85,7 +84,7 @@ from swarmd.web.shapes import (
 )
 from swarmd.web.views.gossip import GossipFeed
 from swarmd.web.views.moments import shown_text
-from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_page, peer_rows, swarm_view
+from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_curves, peer_page, swarm_view
 from swarmd.worker.messages import EventSink
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
@@ -349,7 +348,6 @@ def _with_block(chain: Chain, event: ChainBlock) -> Chain:
     return replace(chain, recent=(event.block,))
 
 
-CURVES_SHOWN = 10  # where none are asked for
 THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
 GATHER_S = 20.0  # for the rollouts of a stage
 AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
@@ -566,9 +564,7 @@ class DhtSwarm:
 
     def _curves(self, peers: tuple[str, ...]) -> Curves:
         with self._books:
-            wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger, count=CURVES_SHOWN)]
-            accounts = self._ledger.accounts
-            return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
+            return peer_curves(self._state, self._ledger, peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
         """What peers shared."""

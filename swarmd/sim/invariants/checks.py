@@ -99,11 +99,6 @@ class Checks:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
         self.ledgers[node.index] = self._by_peer[node.peer] = NodeChecks(self.world, node)
 
-    def last_of(self, node: SimNode) -> tuple[int, State]:
-        """The state that a node was last known to have, and the sequence number it is the fold up to."""
-        ledger = self.ledgers[node.index]
-        return ledger.seq, ledger.state
-
     def on_dispatch(self, node: SimNode, command: Command) -> None:
         """Check a command that is dispatched."""
         self.signed.on_dispatch(node, command)

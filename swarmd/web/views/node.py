@@ -28,7 +28,6 @@ from swarmd.observe.status import LogStatus, ProcessState, Status, status_of, wi
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.endpoints import WorkPool
 from swarmd.web.shapes import (
-    CURVES_MAX,
     PEERS_ANSWERED_MAX,
     ChangeSignal,
     ChartsView,
@@ -49,11 +48,10 @@ from swarmd.web.shapes import (
 )
 from swarmd.web.views.moments import charts_view, event_row, moment_of, plain, recipe_view
 from swarmd.web.views.reading import LogReading, is_long
-from swarmd.web.views.swarm import ViewContext, peer_page, peer_rows, swarm_view
+from swarmd.web.views.swarm import ViewContext, peer_curves, peer_page, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
-CURVES_SHOWN = 10  # where none are asked for
 STATUS_FRESH_S = 0.4  # a status so young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
@@ -209,11 +207,7 @@ class LogNode:
         self._settle()
         shown = self._shown
         with shown.history.lock:
-            accounts = shown.ledger.accounts
-            if not peers:
-                rows = peer_rows(shown.history.state, shown.ledger, count=CURVES_SHOWN)
-                peers = [row.id for row in rows if row.id in accounts and accounts[row.id].points]
-            return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
+            return peer_curves(shown.history.state, shown.ledger, peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
         return Gossip(await self._answers.do(self._shown.feed.latest, since_round))

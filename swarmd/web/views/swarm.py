@@ -40,7 +40,17 @@ from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.observe.status import ENDED, ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
-from swarmd.web.shapes import CURVE_POINTS_MAX, ChainView, Curve, PeerPage, PeerRow, Point, SwarmView
+from swarmd.web.shapes import (
+    CURVE_POINTS_MAX,
+    CURVES_MAX,
+    ChainView,
+    Curve,
+    Curves,
+    PeerPage,
+    PeerRow,
+    Point,
+    SwarmView,
+)
 from swarmd.web.views.moments import number, shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
@@ -371,6 +381,7 @@ def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
 
 
 SUBMISSIONS_SHOWN = 32
+CURVES_SHOWN = 10  # where none are asked for
 WINNERS_SHOWN = 16  # of one vote
 
 
@@ -453,6 +464,15 @@ def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | Non
         count: how many at most; None for all.
     """
     return _rows(state, _ranking(state, ledger)[first : None if count is None else first + count])
+
+
+def peer_curves(state: State, ledger: PeerLedger, peers: Sequence[str]) -> Curves:
+    """Of these peers, those that are known; where none are named, of the first by rank that have a reward."""
+    accounts = ledger.accounts
+    if not peers:
+        first = peer_rows(state, ledger, count=CURVES_SHOWN)
+        peers = [row.id for row in first if row.id in accounts and accounts[row.id].points]
+    return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
 
 def peer_page(state: State, ledger: PeerLedger, first: int, count: int, find: str) -> PeerPage:
