@@ -64,10 +64,6 @@ class Body(msgspec.Struct, rename="camel"):
     org_id: str
     peer_id: Peer
 
-    def asked(self) -> SignerRequest:
-        """What is asked for."""
-        raise NotImplementedError
-
 
 class RegisterBody(Body):
     def asked(self) -> SignerRequest:
@@ -89,6 +85,9 @@ class WinnerBody(Body, kw_only=True):
 
     def asked(self) -> SignerRequest:
         return SignerRequest("winners", self.peer_id, self.round_number, winners=self.winners)
+
+
+AnyBody = RegisterBody | RewardBody | WinnerBody
 
 
 class Access(NamedTuple):
@@ -122,7 +121,7 @@ class SignerApp:
 
     # --- routes ---
 
-    async def _submit(self, kind: type[Body], request: Request) -> Response:
+    async def _submit(self, kind: type[AnyBody], request: Request) -> Response:
         if self._access.per_minute and not self._rate.try_charge():
             raise HttpRefusal(429, "too many requests")
         if self._under_way >= REQUESTS_MAX:
@@ -169,7 +168,7 @@ class SignerApp:
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
             raise HttpRefusal(401, "unauthorized")
 
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
+    async def _read(self, request: Request, kind: type[AnyBody]) -> AnyBody:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _bad("the content type is not application/json")
         content = await read_body(request, BODY_BYTES_MAX, BODY_S)
