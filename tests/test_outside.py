@@ -71,11 +71,21 @@ FROM_OUTSIDE = {
 }
 CHECKED = {
     *("BlockHeader", "BoundedTarHeader", "SegmentHeader", "OwnRecord", "LogEntry", "SignedEntry", "RpcMessage"),
-    *("ProbeAnswer", "Answer", "Notice", "_Head", "_Entry", "WeightsOffer", "WeightsManifest", "PushOutcome"),
+    *(
+        "ProbeAnswer",
+        "Answer",
+        "Notice",
+        "self.type",
+        "_Head",
+        "_Entry",
+        "WeightsOffer",
+        "WeightsManifest",
+        "PushOutcome",
+    ),
     *("StepOutcome", "Outcome", "str", "list[str | None]", "list[str]", "list[Name]"),
 }
 OWN = {
-    *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2"),
+    *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Keystore", "Scrypt", "Pbkdf2"),
     *("JournalEntry", "Record", "AuditLine", "OutputLine", "UnitLine", "Line", "ChainConfig", "Config"),
     *("InitProfile", "SimProfile", "Status", "ControlRequest", "HttpRequest", "Copied"),
     *("SandboxLayout", "KeptStandings", "Summary", "GatheredHistory", "_KeptBoards", "KeptChain"),
@@ -85,7 +95,7 @@ OWN = {
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
     *("Level", "dict[str, LadderState]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
     *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
-    *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),
+    *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[Keyframe]"),
     *("_KeptFeed", "_KeptLedger", "Outcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),
     *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),

@@ -179,12 +179,11 @@ def _is_asked_for(entry: LogEntry, asked: dict[str, Any]) -> bool:
 def _passes(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
     """Whether any of the filters lets an entry through; without filters all are."""
     topics = [topic.lower() for topic in entry.topics]
-    return not filters or any(_match(topics, each) for each in filters)
-
-
-def _match(topics: Sequence[str], wanted: LogFilter) -> bool:
-    places = zip(topics, wanted, strict=False)
-    return len(topics) >= len(wanted) and all(not some or topic in some for topic, some in places)
+    return not filters or any(
+        len(topics) >= len(wanted)
+        and all(not some or topic in some for topic, some in zip(topics, wanted, strict=False))
+        for wanted in filters
+    )
 
 
 def place_of(entry: LogEntry) -> tuple[int, int]:
@@ -200,14 +199,12 @@ async def together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) ->
         async with limit:
             return await call(argument)
 
-    results = await asyncio.gather(*map(one, arguments), return_exceptions=True)
-    return [_unwrapped(result) for result in results]
-
-
-def _unwrapped(result: T | BaseException) -> T:
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    results: list[T] = []
+    for result in await asyncio.gather(*map(one, arguments), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results
 
 
 KEPT_MAX = 256 + BLOCKS_KEPT  # most recent blocks that are remembered

@@ -112,10 +112,16 @@ class Coordinator:
         (winners,) = await self._read("getVoterVotes(uint256,string)", ["string[]"], round, peer, block=block)
         return tuple(winners)
 
-    async def total_rewards(self, peers: Sequence[str], block: str = "latest") -> tuple[int, ...]:
-        """The sum of each peer's rewards."""
-        (totals,) = await self._read("getTotalRewards(string[])", ["int256[]"], list(peers), block=block)
-        return tuple(totals)
+    async def total_rewards(self, peers: Sequence[str], block: str = "latest") -> dict[str, int]:
+        """The sum of each peer's rewards, asked for in several calls where there are many."""
+        totals: dict[str, int] = {}
+        for at in range(0, len(peers), PEERS_A_CALL):
+            asked = list(peers[at : at + PEERS_A_CALL])
+            (sums,) = await self._read("getTotalRewards(string[])", ["int256[]"], asked, block=block)
+            if len(sums) != len(asked):
+                raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(sums)}")
+            totals |= zip(asked, sums, strict=True)
+        return totals
 
     async def winner_board(self, block: str = "latest") -> tuple[str, ...]:
         """Peers with the most votes in all rounds; none where the contract keeps no such board."""
@@ -183,7 +189,7 @@ RANGE_READ_BLOCKS = 50_000  # asked for at once for standings; an endpoint that 
 CALL_S = 30.0  # every call ends within this
 READS_MAX = 3  # of the whole, when blocks change meanwhile
 PEERS_A_CALL = 64
-NOT_UTF8 = re.compile(r"\\x[0-9a-f]{2}")  # how bytes that are no text are shown; such a peer cannot be asked for
+NOT_UTF8 = re.compile(r"\\x[0-9a-f]{2}")
 
 
 class OnchainStandings(msgspec.Struct, frozen=True):
@@ -239,7 +245,7 @@ async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:
             logs = [log for entry in entries if (log := decode_entry(entry, rejected)) is not None]
             standings.apply(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
     whole = await _nothing_before(Ethereum(rpc), contract, from_block)
-    differences = await compare(Ethereum(rpc), contract, standings, head.number) if whole else None
+    differences = await _compare(Coordinator(rpc, contract), standings, head.number) if whole else None
     if (await blocks.at(head.number)).hash != head.hash:
         raise NotThere(f"block {head.number} changed while the chain was read")
     chain_id = quantity(await rpc.ask("eth_chainId", [], str), "chain id")
@@ -256,24 +262,20 @@ async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bo
         return True
 
 
-async def compare(chain: Ethereum, contract: str, standings: ChainStandings, block: int) -> tuple[str, ...] | None:
+def can_be_asked(peer: str) -> bool:
+    """False for an id of bytes that are no text, which `decode_entry` shows as \\xff: no call can name it."""
+    return not NOT_UTF8.search(peer)
+
+
+async def _compare(contract: Coordinator, standings: ChainStandings, block: int) -> tuple[str, ...] | None:
     """Where the contract's own sums at a block are others, a sentence each; None where it keeps none."""
     counted = standings.standings()
-    peers = sorted(peer for peer in counted if not NOT_UTF8.search(peer))
-    found: list[str] = []
-    for at in range(0, len(peers), PEERS_A_CALL):
-        asked = peers[at : at + PEERS_A_CALL]
-        try:
-            (sums,) = await read_call(
-                chain, contract, "getTotalRewards(string[])", ("int256[]",), asked, block=hex(block)
-            )
-        except ContractRefused:
-            return None
-        if len(sums) != len(asked):
-            raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(sums)}")
-        found += [
-            f"{peer} has {kept} in the contract, its events add up to {counted[peer].reward}"
-            for peer, kept in zip(asked, sums, strict=True)
-            if kept != counted[peer].reward
-        ]
-    return tuple(found)
+    try:
+        totals = await contract.total_rewards(sorted(filter(can_be_asked, counted)), hex(block))
+    except ContractRefused:
+        return None
+    return tuple(
+        f"{peer} has {kept} in the contract, its events add up to {counted[peer].reward}"
+        for peer, kept in totals.items()
+        if kept != counted[peer].reward
+    )

@@ -280,7 +280,10 @@ class SocketEndpoint(RpcEndpoint):
                     self._take(message.data.encode() if isinstance(message.data, str) else message.data)
                 elif socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
                     reason = self.failure(f"sent a message of more than {ANSWER_BYTES_MAX} bytes")
-                    self._refuse_large()
+                    # It was too large to be read: the answer to one of the calls that may have a large one.
+                    for waiting in self._waiting.values():
+                        if waiting.large and not waiting.answer.done():
+                            waiting.answer.set_exception(self.too_large())
         except EndpointFailed as error:
             reason = error
         finally:
@@ -296,12 +299,6 @@ class SocketEndpoint(RpcEndpoint):
                 waiting.answer.set_result(answer)
             except (EndpointFailed, RpcRefused) as error:
                 waiting.answer.set_exception(error)
-
-    def _refuse_large(self) -> None:
-        """A message was too large to be read: the answer to one of the calls that may have a large one."""
-        for waiting in self._waiting.values():
-            if waiting.large and not waiting.answer.done():
-                waiting.answer.set_exception(self.too_large())
 
     def _notify(self, params: msgspec.Raw) -> None:
         try:

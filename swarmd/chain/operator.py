@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -24,7 +23,7 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
-from swarmd.chain.ports import MinedTransaction, RoundPolicy, SignedTransaction
+from swarmd.chain.ports import RoundPolicy, SignedTransaction
 from swarmd.chain.senders import sign
 from swarmd.config import FeesConfig
 from swarmd.errors import (
@@ -48,17 +47,6 @@ if TYPE_CHECKING:
 PEERS_AT_ONCE = 50  # peer ids put on the allow-list by one transaction: 1.5 million units of gas
 STAGES_BUILT = (1, 2, 3)  # stage counts that the contract is compiled for
 DEPLOY_GAS = 4_700_000  # what all steps of an open swarm take together, a little more than measured
-
-
-class Artefact(msgspec.Struct, frozen=True):
-    """One file of contracts/build."""
-
-    bytecode: str
-
-    @property
-    def creation(self) -> bytes:
-        """What a creating transaction carries, before the constructor's arguments."""
-        return bytes.fromhex(self.bytecode.removeprefix("0x"))
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True):
@@ -85,13 +73,15 @@ def shipped_contracts() -> Path:
     return inside if inside.is_dir() else package.parent / "contracts" / "build"
 
 
-@lru_cache(maxsize=8)
-def read_artefact(name: str) -> Artefact:
-    """A built contract by its name. Raises NotFoundError when this installation has none."""
+def creation_of(name: str) -> bytes:
+    """What the transaction that creates a built contract carries, before the constructor's arguments.
+
+    Raises NotFoundError when this installation has no such contract.
+    """
     path = shipped_contracts() / f"{name}.json"
     try:
-        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), Artefact)
-    except (OSError, ValueError) as error:
+        return bytes.fromhex(json.loads(path.read_text(encoding="utf-8"))["bytecode"].removeprefix("0x"))
+    except (OSError, ValueError, LookupError) as error:
         raise NotFoundError(f"the built contract {path} cannot be read: {error}", "Install swarmd again") from error
 
 
@@ -112,12 +102,11 @@ async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed
         ChainError: an endpoint failed, the account cannot pay, or a transaction was not mined in time.
     """
     check_stages(plan.stages)
-    implementation = await orders.carry_out(
-        "implementation", None, read_artefact(f"LockedSwarmCoordinator-{plan.stages}").creation
-    )
+    creation = creation_of(f"LockedSwarmCoordinator-{plan.stages}")
+    implementation = await orders.carry_out("implementation", None, creation)
     begin = encode_call("initialize(address)", orders.account)
     arguments = encode(["address", "bytes"], [implementation.contract, begin])
-    proxy = await orders.carry_out("proxy", None, read_artefact("ERC1967Proxy").creation + arguments)
+    proxy = await orders.carry_out("proxy", None, creation_of("ERC1967Proxy") + arguments)
     coordinator = Coordinator(orders.caller, proxy.contract, proxy.block)
     await coordinator.check()
     if await coordinator.stages() != plan.stages:
@@ -469,7 +458,8 @@ class OperatorTransactions:
             if not found.succeeded:
                 self._journal.forget(name)
                 raise ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
-            return _receipt(name, attempt, found)
+            paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
+            return OrderReceipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)
         return None
 
     async def _is_lost(self, name: str) -> bool:
@@ -483,8 +473,3 @@ class OperatorTransactions:
 
     async def _is_used_up(self, name: str) -> bool:
         return await self.chain.nonce(self.account) > self._journal.attempts(name)[-1].nonce
-
-
-def _receipt(name: str, attempt: Attempt, found: MinedTransaction) -> OrderReceipt:
-    paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
-    return OrderReceipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)

@@ -26,6 +26,7 @@ from eth_utils.crypto import keccak
 from swarmd.chain.contract import ERRORS, advice, encode_call, refusal_of
 from swarmd.chain.endpoints import RpcCaller, name_of
 from swarmd.chain.fees import Budget, Price, counted, quote, replacing
+from swarmd.chain.logs import show_text
 from swarmd.chain.ports import AccountPort, Signatory, SignedTransaction
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
@@ -497,7 +498,7 @@ class Proxy:
         status, answer = await self._post(METHODS[command.kind], self._body(peer, command))
         said = _parsed(answer)
         if status == 200 and isinstance(said, dict):
-            return _printable(str(said.get("hash") or ""), HASH_CHARS_MAX)
+            return show_text(str(said.get("hash") or "")[:HASH_CHARS_MAX])
         error = str(said.get("error", "") if isinstance(said, dict) else "")
         if error in NAMES:
             raise ContractRefused(error, f"the contract refused it to the signer proxy: {error}", advice(error))
@@ -530,17 +531,12 @@ class Proxy:
 
     def _failure(self, status: int, error: str) -> SignerError | EndpointFailed:
         """From 500 on, and for an answer that makes no sense, the submission may be on its way all the same."""
-        words = _printable(error, REASON_CHARS_MAX)
+        words = show_text(error[:REASON_CHARS_MAX])
         said = f" ({words})" if words else ""
         if 300 <= status < 500:
             hint = HINTS.get(status, "it did not do as asked: check chain.proxy.url")
             return SignerError(f"the signer proxy {self._name} answered {status}{said}; {hint}", status, words)
         return EndpointFailed(f"the signer proxy {self._name} answered {status}{said} and may have submitted or not")
-
-
-def _printable(text: str, most: int) -> str:
-    """As it may stand on a terminal, and in the log, which holds no halves of a character."""
-    return "".join(each for each in text[:most] if each.isprintable())
 
 
 def _parsed(answer: bytes) -> Any:

@@ -17,7 +17,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,18 +28,18 @@ import msgspec
 from eth_account.signers.local import LocalAccount
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.chain.blocks import Blocks
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc, RpcCaller
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import Budget, counted, quantity
-from swarmd.chain.ports import NotThere
-from swarmd.chain.senders import Mined, wallet_of
+from swarmd.chain.fees import Budget, counted
+from swarmd.chain.ports import Block
+from swarmd.chain.senders import AccountKey, Mined, Wallet
+from swarmd.chain.watcher import Finality
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind, day_of
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, LogDamaged, LogInUse, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, LogDamaged, LogInUse
 from swarmd.files import irregular, read_regular, sync_directory, write_all, write_failure
 from swarmd.logger import get_logger
 
@@ -344,34 +344,28 @@ class SignerLedger:
             yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
 
 
-class NonceCaller:
-    """A Caller that names no nonce for the next transaction that another one in flight has.
+class SignerChain(Ethereum):
+    """A chain that names no nonce for the next transaction that another one in flight has.
 
     An endpoint may not have, or may have dropped, what another endpoint took.
     """
 
     def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
-        self._caller = caller
+        super().__init__(caller)
         self._held = held
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """See `RpcCaller`."""
-        result = await self._caller.request(method, params)
-        if method != "eth_getTransactionCount" or params[-1] != "pending":
-            return result
-        nonce, held = quantity(result, "nonce"), self._held()
-        while nonce in held:
+    async def nonce(self, account: str, block: Block = "latest") -> int:
+        nonce, held = await super().nonce(account, block), self._held()
+        while block == "pending" and nonce in held:
             nonce += 1
-        return hex(nonce)
+        return nonce
 
 
 RESEND_S = 60.0  # what is out is sent again after this
 TURN_S = 30.0  # a request waits so long for those before it
 TRIES = 3  # with another nonce, where another program has taken the account's
 IDLE_S = 15.0  # between two looks at the chain while nothing is open
-DEAD_LOOKS = (
-    2  # a nonce went to another transaction when two looks find it so: endpoints do not all know the same block
-)
+DEAD_LOOKS = 2  # a nonce went to another transaction when two looks find it so: endpoints know different blocks
 ATTEMPTS_MAX = 64  # of one submission; it is given up where other transactions took all their nonces
 OPEN_MAX = 1000  # submissions that are not confirmed; more are refused until some are
 
@@ -417,14 +411,16 @@ class Signer:
     ) -> None:
         self._config = config
         self._caller = caller
-        self._chain = Ethereum(caller)
+        self._chain = SignerChain(caller, ledger.held)
         self._audit = audit
         self._ledger = ledger
         budget = Budget(config.fees)
         budget.restore(*ledger.spent)
-        self._wallet = wallet_of(config, NonceCaller(caller, ledger.held), account, budget)
+        key = AccountKey(account, config.chain_id, config.drive)
+        self._wallet = Wallet(config, self._chain, key, budget)
         self._coordinator = Coordinator(caller, config.contract)
-        self._blocks = Blocks(caller, config.contract)
+        self._blocks = self._coordinator.blocks
+        self._finality = Finality(config, self._blocks)
         self._turns = asyncio.Lock()
         self._sent_at: dict[str, float] = {}  # monotonic
         self._signed = asyncio.Event()
@@ -590,7 +586,7 @@ class Signer:
 
     async def _pass(self) -> None:
         await self.check()
-        confirmed = await self._confirmed_number()
+        confirmed = await self._finality.confirmed((await self._blocks.head()).number)
         for entry in self._ledger.open():
             async with self._turn():
                 if self._ledger.find(entry.submission) is entry:
@@ -656,19 +652,17 @@ class Signer:
         await self._resend(entry)
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
-        if not fate.succeeded:
-            code, reason = await self._explain(entry, fate)
-            self._end(entry.command, entry.peer, code, reason)
-        elif entry.mined is None or entry.mined.block_hash != fate.block.hash:
-            block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
-            self._write("mined", entry.command, entry.peer, hash=fate.hash, **block)
-
-    async def _explain(self, entry: SignedEntry, fate: Mined) -> tuple[str, str]:
+        if fate.succeeded:
+            if entry.mined is None or entry.mined.block_hash != fate.block.hash:
+                block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
+                self._write("mined", entry.command, entry.peer, hash=fate.hash, **block)
+            return
+        code, reason = "reverted", f"{fate.hash} was reverted"
         try:
             await self._wallet.explain(entry.peer, entry.command, fate)
         except ContractRefused as error:
-            return error.code or "reverted", error.message
-        return "reverted", f"{fate.hash} was reverted"
+            code, reason = error.code or code, error.message
+        self._end(entry.command, entry.peer, code, reason)
 
     async def _resend(self, entry: SignedEntry) -> None:
         try:
@@ -693,16 +687,6 @@ class Signer:
     async def _send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
         self._sent_at[command.submission] = monotonic()
         return await self._wallet.send(peer, command, prepared)
-
-    async def _confirmed_number(self) -> int:
-        """The last block that counts as confirmed."""
-        tip = (await self._blocks.head()).number
-        if self._config.finality != "depth":
-            try:
-                return min((await self._blocks.at(self._config.finality)).number, tip)
-            except (RpcRefused, NotThere):
-                log.debug("the chain has no %s blocks: the depth counts", self._config.finality)
-        return tip - self._config.depth
 
     # --- the audit log ---
 

@@ -1,4 +1,4 @@
-"""x"""
+"""The signer's HTTP interface, as RL Swarm's login server has it: requests checked, and handed to the signer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from eth_account.signers.local import LocalAccount
@@ -17,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swarmd import http_server
-from swarmd.bounds import DECODE_ERRORS, Integer, RateLimiter
+from swarmd.bounds import DECODE_ERRORS, RateLimiter
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.keystore import load_account
@@ -44,16 +45,16 @@ REQUESTS_MAX = 64  # under way at once
 STOP_S = 20.0  # requests under way may take so long when the server ends
 MINUTE_S = 60.0
 
-PEER_CHARS_MAX = 128
 WINNERS_MAX = 100
 PLACE_MAX = 2**31 - 1  # highest round or stage
 REWARD_MAX = 2**63 - 1
+Place = Annotated[int, msgspec.Meta(ge=0, le=PLACE_MAX)]
 Reward = Annotated[int, msgspec.Meta(ge=-REWARD_MAX, le=REWARD_MAX)]
+PEER = re.compile(r"^[0-9A-Za-z._-]{1,128}\Z")
+Peer = Annotated[str, msgspec.Meta(pattern=PEER.pattern)]
 
 NAMES = frozenset(ERRORS.values())
-PEER = re.compile(rf"[0-9A-Za-z._-]{{1,{PEER_CHARS_MAX}}}")
 
-B = TypeVar("B", bound="Body")
 log = get_logger(__name__)
 
 
@@ -61,23 +62,32 @@ class Body(msgspec.Struct, rename="camel"):
     """What every request has. Fields that are not known are left alone."""
 
     org_id: str
+    peer_id: Peer
 
 
 class RegisterBody(Body):
-    peer_id: str
+    def asked(self) -> SignerRequest:
+        return SignerRequest("register", self.peer_id)
 
 
-class RewardBody(Body):
-    round_number: Integer
-    stage_number: Integer
+class RewardBody(Body, kw_only=True):
+    round_number: Place
+    stage_number: Place
     reward: Reward
-    peer_id: str
+
+    def asked(self) -> SignerRequest:
+        return SignerRequest("reward", self.peer_id, self.round_number, self.stage_number, self.reward)
 
 
-class WinnerBody(Body):
-    round_number: Integer
-    winners: list[str]
-    peer_id: str
+class WinnerBody(Body, kw_only=True):
+    round_number: Place
+    winners: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=WINNERS_MAX)]
+
+    def asked(self) -> SignerRequest:
+        return SignerRequest("winners", self.peer_id, self.round_number, winners=self.winners)
+
+
+AnyBody = RegisterBody | RewardBody | WinnerBody
 
 
 class Access(NamedTuple):
@@ -102,47 +112,41 @@ class SignerApp:
     def app(self) -> ASGIApp:
         """The application. A request counts as one of its minute when it is let in."""
         routes = [
-            Route("/api/register-peer", self._register, methods=["POST"]),
-            Route("/api/submit-reward", self._reward, methods=["POST"]),
-            Route("/api/submit-winner", self._winner, methods=["POST"]),
+            Route("/api/register-peer", partial(self._submit, RegisterBody), methods=["POST"]),
+            Route("/api/submit-reward", partial(self._submit, RewardBody), methods=["POST"]),
+            Route("/api/submit-winner", partial(self._submit, WinnerBody), methods=["POST"]),
             Route(HEALTH, self._health),
         ]
         return make_json_app(routes, self._authorise, int(MINUTE_S))
 
     # --- routes ---
 
-    async def _register(self, request: Request) -> Response:
-        async with self._admitted(request):
-            body = await self._read(request, RegisterBody)
-            return await self._submit(SignerRequest("register", body.peer_id), body, request, refusal_status=400)
-
-    async def _reward(self, request: Request) -> Response:
-        async with self._admitted(request):
-            body = await self._read(request, RewardBody)
-            place = _place(body.round_number, "roundNumber"), _place(body.stage_number, "stageNumber")
-            return await self._submit(SignerRequest("reward", body.peer_id, *place, reward=body.reward), body, request)
-
-    async def _winner(self, request: Request) -> Response:
-        async with self._admitted(request):
-            body = await self._read(request, WinnerBody)
-            if len(body.winners) > WINNERS_MAX:
-                raise _bad(f"winners has more than {WINNERS_MAX} entries")
-            winners = tuple(_peer(winner, "winners") for winner in body.winners)
-            number = _place(body.round_number, "roundNumber")
-            return await self._submit(SignerRequest("winners", body.peer_id, number, winners=winners), body, request)
-
-    async def _submit(self, asked: SignerRequest, body: Body, request: Request, refusal_status: int = 500) -> Response:
-        _peer(asked.peer, "peerId")
-        if body.org_id not in self._access.orgs:
-            raise HttpRefusal(404, "user not found")
-        if self._access.peers and asked.peer not in self._access.peers:
-            raise HttpRefusal(403, "this peer is not served here")
+    async def _submit(self, kind: type[AnyBody], request: Request) -> Response:
+        if self._access.per_minute and not self._rate.try_charge():
+            raise HttpRefusal(429, "too many requests")
+        if self._under_way >= REQUESTS_MAX:
+            raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
+        self._under_way += 1
         try:
-            hash = await self._signer.submit(asked._replace(org=body.org_id, remote=remote_of(request)))
+            body = await self._read(request, kind)
+            if body.org_id not in self._access.orgs:
+                raise HttpRefusal(404, "user not found")
+            if self._access.peers and body.peer_id not in self._access.peers:
+                raise HttpRefusal(403, "this peer is not served here")
+            asked = body.asked()._replace(org=body.org_id, remote=remote_of(request))
+            return answer(200, {"hash": await self._sign(asked)})
+        finally:
+            self._under_way -= 1
+
+    async def _sign(self, asked: SignerRequest) -> str:
+        """The transaction's hash. Raises HttpRefusal."""
+        try:
+            return await self._signer.submit(asked)
         except ContractRefused as error:
             if error.code in NAMES:
                 words = [f"Error: {error.code}()", advice(error.code)]
-                raise HttpRefusal(refusal_status, error.code, metaMessages=words) from None
+                status = 400 if asked.kind == "register" else 500
+                raise HttpRefusal(status, error.code, metaMessages=words) from None
             raise HttpRefusal(500, "the contract refused it", original=error.message) from None
         except (ChainError, ChainMismatch) as error:
             raise HttpRefusal(500, error.message, original=type(error).__name__) from None
@@ -150,7 +154,6 @@ class SignerApp:
             if not self.broken.done():
                 self.broken.set_result(error)
             raise HttpRefusal(500, "the audit log cannot be written", original=error.message) from None
-        return answer(200, {"hash": hash})
 
     async def _health(self, request: Request) -> Response:
         trouble = self._signer.trouble
@@ -159,32 +162,13 @@ class SignerApp:
             told["budget"] = "nearly spent"
         return answer(503 if trouble else 200, told)
 
-    # --- who and how much ---
-
-    @asynccontextmanager
-    async def _admitted(self, request: Request) -> AsyncIterator[None]:
-        """Let a request in that may be made, and count it while it is under way."""
-        self._spend()
-        if self._under_way >= REQUESTS_MAX:
-            raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
-        self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
-
     def _authorise(self, request: Request) -> None:
         if "origin" in request.headers:  # a page in somebody's browser, which can reach loopback
             raise HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
             raise HttpRefusal(401, "unauthorized")
 
-    def _spend(self) -> None:
-        """One of the requests of this minute."""
-        if self._access.per_minute and not self._rate.try_charge():
-            raise HttpRefusal(429, "too many requests")
-
-    async def _read(self, request: Request, kind: type[B]) -> B:
+    async def _read(self, request: Request, kind: type[AnyBody]) -> AnyBody:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _bad("the content type is not application/json")
         content = await read_body(request, BODY_BYTES_MAX, BODY_S)
@@ -198,18 +182,6 @@ class SignerApp:
 
 def _bad(why: str) -> HttpRefusal:
     return HttpRefusal(400, "bad request", original=why)
-
-
-def _peer(text: str, field: str) -> str:
-    if not PEER.fullmatch(text):
-        raise _bad(f"{field}: not a peer id")
-    return text
-
-
-def _place(number: int, field: str) -> int:
-    if not 0 <= number <= PLACE_MAX:
-        raise _bad(f"{field} is out of range")
-    return number
 
 
 TOKEN = http_server.TOKEN._replace(error=KeystoreError)
@@ -244,7 +216,10 @@ async def run_signer(order: SignerSetup) -> None:
     rpc.has_base_fee = not order.chain.fees.legacy
     try:
         async with _opened(order, rpc, account) as (signer, audit):
-            await _check(signer)
+            try:
+                await signer.check()  # refuses another chain or contract
+            except ChainError as error:  # while no endpoint answers, requests are answered that it is so
+                log.warning("nothing can be signed yet: %s", error)
             await _serve(order, signer, audit)
     finally:
         await rpc.close()
@@ -270,14 +245,6 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
         yield Signer(order.chain, rpc, account, audit, ledger), audit
     finally:
         audit.close()
-
-
-async def _check(signer: Signer) -> None:
-    """Refuse another chain or contract; while no endpoint answers, requests are answered that it is so."""
-    try:
-        await signer.check()
-    except ChainError as error:
-        log.warning("nothing can be signed yet: %s", error)
 
 
 async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:

@@ -7,7 +7,7 @@ follows from `Submit` and the chain, and this process may be killed at any point
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -81,28 +81,18 @@ class SubmissionResolver:
         self._account = account
         # With the head at which it was not too early.
         self._refused_once: FIFOCache[Name, BlockRef] = FIFOCache(REFUSED_ONCE_MAX)
-        self._looks: dict[SubmissionKind, Callable[[Submit], Awaitable[bool | ContractRefusal]]] = {
-            "register": self._registered,
-            "reward": self._rewarded,
-            "winners": self._voted,
-            "advance": self._advanced,
-        }
 
     async def look(self, command: Submit) -> bool | ContractRefusal:
         """Whether the chain has it; a refusal where it can never have it from us. Raises ChainError: not known now."""
-        return await self._looks[command.kind](command)
-
-    async def _registered(self, command: Submit) -> bool | ContractRefusal:
-        owner = await self._coordinator.eoa(self._peer)
+        contract, found = self._coordinator, True
+        if command.kind == "advance":
+            return await self._advanced(command)
+        if command.kind == "reward":
+            found = await contract.has_reward(command.round, command.stage, self._peer, self._account)
+        elif command.kind == "winners":
+            found = bool(await contract.votes(command.round, self._peer))
+        owner = await contract.eoa(self._peer) if found else ""
         return self._ours(owner) if owner else False
-
-    async def _rewarded(self, command: Submit) -> bool | ContractRefusal:
-        found = await self._coordinator.has_reward(command.round, command.stage, self._peer, self._account)
-        return await self._registered(command) if found else False
-
-    async def _voted(self, command: Submit) -> bool | ContractRefusal:
-        found = await self._coordinator.votes(command.round, self._peer)
-        return await self._registered(command) if found else False
 
     async def _advanced(self, command: Submit) -> bool | ContractRefusal:
         """A step leaves no name behind: that the contract is further says only that somebody made it."""
@@ -197,7 +187,7 @@ class TrackedSubmission:
         self.needed_wei = 0  # that the account has to have before it is looked at again
         self.held_until = 0.0  # the day's budget is spent: not looked at before, in the event loop's time
         self.unwanted: set[str] = set()  # hashes of attempts that an endpoint did not take as they are signed
-        self._prepared_at = 0.0
+        self.prepared_at = 0.0  # when the newest attempt was made, in the event loop's time
         self._in_log = {each.hash for each in command.prepared}
         self._sent: set[str] = set()
 
@@ -225,7 +215,7 @@ class TrackedSubmission:
             self._put(prepared)
             self.pushed_at = None
         self.was_alive = True
-        self._prepared_at = at
+        self.prepared_at = at
 
     def release(self, prepared: Prepared) -> None:
         """This attempt is in the log."""
@@ -263,14 +253,6 @@ class TrackedSubmission:
     def waits_for_log(self) -> bool:
         """Whether the newest attempt may not leave yet."""
         return self.attempts[-1].hash not in self._in_log
-
-    def is_held_back(self, since: float) -> bool:
-        """Whether the newest attempt has waited to be in the log for too long."""
-        return self.waits_for_log and self._prepared_at <= since
-
-    def is_stuck(self, since: float) -> bool:
-        """Whether the newest attempt was sent so long ago."""
-        return not self.waits_for_log and self.pushed_at is not None and self.pushed_at <= since
 
     def mark_sent(self, prepared: Prepared) -> bool:
         """Record an attempt as sent; true if this process had not sent it before."""
@@ -367,7 +349,10 @@ class Submitter:
             self._emit(CommandFailed(command.id, f"{FOLLOWED_MAX} submissions are looked after already"))
         else:
             following = self._following[command.submission] = TrackedSubmission(command)
-            self._resume(following)
+            # Attempts of an earlier process may still be pending; where their fate is unknown, wait.
+            if following.attempts and not self._sender.repeatable and command.submission not in self._unsent:
+                following.pushed_at = self._runtime.now()
+            self._unsent.discard(command.submission)
 
     def _forget(self, following: TrackedSubmission) -> None:
         self._following.pop(following.submission, None)
@@ -446,18 +431,14 @@ class Submitter:
     async def _replace_dead(self, following: TrackedSubmission, fate: Fate) -> None:
         """No attempt can be mined. Those of an earlier life may have been reported as lost already."""
         if not following.was_alive:
-            await self._begin(following)
+            if (refusal := _unsignable(following.command)) is not None:
+                self._tell_refused(following, refusal)
+            else:
+                await self._prepare(following)
         elif isinstance(fate, Mined):
             await self._end_reverted(following, fate)
         else:
             self._tell_lost(following, "another transaction took the nonce")
-
-    async def _begin(self, following: TrackedSubmission) -> None:
-        refusal = _unsignable(following.command)
-        if refusal is not None:
-            self._tell_refused(following, refusal)
-        else:
-            await self._prepare(following)
 
     async def _end_unwanted(self, following: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
         """Refuse it, but not while an attempt is under way that could still be mined: its nonce must be spent first."""
@@ -505,12 +486,6 @@ class Submitter:
 
     # --- attempts, each sent only after it is in the log ---
 
-    def _resume(self, following: TrackedSubmission) -> None:
-        """Continue attempts of an earlier process, which may still be pending; wait if their fate is unknown."""
-        if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
-            following.pushed_at = self._runtime.now()
-        self._unsent.discard(following.submission)
-
     async def _prepare(self, following: TrackedSubmission) -> None:
         """Make the first attempt of this life."""
         try:
@@ -526,9 +501,9 @@ class Submitter:
         """Have the newest attempt that may leave under way, and make a dearer one when it is stuck."""
         following.was_alive = True
         since = self._runtime.now() - self._config.fees.stuck_s
-        if following.is_held_back(since):
+        if following.waits_for_log and following.prepared_at <= since:
             self._tell_prepared(following, following.attempts[-1])
-        if following.is_stuck(since):
+        if not following.waits_for_log and following.pushed_at is not None and following.pushed_at <= since:
             await self._bump_fee(following)
         elif (prepared := following.released()) is not None:
             await self._send(following, prepared)

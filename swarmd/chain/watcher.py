@@ -108,27 +108,21 @@ class ChainRequirements:
                 f"the chain was reset: its first block is {found}, it was {genesis} before",
                 "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
             )
-        await self._check_synced()
-        await self.coordinator.check()
-        await self._check_stages()
-        return found
-
-    async def _check_synced(self) -> None:
-        """Raise ChainError while the endpoint does not have the contract's first block: it would seem to be missing."""
+        # While the endpoint does not have the contract's first block, the contract would seem to be missing.
         syncing = await self.blocks.is_syncing()
         head = await self.blocks.head()
         if syncing or head.number < self._config.from_block:
             raise ChainError(
                 f"the endpoint is still at block {head.number}, and the contract's first block comes later"
             )
-
-    async def _check_stages(self) -> None:
+        await self.coordinator.check()
         stages = await self.coordinator.stages()
         if stages != self._stages:
             raise ConfigError(
                 f"swarm.stages is {self._stages}, the contract {self._config.contract} has rounds of {stages} stages",
                 "Set swarm.stages to what the contract says, or correct chain.contract",
             )
+        return found
 
     async def standing(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
         """How the swarm stands at a block.
@@ -510,14 +504,14 @@ class Watcher:
         self._checked = True
 
     async def _begin(self, order: WatchChain) -> None:
-        """Take up the thread where the log left it, or before the contract's first block."""
-        if not order.recent:
+        """Go on where the log ends, or begin before the contract's first block."""
+        if order.recent:
+            self._branch = Branch(order.recent)
+            self.reports.begin_at(self.branch.tip)
+        else:
             anchor = await self._blocks.at(max(self._config.from_block - 1, 0))
             self._branch = Branch([anchor])
             self.reports.report(anchor, [])
-            return
-        self._branch = Branch(order.recent)
-        self.reports.begin_at(self.branch.tip)
 
     # --- from the tip to the head ---
 
@@ -527,8 +521,11 @@ class Watcher:
         tip = self.branch.tip
         if head.number < tip.number:
             known = self.branch.at(head.number)
-            if (known is None or known.hash == head.hash) and await self._find_tip(tip):
-                return
+            if known is None or known.hash == head.hash:
+                # The chain got shorter only where no endpoint had the tip so often in a row.
+                self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
+                if self._lower < LOWER_LOOKS:
+                    return
         self._lower = 0
         if head.number <= tip.number and head.hash != tip.hash:
             await self._take_back(head)
@@ -537,11 +534,6 @@ class Watcher:
                 await self._take_back(head)
         while head.number > self.branch.tip.number and not await self._read_near(head):
             await self._take_back(head)
-
-    async def _find_tip(self, tip: BlockRef) -> bool:
-        """Look for the tip once more. False when the chain got shorter: no endpoint had it so often in a row."""
-        self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
-        return self._lower < LOWER_LOOKS
 
     async def _take_back(self, head: BlockRef) -> None:
         """The tip is no longer part of the chain: find where the chain forked off, and tell."""

@@ -19,7 +19,7 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Funds
-from swarmd.chain.senders import Sender, make_sender
+from swarmd.chain.senders import make_sender
 from swarmd.chain.submitter import ChainAgent, Submitter
 from swarmd.chain.watcher import ChainRequirements, Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
@@ -57,14 +57,16 @@ class ChainService:
         )
         self.watcher.on_progress = throttled(self._report)
         self._budget = sender.budget if sender is not None else None
-        self._submitter = None if sender is None else self._make_submitter(chain, start.peer, sender)
-        account = sender.account if sender is not None else ""
-        self.funds = Funds(chain, config.swarm.stages, Ethereum(self.rpc), account) if account else None
-
-    def _make_submitter(self, chain: ChainConfig, peer: str, sender: Sender) -> Submitter:
         self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # it is signed here
-        accounts, confirmed = Ethereum(self.rpc), self.watcher.confirmed_number
-        return Submitter(chain, peer, self._coordinator, accounts, sender, confirmed, self._outbox.observe)
+        self._submitter: Submitter | None = None
+        self.funds: Funds | None = None
+        if sender is not None:
+            accounts, confirmed = Ethereum(self.rpc), self.watcher.confirmed_number
+            self._submitter = Submitter(
+                chain, start.peer, self._coordinator, accounts, sender, confirmed, outbox.observe
+            )
+            if sender.account:
+                self.funds = Funds(chain, config.swarm.stages, accounts, sender.account)
 
     async def run(self, inbox: Inbox) -> None:
         """Carry out commands until `Stop`."""

@@ -70,8 +70,6 @@ def notify(
     node = loaded.name or "node"
     note = HealthMessage(
         node=node,
-        peer="",
-        swarm=loaded.swarm.id,
         layer="process",
         well=not unit,
         reason=words,

@@ -119,7 +119,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.cli.leaderboard import shown
-    from swarmd.observe.panel import count
+    from swarmd.observe.words import count
     from swarmd.results.card import accuracy_of
     from swarmd.results.history import skills_summary
 

@@ -65,17 +65,16 @@ def apply(state: State, envelope: Envelope, rule: StepRule = step) -> Applied:
     return Applied(envelope, state, after, commands)
 
 
-def fold(envelopes: Iterable[Envelope], state: State | None = None, rule: StepRule = step) -> Iterator[Applied]:
+def fold(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[Applied]:
     """Apply events one after the other.
 
     Args:
         envelopes: without gaps, from the event that `state` is the fold up to.
         state: to start from, by default the empty state before event 0.
-        rule: the step to follow, by default the core's own.
     """
     now = State() if state is None else state
     for envelope in envelopes:
-        after, commands = rule(now, envelope)
+        after, commands = step(now, envelope)
         yield Applied(envelope, now, after, commands)
         now = after
 

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -259,18 +259,8 @@ def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
         PathUnusable: there is something other than a file at `path`.
         NoSpaceLeft, LogWriteFailed: the file could not be written.
     """
-    target = _target(path)
-    temporary = _temporary(target)
-    try:
-        with temporary.open("wb") as out:
-            events = write_json_lines(commits, out)
-        temporary.replace(target)
-    except OSError as error:
-        raise write_failure(error, path, "export") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return events
+    with _written_whole(path) as temporary, temporary.open("wb") as out:
+        return write_json_lines(commits, out)
 
 
 def export_parquet(commits: Iterable[Commit], path: Path) -> int:
@@ -291,35 +281,33 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise SwarmdError("Parquet export needs pyarrow", extra_command("parquet")) from error
-    schema = _schema(arrow)
-    target = _target(path)
-    temporary = _temporary(target)
-    events = 0
+    schema, source, events = _schema(arrow), iter(commits), 0
+    with (
+        _written_whole(path) as temporary,
+        parquet.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        while batch := list(islice(source, PARQUET_COMMITS)):
+            rows = [_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
+            writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
+            events += len(rows)
+    return events
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Path]:
+    """Gives a temporary file, which becomes the file at `path` when the block has ended without an error."""
+    if path.exists() and not path.is_file():  # renaming over a pipe or /dev/stdout would remove it for everybody
+        raise PathUnusable(f"{path} is no regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe")
+    target = path.resolve()
+    temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
-            source = iter(commits)
-            while batch := list(islice(source, PARQUET_COMMITS)):
-                rows = [_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
-                writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
-                events += len(rows)
+        yield temporary
         temporary.replace(target)
     except OSError as error:
         raise write_failure(error, path, "export") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return events
-
-
-def _target(path: Path) -> Path:
-    """The file to replace. Renaming over a device, a pipe or /dev/stdout would remove it for everybody."""
-    if path.exists() and not path.is_file():
-        raise PathUnusable(f"{path} is no regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe")
-    return path.resolve()
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
 
 
 def _schema(arrow: Any) -> Any:

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from swarmd.worker.runtime import TimeSource
 
@@ -54,40 +54,25 @@ def loud_errors() -> Iterator[None]:
 Later = Callable[..., None]  # has `act(*args)` called after `delay_s` of simulated time: later(delay_s, act, *args)
 
 
-class Answer(Generic[T]):
-    """A result that comes later; one task waits for it."""
+class Answer:
+    """Something that comes later; one task waits for it."""
 
-    __slots__ = ("_error", "_task", "_value", "given")
+    __slots__ = ("given", "task")
 
     def __init__(self) -> None:
-        self._task: Task | None = None
-        self._value: T | None = None
-        self._error: BaseException | None = None
+        self.task: Task | None = None  # that waits
         self.given = False
 
-    def give(self, value: T | None = None) -> None:
-        """Have whoever waits go on with this value; only the first answer counts."""
+    def give(self) -> None:
+        """Have whoever waits go on; only the first answer counts."""
         if not self.given:
-            self.given, self._value = True, value
-            if self._task is not None:
-                self._task.step()
+            self.given = True
+            if self.task is not None:
+                self.task.step()
 
-    def fail(self, error: BaseException) -> None:
-        """Have whoever waits meet this error; only the first answer counts."""
-        if not self.given:
-            self._error = error
-            self.give()
-
-    def __await__(self) -> Generator[Answer[Any], None, T]:
+    def __await__(self) -> Generator[Answer, None, None]:
         if not self.given:
             yield self
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]
-
-    def wait_by(self, task: Task) -> None:
-        """This task awaits it."""
-        self._task = task
 
 
 class Task:
@@ -121,7 +106,7 @@ class Task:
             return
         self._runs = True
         try:
-            self._coroutine.send(None).wait_by(self)
+            self._coroutine.send(None).task = self
         except StopIteration as ended:
             self._end(ended.value, None)
         except Exception as error:
@@ -154,7 +139,7 @@ class VirtualSignal:
     def __init__(self, later: Later) -> None:
         self._later = later
         self._is_set = False
-        self._waiting: Answer[None] | None = None
+        self._waiting: Answer | None = None
 
     def set(self) -> None:
         """Wake the coroutine that waits, as soon as whoever runs now waits itself."""
@@ -165,7 +150,7 @@ class VirtualSignal:
 
     async def wait(self, timeout_s: float | None = None) -> None:
         if not self._is_set:
-            answer: Answer[None] = Answer()
+            answer = Answer()
             self._waiting = answer
             if timeout_s is not None:
                 self._later(timeout_s, answer.give)
@@ -202,7 +187,7 @@ class VirtualRuntime:
 
     async def sleep(self, delay_s: float) -> None:
         if delay_s > 0:
-            answer: Answer[None] = Answer()
+            answer = Answer()
             self._later(delay_s, answer.give)
             await answer
 
@@ -214,7 +199,7 @@ class VirtualRuntime:
         results: list[Any] = [None] * len(coroutines)
         errors: list[Exception | None] = [None] * len(coroutines)
         left = len(coroutines)
-        done: Answer[None] = Answer()
+        done = Answer()
 
         def note(place: int, value: T | None, error: Exception | None) -> None:
             nonlocal left

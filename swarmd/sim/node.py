@@ -175,7 +175,8 @@ class SimNode:
         Args:
             base: the first commits and what they come to; (0, State()) folds the whole log.
         """
-        known_seq, known = self.world.checks.last_of(self)
+        ledger = self.world.checks.ledgers[self.index]
+        known_seq, known = ledger.seq, ledger.state
         index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:
             if index == self.disk.snapshot[0] and fold.state != self.disk.snapshot[1]:

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,7 +25,17 @@ from swarmd.errors import SwarmdError
 from swarmd.observe.status import Health, Status, live, productive, ready
 from swarmd.observe.story import Story
 from swarmd.uvicorn_server import HttpRefusal
-from swarmd.web.http.endpoints import SEQ_MAX, Background, Endpoint, JsonAnswer, Parameter, keep_up, refusal, refusal_of
+from swarmd.web.http.endpoints import (
+    SEQ_MAX,
+    Background,
+    Endpoint,
+    JsonAnswer,
+    Parameter,
+    integers,
+    keep_up,
+    refusal,
+    refusal_of,
+)
 from swarmd.web.http.guard import AccessRules, Login, RequestGuard
 from swarmd.web.http.openapi import openapi
 from swarmd.web.http.stream import Stream
@@ -67,14 +78,9 @@ TYPES = {
 }
 
 
-def page_of(path: str) -> str:
-    """The page that an address shows; any that is not known shows the start page."""
-    return PAGES.get(path.rstrip("/"), START)
-
-
 async def serve_page(request: Request) -> Response:
-    """A page, never stored."""
-    return serve_file(request, page_of(request.url.path), "no-store")
+    """A page, never stored; an address that is not known shows the start page."""
+    return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")
 
 
 async def serve_static(request: Request) -> Response:
@@ -104,18 +110,22 @@ TIME_MAX = 1e12
 EVENT_STREAM = "text/event-stream"
 METRICS = "text/plain"
 
-_FIRST = Parameter("first", "integer", "The first event; negative: counted from the end.", -SEQ_MAX, default=-100)
-_COUNT = Parameter("count", "integer", "How many events.", 1, EVENTS_PAGE_MAX, default=100)
-_SEQ = Parameter("seq", "integer", "The event's number.", required=True, in_path=True)
-_ROUND = Parameter("round", "integer", "The round's number.", required=True, in_path=True)
-_PEER = Parameter("peer", "string", "A peer's id; by default the first ten.", 1, 128, many=CURVES_MAX)
-_LIMIT = Parameter("limit", "integer", "How many peers.", 1, PEERS_ANSWERED_MAX, default=PEERS_ANSWERED_MAX)
-_SINCE = Parameter("since", "number", "POSIX seconds; by default where the log begins.", -TIME_MAX, TIME_MAX)
-_UNTIL = Parameter("until", "number", "POSIX seconds; by default where the log ends.", -TIME_MAX, TIME_MAX)
-_BUCKETS = Parameter("buckets", "integer", "Parts of that time.", 1, OVERVIEW_BUCKETS_MAX, default=256)
-_SINCE_ROUND = Parameter("since_round", "integer", "The first round of interest.", -1, default=-1)
-_BEHIND = Parameter("first", "integer", "How many of the first by rank are left out.", 0, default=0)
-_FIND = Parameter("find", "string", "Only peers with this in name or id, in any case.", 0, 128, default="")
+_TIME = Annotated[float, Meta(ge=-TIME_MAX, le=TIME_MAX)]
+_ID = Annotated[str, Meta(min_length=1, max_length=128)]
+_TEXT = Annotated[str, Meta(max_length=128)]
+
+_FIRST = Parameter("first", integers(-SEQ_MAX), "The first event; negative: counted from the end.", default=-100)
+_COUNT = Parameter("count", integers(1, EVENTS_PAGE_MAX), "How many events.", default=100)
+_SEQ = Parameter("seq", integers(), "The event's number.", required=True, in_path=True)
+_ROUND = Parameter("round", integers(), "The round's number.", required=True, in_path=True)
+_PEER = Parameter("peer", _ID, "A peer's id; by default the first ten.", many=CURVES_MAX)
+_LIMIT = Parameter("limit", integers(1, PEERS_ANSWERED_MAX), "How many peers.", default=PEERS_ANSWERED_MAX)
+_SINCE = Parameter("since", _TIME, "POSIX seconds; by default where the log begins.")
+_UNTIL = Parameter("until", _TIME, "POSIX seconds; by default where the log ends.")
+_BUCKETS = Parameter("buckets", integers(1, OVERVIEW_BUCKETS_MAX), "Parts of that time.", default=256)
+_SINCE_ROUND = Parameter("since_round", integers(-1), "The first round of interest.", default=-1)
+_BEHIND = Parameter("first", integers(), "How many of the first by rank are left out.", default=0)
+_FIND = Parameter("find", _TEXT, "Only peers with this in name or id, in any case.", default="")
 
 
 def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
@@ -226,18 +236,9 @@ def make_app(
         return JsonAnswer(document)
 
     @asynccontextmanager
-    async def running(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        if node is not None:
-            await node.start()
-        tasks = [asyncio.ensure_future(keep_up(task)) for task in (stream.run, *background)]
-        try:
-            yield {}
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if node is not None:
-                await node.stop()
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with running(node, (stream.run, *background)):
+            yield
 
     routes = [
         *(endpoint.route() for endpoint in endpoints),
@@ -248,26 +249,35 @@ def make_app(
         Route("/static/{name:path}", serve_static),
         Route("/{rest:path}", serve_page),
     ]
-    return RequestGuard(Starlette(routes=routes, lifespan=running, exception_handlers=REFUSALS), doors, stream.end)
+    return RequestGuard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS), doors, stream.end)
+
+
+@asynccontextmanager
+async def running(node: LogNode | None, background: Sequence[Background]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Follow the node's log, where there is one, and run tasks beside it until the block ends. Gives the tasks."""
+    if node is not None:
+        await node.start()
+    tasks = [asyncio.create_task(keep_up(task)) for task in background]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if node is not None:
+            await node.stop()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, SwarmdError)
-    return refusal_of(error)
+    match error:
+        case SwarmdError():
+            return refusal_of(error)
+        case HttpRefusal():
+            return refusal(error.status, str(error))
+        case HTTPException():
+            return refusal(error.status_code, f"{error.detail}: {request.method}", dict(error.headers or {}))
+        case _:
+            return refusal(500, "the server met an error that it does not know; its log has it")
 
 
-async def _refuse_body(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpRefusal)
-    return refusal(error.status, str(error))
-
-
-async def _refuse_method(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, f"{error.detail}: {request.method}", dict(error.headers or {}))
-
-
-async def _own_up(request: Request, error: Exception) -> Response:
-    return refusal(500, "the server met an error that it does not know; its log has it")
-
-
-REFUSALS = {SwarmdError: _refuse, HttpRefusal: _refuse_body, HTTPException: _refuse_method, Exception: _own_up}
+REFUSALS = dict.fromkeys((SwarmdError, HttpRefusal, HTTPException, Exception), _refuse)

@@ -33,11 +33,11 @@ from swarmd.observe.metrics import Metrics
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
-from swarmd.web.app import make_app
-from swarmd.web.http.endpoints import Background, keep_up
+from swarmd.web.app import make_app, running
+from swarmd.web.http.endpoints import Background
 from swarmd.web.http.guard import AccessRules, RequestGuard
 from swarmd.web.views.moments import cover_also
-from swarmd.web.views.node import LogNode, facts_of
+from swarmd.web.views.node import LogNode
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
@@ -72,7 +72,7 @@ def run(config: Config, root: Path) -> int:
     paths = NodeDirectory(root)
     cover_also(known_secrets(config, root))
     metrics = Metrics(paths, config)
-    node = LogNode(paths, facts_of(config), metrics=metrics)
+    node = LogNode(paths, config, metrics)
     background = tasks_of(config, root, node)
     linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if config.notify != NotifyConfig() else 0.0
     if not config.web.listen:
@@ -119,16 +119,9 @@ async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     at_end_of_input(lambda: loop.call_soon_threadsafe(loop.call_later, linger_s, ended.set))
-    await node.start()
-    print(flush=True)
-    tasks = [asyncio.ensure_future(keep_up(task)) for task in background]
-    try:
-        await asyncio.wait([*tasks, asyncio.ensure_future(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await node.stop()
+    async with running(node, background) as tasks:
+        print(flush=True)
+        await asyncio.wait([*tasks, asyncio.create_task(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
 
 
 def at_end_of_input(call: Callable[[], Any]) -> None:
@@ -195,7 +188,7 @@ def _serve(show: PageServerSetup) -> None:
     if config is not None:
         cover_also(known_secrets(config, paths.root))
     metrics = Metrics(paths, config)
-    node = LogNode(paths, facts_of(config), metrics, Path(show.archive) if show.archive else None)
+    node = LogNode(paths, config, metrics, Path(show.archive) if show.archive else None)
     doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)
     serve_page(make_app(node, doors, node), endpoint, show.open_page)

@@ -217,8 +217,6 @@ class HealthMessage(msgspec.Struct, frozen=True):
     """One message about one layer."""
 
     node: str  # its name, else the end of its peer id
-    peer: str
-    swarm: str
     layer: str
     well: bool
     reason: str  # why it is not well, or was not
@@ -284,8 +282,6 @@ def _note(status: Status, layer: LayerName, told: _Told) -> HealthMessage:
     node = status.name or status.peer[-12:] or "node"
     return HealthMessage(
         node=node,
-        peer=status.peer,
-        swarm=status.swarm,
         layer=layer,
         well=told.well,
         reason=told.reason,

@@ -15,16 +15,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from swarmd import __version__
 from swarmd.bounds import Backoff
 from swarmd.chain.blocks import Heads
-from swarmd.chain.coordinator import NOT_UTF8, PEERS_A_CALL, Coordinator
+from swarmd.chain.coordinator import PEERS_A_CALL, Coordinator, can_be_asked
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ports import HeadListener, NotThere
 from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
@@ -67,7 +65,7 @@ from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.stages import LeaderboardFollower
 from swarmd.dht.session import Session
 from swarmd.dht.wire.bodies import LeaderboardBody
-from swarmd.errors import ChainError, SwarmdError, single_error
+from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
@@ -75,7 +73,6 @@ from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.endpoints import WorkPool
 from swarmd.web.shapes import (
-    CURVES_MAX,
     PEERS_ANSWERED_MAX,
     ChangeSignal,
     Curves,
@@ -87,7 +84,7 @@ from swarmd.web.shapes import (
 )
 from swarmd.web.views.gossip import GossipFeed
 from swarmd.web.views.moments import shown_text
-from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_page, peer_rows, swarm_view
+from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_curves, peer_page, swarm_view
 from swarmd.worker.messages import EventSink
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
@@ -95,13 +92,6 @@ RETRY = Backoff(5.0, 600.0)
 FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
 
 log = get_logger(__name__)
-
-
-class BalanceQuery(NamedTuple):
-    """What is asked for, and what the ledger had just then."""
-
-    tip: BlockRef
-    rewards: dict[str, float]
 
 
 class OpeningBalances:
@@ -120,7 +110,7 @@ class OpeningBalances:
         self._ledger = ledger
         self._scale = scale
         self._done: set[str] = set()
-        self._look: BalanceQuery | None = None
+        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the tip, and what the ledger had just then
         self._due = asyncio.Event()
         self._failures = 0
         self._seeded = False  # the contract's own board has been read
@@ -135,18 +125,18 @@ class OpeningBalances:
 
     def look(self, tip: BlockRef) -> None:
         """Ask for those not asked for yet, if none are being asked for. The ledger has all blocks up to `tip`."""
-        if not self.needed or self._look is not None:
+        if not self.needed or self._asked is not None:
             return
         accounts = self._ledger.accounts
         self._done &= accounts.keys()  # whom the ledger has forgotten
         fresh = [peer for peer in accounts if peer not in self._done and can_be_asked(peer)][:PEERS_A_LOOK]
         if fresh or not self._seeded:
-            self._look = BalanceQuery(tip, {peer: accounts[peer].reward for peer in fresh})
+            self._asked = tip, {peer: accounts[peer].reward for peer in fresh}
             self._due.set()
 
     async def run(self, coordinator: Coordinator) -> None:
         """Read opening balances until cancelled."""
-        self._look = None  # what was to be asked when an earlier run ended
+        self._asked = None  # what was to be asked when an earlier run ended
         self._due.clear()
         while True:
             await self._due.wait()
@@ -158,16 +148,16 @@ class OpeningBalances:
                 log.info("sums cannot be read: %s", error.message)
                 self._failures += 1
                 await anyio.sleep(RETRY.after(self._failures))
-            self._look = None
+            self._asked = None
 
     async def _ask(self, coordinator: Coordinator) -> None:
-        assert self._look is not None
-        tip, rewards = self._look
+        assert self._asked is not None
+        tip, rewards = self._asked
         if not self._seeded:
             board = await coordinator.winner_board(hex(tip.number))
             unheard = [peer for peer in board if peer not in self._ledger.accounts and can_be_asked(peer)]
             rewards |= dict.fromkeys(unheard, 0.0)
-        totals = await totals_of(coordinator, list(rewards), hex(tip.number))
+        totals = await coordinator.total_rewards(list(rewards), hex(tip.number))
         if (await coordinator.blocks.at(tip.number)).hash != tip.hash:
             raise NotThere(f"block {tip.number} changed while sums were read")
         for peer, total in totals.items():
@@ -176,31 +166,11 @@ class OpeningBalances:
         self._seeded = True
 
 
-async def totals_of(coordinator: Coordinator, peers: list[str], block: str) -> dict[str, int]:
-    """The contract's sums at a block. Raises ChainError, ContractRefused."""
-    totals: dict[str, int] = {}
-    for at in range(0, len(peers), PEERS_A_CALL):
-        asked = peers[at : at + PEERS_A_CALL]
-        found = await coordinator.total_rewards(asked, block)
-        if len(found) != len(asked):
-            raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(found)}")
-        totals |= zip(asked, found, strict=True)
-    return totals
-
-
-def can_be_asked(peer: str) -> bool:
-    """Not where its id is bytes that are no text."""
-    return not NOT_UTF8.search(peer)
-
-
 HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
 POLL_S = 2.0  # between two looks where an endpoint has no subscription
 RETRY_S = 5.0  # before the chain is tried again where the watcher gave it up
 REASON_CHARACTERS_MAX = 500  # of what went wrong
-CONTRACT_EVENTS = (ChainUp, ChainBlock, ChainReorged, ChainDegraded)
-
 ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
-log = get_logger(__name__)
 
 
 class ContractFeed:
@@ -244,7 +214,7 @@ class ContractFeed:
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
         watcher = Watcher(config, terms, rpc, heads, self._take, lambda: "")
-        watcher.on_progress = self._note
+        watcher.on_progress = self._take_reach
         watcher.on_head = lambda: self._arrive(watcher.branch.tip)
         try:
             async with anyio.create_task_group() as tasks:
@@ -287,7 +257,7 @@ class ContractFeed:
         self._sums.look(tip)
         self._on_head()
 
-    def _note(self, reach: Reach) -> None:
+    def _take_reach(self, reach: Reach) -> None:
         self._reach = reach
 
     def notes(self, chain: Chain) -> tuple[str, ...]:
@@ -331,15 +301,10 @@ def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
     )
 
 
-def unread(manifest: Manifest) -> Chain:
+def _unread(manifest: Manifest) -> Chain:
     """The contract before anything was read of it."""
     assert manifest.chain is not None
     return Chain("connecting", chain_id=manifest.chain.chain_id, contract=manifest.chain.contract, round=-1, stage=-1)
-
-
-def deadline_of(chain: Chain) -> float:
-    """When the policy lets anybody end the stage, POSIX seconds; infinite where it sets no time."""
-    return chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
 
 
 def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
@@ -383,15 +348,12 @@ def _with_block(chain: Chain, event: ChainBlock) -> Chain:
     return replace(chain, recent=(event.block,))
 
 
-CURVES_SHOWN = 10  # where none are asked for
 THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
 GATHER_S = 20.0  # for the rollouts of a stage
 AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
 IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
 OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
-
-log = get_logger(__name__)
 
 
 class DhtSwarm:
@@ -431,7 +393,7 @@ class DhtSwarm:
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
             books = (self._ledger, self.observe, self._follow_contract)
             self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
-            self._state = msgspec.structs.replace(self._state, chain=unread(manifest))
+            self._state = replace(self._state, chain=_unread(manifest))
 
     def here(self) -> PageSource:
         """What a server that shows this says of itself."""
@@ -492,7 +454,7 @@ class DhtSwarm:
         """Whether the event says anything that is shown."""
         if isinstance(event, RoundAnnounced):
             self._heed_clock(event)
-        elif isinstance(event, CONTRACT_EVENTS):
+        elif isinstance(event, ContractEvent):
             self._heed_contract(event)
         elif isinstance(event, LinkUp):
             self._link, self._isolated = "", event.isolated
@@ -500,7 +462,7 @@ class DhtSwarm:
             self._link, self._isolated = event.reason, ""
         elif isinstance(event, Equivocated):
             known = keep(self._state.equivocations, event, time.time())
-            self._state = msgspec.structs.replace(self._state, equivocations=known)
+            self._state = replace(self._state, equivocations=known)
         elif isinstance(event, IN_BOOKS):
             self._book(event)
         else:
@@ -528,20 +490,22 @@ class DhtSwarm:
         assert self._state.chain is not None, "a contract that nobody reads"
         self._book(event)
         chain = heed(self._state.chain, event, self._ledger)
-        self._state = msgspec.structs.replace(self._state, chain=chain)
+        self._state = replace(self._state, chain=chain)
 
     def _follow_contract(self) -> None:
         """The chain has been read up to its head: be where the contract is. Stages passed on the way are left out."""
         chain = self._state.chain
         if chain is not None and chain.chart == "up":
-            self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_of(chain)))
+            # When the policy lets anybody end the stage; never where it sets no time.
+            deadline_at = chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
+            self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
             self.changes.notify()
 
     def _go_to(self, event: RoundAnnounced) -> None:
         """The swarm is at a stage."""
         before = self._state.clock
         clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
-        self._state = msgspec.structs.replace(self._state, clock=clock)
+        self._state = replace(self._state, clock=clock)
         if before is not None and (before.round, before.stage, before.final) == (clock.round, clock.stage, clock.final):
             return
         if self._dials:
@@ -594,7 +558,7 @@ class DhtSwarm:
         around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
         with self._books:
             seen = swarm_view(self._state, self._ledger, around, peers_max)
-            return msgspec.structs.replace(seen, source="dht", notes=self._notes())
+            return replace(seen, source="dht", notes=self._notes())
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
         """Part of the leaderboard."""
@@ -610,9 +574,7 @@ class DhtSwarm:
 
     def _curves(self, peers: tuple[str, ...]) -> Curves:
         with self._books:
-            wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger, count=CURVES_SHOWN)]
-            accounts = self._ledger.accounts
-            return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
+            return peer_curves(self._state, self._ledger, peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
         """What peers shared."""

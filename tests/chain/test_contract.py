@@ -220,7 +220,7 @@ async def test_everything_is_read_by_type(ground: Ground) -> None:
     assert await contract.eoa("name.eth") == swarm.alice and await contract.eoa("nobody") == ""
     assert await contract.has_reward(2, 0, "me") and not await contract.has_reward(1, 0, "me")
     assert await contract.votes(1, "me") == ("a", "b") and await contract.votes(0, "me") == ()
-    assert await contract.total_rewards(["me", "you"]) == (-7, 0)
+    assert await contract.total_rewards(["me", "you"]) == {"me": -7, "you": 0}
     assert await contract.bootnodes() == ("/ip4/1.2.3.4/tcp/1/p2p/x",)
     assert await contract.membership_open() and await contract.members(["me"]) == (True,)
     assert await contract.opened_at() == swarm.ask("stageStartedAt")

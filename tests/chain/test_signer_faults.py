@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from swarmd.chain import signer as signer_module
 from swarmd.chain.endpoints import Rpc
-from swarmd.chain.signer import AuditLog, NonceCaller, Signer, SignerBusy, SignerLedger, SignerRequest
+from swarmd.chain.signer import AuditLog, Signer, SignerBusy, SignerChain, SignerLedger, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
@@ -282,8 +282,8 @@ async def test_the_next_nonce_is_the_first_that_nothing_in_flight_has(count: int
         async def request(self, method: str, params: Any) -> Any:
             return hex(count)
 
-    numbering = NonceCaller(Chain(), lambda: held)
-    given_nonce = int(await numbering.request("eth_getTransactionCount", ["0x1", "pending"]), 16)
+    chain, account = SignerChain(Chain(), lambda: held), "0x" + 40 * "1"
+    given_nonce = await chain.nonce(account, "pending")
     assert given_nonce >= count and given_nonce not in held
     assert set(range(count, given_nonce)) <= held
-    assert await numbering.request("eth_getTransactionCount", ["0x1", "latest"]) == hex(count)
+    assert await chain.nonce(account) == count

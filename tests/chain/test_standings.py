@@ -267,7 +267,7 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
     played = Played(swarm, 3)
     played.play(1)
     reads: list[int] = []
-    real = coordinator.compare
+    real = coordinator._compare
 
     async def disturbed(*arguments: Any) -> Any:
         reads.append(1)
@@ -275,6 +275,6 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
             await anyio.to_thread.run_sync(swarm.w3.provider.make_request, "anvil_reorg", [1, []])
         return await real(*arguments)
 
-    monkeypatch.setattr(coordinator, "compare", disturbed)
+    monkeypatch.setattr(coordinator, "_compare", disturbed)
     assert read(url, swarm).differences == ()
     assert len(reads) == 2

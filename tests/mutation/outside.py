@@ -25,8 +25,8 @@ swarmd/files.py
     tests/test_files.py
 swarmd/web/views/history.py
   whoever kept a state may have it unpacked without a bound
-    - keyframe.size_bytes), STATE_BYTES_MAX)
-    + keyframe.size_bytes))
+    - stream.decompress(self.packed, STATE_BYTES_MAX)
+    + stream.decompress(self.packed)
     tests/web/views/test_keeping.py::test_a_state_that_was_kept_is_unpacked_within_a_bound
 swarmd/chain/watcher.py
   an endpoint that answers to no avail is asked for ever

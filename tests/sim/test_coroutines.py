@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from swarmd.sim.coroutines import Answer, VirtualRuntime
+from swarmd.sim.coroutines import VirtualRuntime
 
 
 class Queue:
@@ -74,23 +74,6 @@ def test_a_signal_that_is_not_set_ends_at_its_time(queue: Queue) -> None:
     queue.runtime.start(waiter())
     queue.run()
     assert told == [110.0]
-
-
-def test_an_error_comes_out_where_the_answer_was_awaited(queue: Queue) -> None:
-    answer: Answer[int] = Answer()
-    told: list[str] = []
-
-    async def asker() -> None:
-        try:
-            await answer
-        except OSError as error:
-            told.append(str(error))
-
-    queue.runtime.start(asker())
-    queue.later(1.0, answer.fail, OSError("broken"))
-    queue.later(2.0, answer.give, 5)
-    queue.run()
-    assert told == ["broken"]
 
 
 def test_what_nobody_catches_ends_the_simulation(queue: Queue) -> None:

@@ -87,12 +87,6 @@ def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
         ledger.apply(Applied(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
 
 
-def test_a_chart_state_that_is_not_listed_is_refused(world: World) -> None:
-    moved = Applied(Envelope(0, 0.0, StopRequested("now")), State(), replace(State(), chart="round.training"), ())
-    with pytest.raises(InvariantBroken, match="no chart leads"):
-        world.checks.ledgers[1].apply(moved)
-
-
 def test_two_records_of_one_place_that_differ_are_refused_and_honest_ones_are_not(world: World) -> None:
     boss, node = world.nodes
     signed, ref = world.checks.signed, RolloutsRef(node.peer, 0, 0, "d", 9, 1)

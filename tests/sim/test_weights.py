@@ -7,14 +7,11 @@ import msgspec
 import pytest
 
 from swarmd.cli.sim import parse_fields
-from swarmd.core.commands import Train
 from swarmd.core.events import TimerFired, WeightsAdopted, WeightsFetched, WeightsRefused
 from swarmd.core.node import weights
 from swarmd.core.turn import Turn
 from swarmd.core.values import PeerWeights
 from swarmd.sim.invariants.checks import InvariantBroken, line_of
-from swarmd.sim.ports import machine
-from swarmd.sim.ports.machine import TrainerWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
 
@@ -45,35 +42,33 @@ def test_everything_that_can_become_of_weights_did(facts: Counter[str]) -> None:
     assert set(facts) == {"WeightsFetched", "WeightsAdopted", "WeightsRefused", "overdue"}, facts
 
 
-def play(seed: int) -> None:
-    World(seed, draw_profile(seed, **WORLD)).play()
+AVERAGING: dict[str, Any] = {**WORLD, "catch_up_rounds": 0, "average_rounds": 1}
 
 
-def test_a_run_fails_where_weights_are_adopted_that_are_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tell_worse(trainer: TrainerWorker, command: Train, weights: PeerWeights) -> None:
-        trainer.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, 0.25))
-
-    monkeypatch.setattr(machine, "tell_measured", tell_worse)
-    with pytest.raises(InvariantBroken, match="were adopted"):
-        play(24)
-
-
-def test_a_run_fails_where_a_stage_begins_from_what_was_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("seed", "world", "other"),
+    [(24, WORLD, {"digest": "0" * 64}), (SEEDS[1], AVERAGING, {"averaged": False})],
+    ids=["another digest", "whole in place of a mean"],
+)
+def test_a_run_fails_where_a_stage_begins_from_what_was_not_fetched(
+    seed: int, world: dict[str, Any], other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     give = weights.give
 
-    def give_others(turn: Turn) -> PeerWeights | None:
+    def give_other(turn: Turn) -> PeerWeights | None:
         given = give(turn)
-        return given and msgspec.structs.replace(given, digest="0" * 64)
+        return given and msgspec.structs.replace(given, **other)
 
-    monkeypatch.setattr(weights, "give", give_others)
+    monkeypatch.setattr(weights, "give", give_other)
     with pytest.raises(InvariantBroken, match="fetched were"):
-        play(24)
+        World(seed, draw_profile(seed, **world)).play()
 
 
-def test_a_quarter_of_the_seeds_draw_newcomers_that_take_weights_and_no_recorded_one_does() -> None:
-    drawn = [draw_profile(seed).catch_up_rounds for seed in range(200)]
-    assert 30 < sum(rounds > 0 for rounds in drawn) < 70
-    assert not any(draw_profile(seed, hostile="none").catch_up_rounds for seed in range(200))
+@pytest.mark.parametrize("rounds", ["catch_up_rounds", "average_rounds"])
+def test_a_quarter_of_the_seeds_draw_nodes_that_take_weights_and_no_recorded_one_does(rounds: str) -> None:
+    drawn = [getattr(draw_profile(seed), rounds) for seed in range(200)]
+    assert 30 < sum(each > 0 for each in drawn) < 70
+    assert not any(getattr(draw_profile(seed, hostile="none"), rounds) for seed in range(200))
 
 
 @pytest.mark.parametrize("hostile", [{}, {"hostile": "none"}, {"hostile": "sybil"}])
@@ -87,7 +82,7 @@ def test_the_line_that_repeats_a_run_gives_its_profile(hostile: dict[str, Any]) 
 def test_nodes_that_average_keep_every_invariant_and_all_that_can_become_of_a_mean_does() -> None:
     found: Counter[str] = Counter()
     for seed in SEEDS:
-        world = World(seed, draw_profile(seed, **{**WORLD, "catch_up_rounds": 0, "average_rounds": 1}))
+        world = World(seed, draw_profile(seed, **AVERAGING))
         world.play()
         events = [event for node in world.nodes for commit in node.disk.log.commits for event in commit.events]
         adopted = [event for event in events if isinstance(event, WeightsAdopted)]
@@ -101,23 +96,4 @@ def test_a_run_fails_where_a_stage_is_averaged_with_what_one_before_was(monkeypa
     monkeypatch.setattr(weights, "_is_spent", lambda turn, offered: False)
     with pytest.raises(InvariantBroken, match="as a stage before was"):
         for seed in SEEDS:
-            World(seed, draw_profile(seed, **{**WORLD, "catch_up_rounds": 0, "average_rounds": 1})).play()
-
-
-def test_a_run_fails_where_a_mean_is_given_that_was_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    give = weights.give
-
-    def give_whole(turn: Turn) -> PeerWeights | None:
-        given = give(turn)
-        return given and msgspec.structs.replace(given, averaged=False)
-
-    monkeypatch.setattr(weights, "give", give_whole)
-    profile = draw_profile(SEEDS[1], **{**WORLD, "catch_up_rounds": 0, "average_rounds": 1})
-    with pytest.raises(InvariantBroken, match="fetched were"):
-        World(SEEDS[1], profile).play()
-
-
-def test_a_quarter_of_the_seeds_draw_nodes_that_average_and_no_recorded_one_does() -> None:
-    drawn = [draw_profile(seed).average_rounds for seed in range(200)]
-    assert 30 < sum(rounds > 0 for rounds in drawn) < 70
-    assert not any(draw_profile(seed, hostile="none").average_rounds for seed in range(200))
+            World(seed, draw_profile(seed, **AVERAGING)).play()

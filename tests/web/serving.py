@@ -18,7 +18,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.views.node import LogNode, SwarmFacts
+from swarmd.web.views.node import LogNode
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -75,27 +75,34 @@ class Served:
 
 
 @contextmanager
-def served(
-    directory: Path, doors: AccessRules | None = None, facts: SwarmFacts | None = None, archive: Path | None = None
-) -> Iterator[Served]:
-    """A server of one data directory; the log's end has been reached when the block begins."""
+def running(node: LogNode, doors: AccessRules | None = None) -> Iterator[socket.socket]:
+    """A server of a node's page; gives its socket."""
     endpoint = bind(LOCAL)
-    node = LogNode(NodeDirectory(directory), facts, archive=archive)
     app = make_app(node, doors or AccessRules(LOCAL), node)
     ready = threading.Event()
     server = HttpServer(app, ready.set, app.let_go)
     thread = threading.Thread(target=server.run, args=([endpoint],), daemon=True)
-    running = Served(endpoint, node)
     thread.start()
     assert ready.wait(LONG_S)
-    until(lambda: node.here().read == 1.0)
     try:
-        yield running
+        yield endpoint
     finally:
-        running.client.close()
         server.should_exit = True
         thread.join(LONG_S)
         assert not thread.is_alive()
+
+
+@contextmanager
+def served(directory: Path, doors: AccessRules | None = None, archive: Path | None = None) -> Iterator[Served]:
+    """A server of one data directory; the log's end has been reached when the block begins."""
+    node = LogNode(NodeDirectory(directory), archive=archive)
+    with running(node, doors) as endpoint:
+        server = Served(endpoint, node)
+        until(lambda: node.here().read == 1.0)
+        try:
+            yield server
+        finally:
+            server.client.close()
 
 
 def until(condition: Callable[[], T], longest_s: float = LONG_S) -> T:

@@ -43,7 +43,7 @@ from tests.observe.test_onchain import paying, told
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
 
 SECRET = "T0K3N-9f8a7b6c5d4e3f2a1b0c"
-NOTE = HealthMessage("alpha", "peer", "test", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
+NOTE = HealthMessage("alpha", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
 
 
 class Receiver(ThreadingHTTPServer):
@@ -392,7 +392,7 @@ def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> No
     assert at == 360 and well_at == 2360
     assert ill.text == "alpha: network has not been well for 60 s: no peer"
     assert well.text == "alpha: network is well again after 33 min; it was: no peer"
-    assert (ill.node, ill.peer, ill.swarm, ill.at) == ("alpha", "peer-me", "test", at)
+    assert (ill.node, ill.at) == ("alpha", at)
 
 
 @pytest.mark.parametrize(("ill_s", "well_s"), [(10, 10), (5, 50), (120, 120), (55, 200), (400, 400)])

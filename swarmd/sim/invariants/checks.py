@@ -14,7 +14,7 @@ from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.sim.invariants.claims import SubmissionChecks
 from swarmd.sim.invariants.network import NetworkChecks, SignedRecords
-from swarmd.sim.invariants.node import Accounts, CommandChecks, ProgressChecks, WeightsChecks, find_stall
+from swarmd.sim.invariants.node import Accounts, CommandChecks, WeightsChecks, check_progress, find_stall
 from swarmd.sim.invariants.swarm import CoordinatorModel, Honest, Recovery
 from swarmd.sim.ports.chain import SimReceipt
 from swarmd.sim.profile import SimProfile, draw_profile
@@ -71,7 +71,7 @@ class NodeChecks:
         checks.honest.look_at(self.node, applied)
         if after is before:
             return
-        checks.progress.look_at(self.node, applied)
+        check_progress(self.world, self.node, applied)
         self.accounts.apply(applied)
         if self.chair is not None:
             self.chair.apply(applied)
@@ -89,7 +89,6 @@ class Checks:
         self.world = world
         self.ledgers = [NodeChecks(world, node) for node in world.nodes]
         self._by_peer = {node.peer: ledger for node, ledger in zip(world.nodes, self.ledgers, strict=True)}
-        self.progress = ProgressChecks(world)
         self.recovery = Recovery(world)
         self.honest = Honest(world)
         self.signed = SignedRecords(world)
@@ -99,11 +98,6 @@ class Checks:
     def forget(self, node: SimNode) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
         self.ledgers[node.index] = self._by_peer[node.peer] = NodeChecks(self.world, node)
-
-    def last_of(self, node: SimNode) -> tuple[int, State]:
-        """The state that a node was last known to have, and the sequence number it is the fold up to."""
-        ledger = self.ledgers[node.index]
-        return ledger.seq, ledger.state
 
     def on_dispatch(self, node: SimNode, command: Command) -> None:
         """Check a command that is dispatched."""

@@ -44,7 +44,6 @@ from swarmd.sim.ports.dht import CLOCK, MEMBERS, RECORD_S, SWARM, Place, Written
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
     from swarmd.sim.ports.network import NetworkWorker
-    from swarmd.sim.profile import SimProfile
     from swarmd.sim.world import World
 
 EARLY_S = 5.0  # what was published so long before rollouts are gathered is there for whoever looks
@@ -134,21 +133,15 @@ class NetworkChecks:
                 self.world.fail(node, f"it has gathered {ref} without its body")
         if began > self.calm_at and worker.frozen_until < began and place[0] >= 0:
             had_s = command.until_at - node.skew_s - began
-            self._check_time(worker, command, began, had_s)
-            if had_s > ENOUGH_S + self._waves_s():
+            took_s = self.world.now - began
+            if took_s > max(had_s - ANSWER_S, LEAST_S) + SLACK_S:  # training has begun without it
+                self.world.fail(node, f"{command.id} took {took_s:.1f} s and had {had_s:.1f} s")
+            # From more peers than are asked at once, of a large swarm, it takes longer.
+            profile = self.world.profile
+            sources = min(profile.nodes, profile.gather_peers + profile.gather_peers // SPARE)
+            waves_s = (sources - 1) // FETCHES_AT_ONCE * WAVE_LATENCIES * profile.latency_s
+            if had_s > ENOUGH_S + waves_s:
                 self._check_all_there(worker, place, event, began)
-
-    def _waves_s(self) -> float:
-        """What it takes longer to fetch from more peers than are asked at once, of a large swarm."""
-        profile = self.world.profile
-        sources = min(profile.nodes, profile.gather_peers + profile.gather_peers // SPARE)
-        return (sources - 1) // FETCHES_AT_ONCE * WAVE_LATENCIES * profile.latency_s
-
-    def _check_time(self, worker: NetworkWorker, command: Gather, began: float, had_s: float) -> None:
-        """The answer comes before training begins without it."""
-        took_s = self.world.now - began
-        if took_s > max(had_s - ANSWER_S, LEAST_S) + SLACK_S:
-            self.world.fail(worker.node, f"{command.id} took {took_s:.1f} s and had {had_s:.1f} s")
 
     def _check_all_there(
         self, worker: NetworkWorker, place: tuple[int, int], event: RolloutsGathered, began: float
@@ -162,22 +155,22 @@ class NetworkChecks:
         slow = profile.latency_s > 0.1 or self.world.hostile is not None
         if slow or not reports.keys() <= found.keys() | {peer}:
             return
-        there = [each.node for each in self.world.dht.workers if each.joined and each.node.side == worker.node.side]
-        wrote = {node.peer for node in there if _is_linked_for(node, took_s)}
-        early = {owner for owner, record in found.items() if owner in wrote and self._is_early(record, began)}
+        joined = [each.node for each in self.world.dht.workers if each.joined]
+        there = [node for node in joined if node.side == worker.node.side and node.state.link.chart == "up"]
+        wrote = {node.peer for node in there if node.clock() - node.state.link.since > took_s}
+        # What was there well before gathering began, as far as its owner's clock can be believed.
+        early_s = began - 2 * profile.skew_s - EARLY_S + RECORD_S
+        early = {owner for owner, record in found.items() if owner in wrote and record.expiration < early_s}
         missing = sorted(early & reports.keys() - gathered - {peer})
         if missing and not (profile.sharded and len(gathered) >= profile.gather_peers):
             self.world.fail(
                 worker.node,
                 f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s",
             )
-        if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + _longest_look_s(profile):
+        # A look at a stage in shards reads two keys of each, one after another.
+        look_s = 4 * READ_MAX * profile.latency_s if profile.sharded else 0.0
+        if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + look_s:
             self.world.fail(worker.node, f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")
-
-    def _is_early(self, record: Written, began: float) -> bool:
-        """Whether a record was there well before gathering began, as far as its owner's clock can be believed."""
-        skew_s = 2 * self.world.profile.skew_s + EARLY_S
-        return record.expiration - RECORD_S < began - skew_s
 
     # --- the end ---
 
@@ -232,16 +225,6 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
             return (names.leaderboard(SWARM, event.round),)
         case _:
             return ()
-
-
-def _is_linked_for(node: SimNode, s: float) -> bool:
-    link = node.state.link
-    return link.chart == "up" and node.clock() - link.since > s
-
-
-def _longest_look_s(profile: SimProfile) -> float:
-    """A look at a stage in shards reads two keys of each, one after another."""
-    return 4 * READ_MAX * profile.latency_s if profile.sharded else 0.0
 
 
 ROUNDING_S = 1e-6

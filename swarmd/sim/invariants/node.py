@@ -1,11 +1,11 @@
 """What must hold of one node, whatever the world does, commit by commit: counted from its events and commands alone.
 
-- Its state only goes forward, stays within its bounds, and moves along the charts (`ProgressChecks`).
+- Its state only goes forward (`check_progress`). That it keeps its bounds is seen by `tests/core/test_properties.py`.
 - It never waits for what nothing will end: a deadline stands for it, or a process owes it an answer (`find_stall`).
 - No command leaves without a durable cause, and none changes its content under its id (`CommandChecks`).
 - Every round that it leaves behind is trained, or skipped with a fact that says so, once (`Accounts`).
-- Weights that a stage begins from were fetched and asked for, came before it, and are better, or a mean with what no
-  stage was averaged with before (`WeightsChecks`).
+- Weights that a stage begins from were fetched and asked for, came before it, and are no mean with what a stage was
+  averaged with before (`WeightsChecks`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, assert_never, get_args
 
 from swarmd.core.applied import Applied
-from swarmd.core.chart import Chart, StateT, TriggerT, default_charts
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import (
     Announce,
@@ -45,7 +44,6 @@ from swarmd.core.events import (
     TimerFired,
     TrainerReady,
     TrainingCancelled,
-    WeightsAdopted,
     WeightsFetched,
     WorkerExited,
     WorkerStartFailed,
@@ -55,142 +53,42 @@ from swarmd.core.node import weights
 from swarmd.core.node.rounds import is_barred
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import (
-    BLOCKS_KEPT,
-    MEMBERS_MAX,
-    ONCHAIN_PEERS_MAX,
-    REJECTIONS_KEPT,
-    REWARDS_KEPT,
-    SKIPS_KEPT,
     Chain,
     Clock,
     Coordination,
-    Deadline,
     State,
     Work,
     WorkerState,
 )
-from swarmd.core.turn import PENDING_MAX
 from swarmd.core.values import PeerWeights, SkipCause, Worker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
-MOVES_MAX = 4  # transitions of one chart in one step: trained, published, submitted, announced
-DEADLINES_MAX = PENDING_MAX + 16
-DEADLINE_S_MAX = 8400.0  # further away nothing in the simulated settings can lie, two clocks being wrong
 FAR = (-1, -1)
 
 
-def reachable(chart: Chart[StateT, TriggerT], without: tuple[TriggerT, ...]) -> dict[StateT, set[StateT]]:
-    """For every state, those that one step may lead to."""
-    edges: dict[StateT, set[StateT]] = {state: {state} for state in chart.states}
-    for (source, trigger), dest in chart.table.items():
-        if trigger not in without:
-            edges[source].add(dest)
-    reached = edges
-    for _ in range(MOVES_MAX - 1):
-        reached = {state: {end for middle in ends for end in edges[middle]} for state, ends in reached.items()}
-    return reached
+def check_progress(world: World, node: SimNode, applied: Applied) -> None:
+    """Where a node is only moves forward, and what it remembers of the chain is in order."""
+    before, after = applied.before, applied.after
 
+    def check(what: str, earlier: tuple[float, ...], later: tuple[float, ...]) -> None:
+        if later < earlier:
+            world.fail(node, f"{what} went back from {earlier} to {later}")
 
-class ProgressChecks:
-    """Checks of one event's effect on one node's state."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        charts = default_charts()
-        self.round = reachable(charts.round, ("start",))
-        self.link = reachable(charts.link, ("exited",))
-        self.trainer = reachable(charts.trainer, ("exited",))
-        self.coordinator = reachable(charts.coordinator, ("restart",))
-
-    def look_at(self, node: SimNode, applied: Applied) -> None:
-        envelope, before, after = applied.envelope, applied.before, applied.after
-        if after.chart is not before.chart or after.link is not before.link or after.trainer is not before.trainer:
-            self._check_charts(node, envelope.event, before, after)
-        if after.work is not before.work and before.work is not None:
-            self._check_forward(node, "work", _place(before.work), _place(after.work))
-        if after.clock is not before.clock and before.clock is not None:
-            self._check_forward(node, "the clock", _mark(before.clock), _mark(after.clock))
-        if after.done is not before.done:
-            self._check_forward(node, "done", before.done, after.done)
-        if after.skips is not before.skips:
-            self._check_forward(node, "skipped_to", (before.skipped_to,), (after.skipped_to,))
-        if after.deadlines is not before.deadlines:
-            self._check_deadlines(node, envelope.at, after.deadlines)
-        if after.pending is not before.pending and len(after.pending) > 1:
-            self._check_pending(node, after.pending)
-        if after.chain is not before.chain and after.chain is not None:
-            self._check_chain(node, envelope.event, before.chain, after.chain)
-        if after.coordination is not before.coordination:
-            self._check_coordinator_chart(node, envelope.event, before.coordination, after.coordination)
-        if after.rewards is not before.rewards or after.coordination is not before.coordination:
-            self._check_sizes(node, after)
-
-    def _check_charts(self, node: SimNode, event: Event, before: State, after: State) -> None:
-        legal = (
-            after.chart in self.round[before.chart]
-            and after.link.chart in self.link[before.link.chart]
-            and after.trainer.chart in self.trainer[before.trainer.chart]
-        )
-        if not legal and not self._is_beginning_or_end(event, before, after):
-            here = (before.chart, before.link.chart, before.trainer.chart)
-            there = (after.chart, after.link.chart, after.trainer.chart)
-            self.world.fail(node, f"no chart leads from {here} to {there} on {type(event).__name__}")
-
-    def _check_coordinator_chart(
-        self, node: SimNode, event: Event, before: Coordination | None, after: Coordination | None
-    ) -> None:
-        """Only a new life begins the muster again."""
-        here, there = before.chart if before else "idle", after.chart if after else "idle"
-        restarts = isinstance(event, NodeStarted) and there == "idle" and here in ("idle", "mustering")
-        if there not in self.coordinator[here] and not restarts:
-            self.world.fail(node, f"no chart leads a coordinator from {here} to {there} on {type(event).__name__}")
-
-    def _check_chain(self, node: SimNode, event: Event, before: Chain | None, after: Chain) -> None:
-        here = before.chart if before else "down"
-        restarts = isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed) and after.chart == "down"
-        if after.chart not in self.link[here] and not restarts:
-            self.world.fail(node, f"no chart leads the chain from {here} to {after.chart} on {type(event).__name__}")
-        if len(after.recent) > BLOCKS_KEPT or len(after.reporters) > ONCHAIN_PEERS_MAX:
-            self.world.fail(node, "what is known of the chain has grown beyond its bound")
-        if after.recent is not (before.recent if before else None):
-            numbers = [block.number for block in after.recent]
-            if any(high <= low for low, high in pairwise(numbers)):
-                self.world.fail(node, f"blocks are remembered out of order: {numbers}")
-
-    def _is_beginning_or_end(self, event: Event, before: State, after: State) -> bool:
-        """A process that starts or ends may lead from anywhere to the beginning of a chart."""
-        if isinstance(event, NodeStarted):
-            return (after.chart, after.link.chart, after.trainer.chart) == ("starting", "down", "down")
-        if not isinstance(event, WorkerExited | WorkerStartFailed) or after.chart not in self.round[before.chart]:
-            return False
-        gone = after.link if event.worker == "network" else after.trainer
-        return gone.chart == "down"
-
-    def _check_forward(self, node: SimNode, what: str, before: tuple[float, ...], after: tuple[float, ...]) -> None:
-        if after < before:
-            self.world.fail(node, f"{what} went back from {before} to {after}")
-
-    def _check_deadlines(self, node: SimNode, at: float, deadlines: tuple[Deadline, ...]) -> None:
-        due_at = {deadline.name: deadline.due_at for deadline in deadlines}
-        if len(due_at) != len(deadlines) or len(due_at) > DEADLINES_MAX:
-            self.world.fail(node, f"deadlines twice or out of bounds: {deadlines}")
-        if deadlines and deadlines[-1].due_at > at + DEADLINE_S_MAX:
-            self.world.fail(node, f"a deadline lies too far away: {deadlines[-1]}")
-
-    def _check_pending(self, node: SimNode, pending: tuple[Command, ...]) -> None:
-        if len(pending) > PENDING_MAX or len({command.id for command in pending}) != len(pending):
-            self.world.fail(node, f"pending commands twice or out of bounds: {[command.id for command in pending]}")
-
-    def _check_sizes(self, node: SimNode, after: State) -> None:
-        sized = len(after.skips) <= SKIPS_KEPT and len(after.rewards) <= REWARDS_KEPT
-        coordination = after.coordination
-        if coordination is not None:
-            sized = sized and len(coordination.members) <= MEMBERS_MAX and len(coordination.reports) <= MEMBERS_MAX
-        if not sized or len(after.rejections) > REJECTIONS_KEPT:
-            self.world.fail(node, "something in the state has grown beyond its bound")
+    if after.work is not before.work and before.work is not None:
+        check("work", _place(before.work), _place(after.work))
+    if after.clock is not before.clock and before.clock is not None:
+        check("the clock", _mark(before.clock), _mark(after.clock))
+    if after.done is not before.done:
+        check("done", before.done, after.done)
+    if after.skips is not before.skips:
+        check("skipped_to", (before.skipped_to,), (after.skipped_to,))
+    if after.chain is not None and after.chain is not before.chain:
+        numbers = [block.number for block in after.chain.recent]
+        if any(high <= low for low, high in pairwise(numbers)):
+            world.fail(node, f"blocks are remembered out of order: {numbers}")
 
 
 def _place(work: Work | None) -> tuple[int, ...]:
@@ -256,10 +154,6 @@ def _trains(state: State, armed: list[str]) -> bool:
     return bool(waiting) and (state.trainer.chart != "idle" or timer_about("retry", waiting[0]) in armed)
 
 
-def _publishes(state: State, armed: list[str]) -> bool:
-    return "publish" in armed and any(isinstance(command, PublishReport) for command in state.pending)
-
-
 def _settles(state: State, armed: list[str]) -> bool:
     return "clock" in armed or (state.clock is not None and state.clock.final) or _follows_chain(state)
 
@@ -275,12 +169,6 @@ def _submits(state: State, armed: list[str]) -> bool:
     assert work is not None, "a stage is being submitted"
     under_way = submissions.awaited(state, work.round, work.stage)
     return under_way and ("clock" in armed or (_follows_chain(state) and "submission" in armed))
-
-
-def _is_paused(state: State, armed: list[str]) -> bool:
-    """The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile."""
-    owed = state.low_space is not None or state.trainer.chart == "busy"
-    return owed and _settles(state, armed)
 
 
 def _awaits_weights(state: State, armed: list[str]) -> bool:
@@ -310,13 +198,14 @@ def _is_owed(state: State, armed: list[str]) -> bool:
         case "round.training":
             return _trains(state, armed)
         case "round.publishing":
-            return _publishes(state, armed)
+            return "publish" in armed and any(isinstance(command, PublishReport) for command in state.pending)
         case "round.submitting":
             return _submits(state, armed)
         case "round.settling":
             return _settles(state, armed)
         case "paused":
-            return _is_paused(state, armed)
+            # The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile.
+            return (state.low_space is not None or state.trainer.chart == "busy") and _settles(state, armed)
         case "skipping":
             return state.trainer.chart == "busy"
         case "starting" | "joining" | "draining" | "stopped" | "failed":
@@ -347,15 +236,12 @@ def _coordinator_stall(state: State, coordination: Coordination) -> str:
         return ""
     chart = coordination.chart
     if chart == "announcing":
-        return "" if _announces(state, coordination) else "the coordinator announces nothing"
+        place = (coordination.round, coordination.stage)
+        announced = [(each.round, each.stage) for each in state.pending if isinstance(each, Announce)]
+        return "" if place in announced else "the coordinator announces nothing"
     needed = "stage" if chart == "open.collecting" else "muster" if chart == "mustering" else ""
     stands = not needed or any(deadline.name == needed for deadline in state.deadlines)
     return "" if stands else f"nothing ends the coordinator's {chart}"
-
-
-def _announces(state: State, coordination: Coordination) -> bool:
-    place = (coordination.round, coordination.stage)
-    return any(isinstance(command, Announce) and (command.round, command.stage) == place for command in state.pending)
 
 
 Port = Literal["network", "trainer", "chain", "supervisor"]
@@ -461,17 +347,13 @@ class CommandChecks:
         """A report that was not acknowledged in time is sent again, nothing else."""
         sent = self.sent[PORTS[type(command)]]
         last, sets = sent.get(command.id, (None, 0))
-        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last, sets)):
-            self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
-        sent[command.id] = (at, self._times_set())
-
-    def _is_overdue(self, since_s: float, sets: int) -> bool:
-        """Whether time enough has passed, or so it seemed: the clock was set meanwhile."""
-        return since_s >= self.node.settings.publish_s - 0.001 or sets != self._times_set()
-
-    def _times_set(self) -> int:
-        """How often the clock was set so far: in the world, and in the log, which may be read long after."""
-        return self.node.jumps + self.clock_sets
+        # How often the clock was set so far: in the world, and in the log, which may be read long after.
+        times_set = self.node.jumps + self.clock_sets
+        if last is not None:
+            overdue = at - last >= self.node.settings.publish_s - 0.001 or sets != times_set
+            if not (isinstance(command, PublishReport) and overdue):
+                self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
+        sent[command.id] = (at, times_set)
 
     def _fail(self, what: str) -> None:
         self.world.fail(self.node, what)
@@ -593,8 +475,6 @@ class WeightsChecks:
             train = next((each for each in applied.before.pending if each.id == event.command), None)
             if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
                 self.averaged.add(train.weights.digest)
-        elif isinstance(event, WeightsAdopted):
-            self._look_at_adoption(applied, event)
         for command in applied.commands:
             if isinstance(command, Train):
                 self._look_at_stage(command)
@@ -610,11 +490,3 @@ class WeightsChecks:
             self.world.fail(self.node, f"{train.id} is averaged with {train.weights}, as a stage before was")
         elif train.weights != self.fetched:
             self.world.fail(self.node, f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
-
-    def _look_at_adoption(self, applied: Applied, event: WeightsAdopted) -> None:
-        if not event.weights.averaged and not event.held_out > event.held_out_before:
-            what = f"weights of {event.held_out} were adopted, the own have {event.held_out_before}"
-            self.world.fail(self.node, what)
-        train = next((each for each in applied.before.pending if each.id == event.command), None)
-        if isinstance(train, Train) and train.weights != event.weights:
-            self.world.fail(self.node, f"{event.command} adopts {event.weights}, it was given {train.weights}")

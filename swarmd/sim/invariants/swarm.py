@@ -105,10 +105,12 @@ class Recovery:
             self.world.fail(None, f"the swarm stands still at {self.settled} although all faults have ceased")
         for node in self.world.nodes:
             self._check_running(node)
-            if finished:
-                self._check_ended(node, node.state)
-            else:
+            if not finished:
                 self._check_node(node, coordination)
+                continue
+            state = node.state
+            if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
+                self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
     def _check_running(self, node: SimNode) -> None:
         state = node.state
@@ -127,7 +129,9 @@ class Recovery:
         if chain is not None and (chain.round, chain.stage) < self.last:
             where = (chain.round, chain.stage)
             self.world.fail(node, f"it has the contract at {where}, it was at {self.last} long before")
-        if self._is_waited_for(node) and not self._is_sitting_out(state):
+        # Brought back from a backup, it may not sign anything of the settled round yet.
+        sits_out = not state.restored and self.settled[0] < state.floor
+        if is_waited_for(self.world, node) and not sits_out:
             if state.done < self.settled:
                 what = f"it trained {state.done} last, the swarm was at {self.settled} long before the end"
                 self.world.fail(node, what)
@@ -135,10 +139,6 @@ class Recovery:
                 self._check_credit(node, coordination)
         if chain is not None:
             self.world.checks.ledgers[node.index].claims.check()
-
-    def _check_ended(self, node: SimNode, state: State) -> None:
-        if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
-            self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
     def on_close(self, now: Coordination, reports: Collection[str]) -> None:
         """The coordinator closes a stage in which these reported, and opens the next, `now`."""
@@ -159,16 +159,7 @@ class Recovery:
         known = member is not None and member.rounds and not member.left and node.peer not in now.barred
         runs = node.running and state.link.chart == "up" and state.chart not in (*LEAVING, "round.publishing")
         trains = state.trainer.chart in ("idle", "busy") and state.low_space is None and state.catch_up is None
-        return bool(known and runs and trains and self._is_waited_for(node)) and now.round >= state.floor
-
-    def _is_waited_for(self, node: SimNode) -> bool:
-        """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
-        return is_quick(self.world, node) and self.world.profile.quorum == 1.0
-
-    def _is_sitting_out(self, state: State) -> bool:
-        """Whether a node that was brought back from a backup may not sign anything of the settled round yet."""
-        assert self.settled is not None, "the marks are set before"
-        return not state.restored and self.settled[0] < state.floor
+        return bool(known and runs and trains and is_waited_for(self.world, node)) and now.round >= state.floor
 
     def _check_credit(self, node: SimNode, coordination: Coordination) -> None:
         assert self.settled is not None, "the marks are set before"
@@ -179,9 +170,10 @@ class Recovery:
             )
 
 
-def is_quick(world: World, node: SimNode) -> bool:
-    """Whether it trains a stage well within the time that there is."""
-    return node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
+def is_waited_for(world: World, node: SimNode) -> bool:
+    """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
+    quick = node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
+    return quick and world.profile.quorum == 1.0
 
 
 OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
@@ -225,8 +217,8 @@ class CoordinatorModel:
             self._forget_evicted(now)
         if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
             self.announced.append(envelope.at)
-        if now.chart != then.chart or closed:
-            self._check_place(then, now)
+        if _place(now) < _place(then):
+            self._fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
         if closed:
             self._close(applied, then, now)
         if now.standings is not then.standings:
@@ -284,10 +276,6 @@ class CoordinatorModel:
         if len(self.announced) == 1:
             self.took_s[event.peer] = at - self.announced[0]
 
-    def _check_place(self, then: Coordination, now: Coordination) -> None:
-        if _place(now) < _place(then):
-            self._fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
-
     def _close(self, applied: Applied, then: Coordination, now: Coordination) -> None:
         """A stage closes at its deadline, or before it if that is unfair to nobody."""
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -316,7 +304,7 @@ class CoordinatorModel:
 
     def _check_early(self, then: Coordination, now: Coordination, before: State, at: float) -> None:
         """A stage closes before its deadline."""
-        own, quorum = self.node.peer, self._quorum(before)
+        own, quorum = self.node.peer, self.world.profile.quorum
         trains = before.trainer.chart in ("idle", "busy") and before.low_space is None
         lately = self.closed + 1 - self.reported_in[own] <= OWN_STAGES
         if not self.reports:
@@ -360,17 +348,7 @@ class CoordinatorModel:
         assert settings is not None and settings.coordination is not None and state.coordination is not None
         waits = settings.coordination.when_alone == "hold" and settings.coordination.min_peers > 1
         others = {member.peer for member in state.coordination.members} - {settings.peer}
-        return waits and bool(others) and not state.link.peers and self._has_no_others(state)
-
-    def _has_no_others(self, state: State) -> bool:
-        """Whether nobody but this node has reported in the open stage."""
-        assert state.settings is not None, "a coordinator has settings"
-        return not set(self.reports) - {state.settings.peer}
-
-    def _quorum(self, state: State) -> float:
-        settings = state.settings
-        assert settings is not None and settings.coordination is not None, "only a coordinator coordinates"
-        return settings.coordination.quorum
+        return waits and bool(others) and not state.link.peers and not self.reports.keys() - {settings.peer}
 
     def _fail(self, what: str) -> None:
         self.world.fail(self.node, what)
@@ -437,23 +415,21 @@ class Honest:
             self._count(node, event)
         elif isinstance(event, Equivocated):
             self.told[node.index]["Equivocated"] += 1
-            if not is_hostile(event.peer) and not self._may_contradict_itself(event):
+            # A clock was set ahead, right and back: nothing that peers take then expires after all before.
+            excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
+            if not is_hostile(event.peer) and not excused:
                 self.world.fail(node, f"{event.peer}, which is honest, is accused: {event}")
         elif isinstance(event, RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
         elif isinstance(event, Registered) and node is self.world.newcomer:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
-        elif isinstance(event, NodeStopped) and self._is_unasked(event):
+        elif isinstance(event, NodeStopped) and event.reason != "operator" and self._is_settled():
             self.world.fail(node, f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
-    def _may_contradict_itself(self, event: Equivocated) -> bool:
-        """Whether a clock was set ahead, right and back: nothing that peers take then expires after all before."""
-        return event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
-
-    def _is_unasked(self, event: NodeStopped) -> bool:
-        """Whether a node ends for what is no fault of its world; an operator's stop may take a frozen node a while."""
-        return self.world.now > self.calm_at - SETTLE_S + SETTLED_S and event.reason != "operator"
+    def _is_settled(self) -> bool:
+        """Whether the faults are over for so long that nobody stops any more but for an operator."""
+        return self.world.now > self.calm_at - SETTLE_S + SETTLED_S
 
     def _count(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
         if is_hostile(event.peer):
@@ -494,18 +470,14 @@ class Honest:
             if lasted_s > NOTICE_S and self._is_up(node) and (clock is None or (clock.round, clock.stage) < place):
                 self.world.fail(node, f"it has not heard of stage {place} in {lasted_s:.0f} s, and knows {clock}")
         for peer, round in self._joined.items():
-            if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and self._is_quick(peer):
+            node = next(node for node in self.world.nodes if node.peer == peer)
+            if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and is_waited_for(self.world, node):
                 self.world.fail(None, f"{peer} joined in round {round} and is not credited by round {place[0]}")
 
     def _is_up(self, node: SimNode) -> bool:
         """Whether an honest node has been there for long enough to know everything."""
         link = node.state.link
         return node.running and link.chart == "up" and node.clock() - link.since > NOTICE_S
-
-    def _is_quick(self, peer: str) -> bool:
-        node = next(node for node in self.world.nodes if node.peer == peer)
-        profile = self.world.profile
-        return node.pace_s * PACE_MARGIN < min(node.settings.train_s, profile.stage_s) and profile.quorum == 1.0
 
     # --- the end ---
 
@@ -521,7 +493,9 @@ class Honest:
         """What strangers made a node write is bounded by time, stages and those who have credit or have worked."""
         told, lasted_s, lives = self.told[node.index], self.world.profile.hours * 3600.0, 1 + node.life
         lives += self.world.counts["worker_exits"]
-        insiders = self._insiders()
+        # Hostile identities with credit, or for which the work was done.
+        worked = {peer for peer in self.world.dht.works if self._has_worked(peer)}
+        insiders = len({peer for peer in self._credited if is_hostile(peer)} | worked)
         comings = lives * (1 + RETURNS_BURST) + lasted_s * RETURNS_PER_S
         idle = lives * IDLE_BURST + lasted_s * IDLE_PER_S
         reports = (self._collected[node.index] + lives) * (1 + CHANGES_MAX)
@@ -539,11 +513,6 @@ class Honest:
         for (index, peer, kind), count in self._told_of.items():
             if index == node.index and count > each[kind] * slack:
                 self.world.fail(node, f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")
-
-    def _insiders(self) -> int:
-        """Hostile identities with credit, or for which the work was done."""
-        worked = {peer for peer in self.world.dht.works if self._has_worked(peer)}
-        return len({peer for peer in self._credited if is_hostile(peer)} | worked)
 
     def _check_sizes(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]

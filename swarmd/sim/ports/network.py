@@ -383,7 +383,7 @@ class NetworkWorker(SimWorker):
             await self.runtime.sleep(0.0 if self._hurries else CALL_S)
             raise NetworkDown(f"no answer from the network within {CALL_S:g} s")
         if not self._hurries:
-            answer: Answer[None] = Answer()
+            answer = Answer()
             self.later(min(self.random.expovariate(1.0 / self.world.profile.latency_s), CALL_S), answer.give)
             await answer
         if epoch != self.epoch or not self.joined:

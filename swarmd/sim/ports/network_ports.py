@@ -406,11 +406,11 @@ class Condition:
     """Coroutines that wait for one thing to happen."""
 
     def __init__(self) -> None:
-        self._answers: list[Answer[None]] = []
+        self._answers: list[Answer] = []
 
     async def wait(self) -> None:
         """Return when it happens."""
-        answer: Answer[None] = Answer()
+        answer = Answer()
         self._answers.append(answer)
         await answer
 

@@ -5,16 +5,15 @@ and bounds on the work that questions cause.
 from __future__ import annotations
 
 import asyncio
-import math
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from inspect import isawaitable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -161,24 +160,26 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
 
 SEQ_MAX = 10**15
 
-Kind = Literal["integer", "number", "string"]
 Serve = Callable[..., Any]  # of the parameters, by name; gives the answer, or what awaits it
 ServeRequest = Callable[[Request], Awaitable[Response]]
+
+
+def integers(least: int = 0, most: int = SEQ_MAX) -> Any:
+    """The type of an integer within bounds."""
+    return Annotated[int, Meta(ge=least, le=most)]
 
 
 class Parameter(NamedTuple):
     """One query or path parameter.
 
     Attributes:
-        least, most: of a number; of a text, of its length.
+        type: of a value, with its bounds.
         many: may be given several times, at most `many` times; 0: once.
     """
 
     name: str
-    kind: Kind
+    type: Any
     summary: str
-    least: float = 0
-    most: float = SEQ_MAX
     default: Any = None
     required: bool = False
     many: int = 0
@@ -200,20 +201,10 @@ class Parameter(NamedTuple):
         return self._value(given[0])
 
     def _value(self, text: str) -> Any:
-        if self.kind == "string":
-            if not self.least <= len(text) <= self.most:
-                raise BadRequest(f"{self.name} has {self.least:g} to {self.most:g} characters")
-            return text
-        return self._number(text)
-
-    def _number(self, text: str) -> float:
-        form = r"-?[0-9]{1,16}" if self.kind == "integer" else r"-?[0-9]{1,16}(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?"
-        if not re.fullmatch(form, text):
-            raise BadRequest(f"{self.name}: {text[:40]!r} is no {self.kind}")
-        value = int(text) if self.kind == "integer" else float(text)
-        if not (math.isfinite(value) and self.least <= value <= self.most):
-            raise BadRequest(f"{self.name} is between {self.least:g} and {self.most:g}")
-        return value
+        try:
+            return msgspec.convert(text, self.type, strict=False)  # a number may be written as a text
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"{self.name}: {error}") from None
 
 
 class Endpoint(NamedTuple):

@@ -12,18 +12,16 @@ import contextlib
 import hashlib
 import hmac
 import re
-import time
-from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
-from cachetools import LRUCache
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from swarmd.bounds import RateLimiter
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
 from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
@@ -222,7 +220,6 @@ FORM_BYTES_MAX = 4096
 NEXT_CHARACTERS_MAX = 512
 FAILURES_MAX = 10  # wrong tokens of an address within FAILURES_S; more are refused, the right one never is
 FAILURES_S = 60.0
-ADDRESSES_MAX = 1024  # whose wrong tokens are counted; of more, those that failed longest ago are forgotten
 _PASS = re.compile(r"\b[0-9a-f]{64}\b")
 
 
@@ -249,7 +246,7 @@ class Login:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._failures: LRUCache[str, deque[float]] = LRUCache(ADDRESSES_MAX)  # by address
+        self._failures = RateLimiter(FAILURES_MAX, FAILURES_MAX / FAILURES_S)  # by address
 
     async def enter(self, request: Request) -> Response:
         """POST /login. Raises BadRequest, HttpRefusal."""
@@ -262,7 +259,7 @@ class Login:
         onward = safe_path(form.get("next", ["/"])[0])
         given = form.get("token", [""])[0].strip()
         if self._token and not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
-            if self._fails_often(asker.get(), time.monotonic()):
+            if not self._failures.try_charge(asker.get()):
                 return refusal(429, "too many wrong tokens; wait a minute", {"retry-after": str(int(FAILURES_S))})
             return RedirectResponse(f"/login?failed=1&next={quote(onward, safe='')}", 303)
         answer = RedirectResponse(onward, 303)
@@ -272,13 +269,6 @@ class Login:
             passes = ".".join([*others[1 - PASSES_MAX :], own])
             answer.set_cookie(COOKIE, passes, httponly=True, samesite="strict")
         return answer
-
-    def _fails_often(self, origin: str, now: float) -> bool:
-        """Count a wrong token; whether there were too many from there of late."""
-        failures = self._failures.setdefault(origin, deque(maxlen=FAILURES_MAX))
-        often = len(failures) == FAILURES_MAX and now - failures[0] < FAILURES_S
-        failures.append(now)
-        return often
 
 
 def safe_path(text: str) -> str:

@@ -83,10 +83,7 @@ def _operation(endpoint: Endpoint, schema: Any, failure: Any) -> dict[str, Any]:
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
-    if parameter.kind == "string":
-        schema: dict[str, Any] = {"type": "string", "minLength": parameter.least, "maxLength": parameter.most}
-    else:
-        schema = {"type": parameter.kind, "minimum": parameter.least, "maximum": parameter.most}
+    schema = msgspec.json.schema(parameter.type)
     if parameter.default is not None:
         schema["default"] = parameter.default
     if parameter.many:

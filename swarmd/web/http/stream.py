@@ -17,7 +17,7 @@ from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.uvicorn_server import cut, narrow
 from swarmd.web.http.endpoints import asker, encode, refusal
-from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message, SwarmSource
+from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, SwarmSource
 from swarmd.web.views.moments import charts_of, event_row
 from swarmd.web.views.node import LogNode
 
@@ -225,14 +225,10 @@ class Stream:
             with contextlib.suppress(SwarmdError):  # likewise
                 fresh, count = await self._swarm.messages_since(count)
                 version = newest
-                for message in fresh:
-                    self._send_message(message)
+                for told in [chunk("gossip", message) for message in fresh]:
+                    for client in self._clients:
+                        client.put_message(told)
             await asyncio.sleep(SWARM_LEAST_S)
-
-    def _send_message(self, message: Message) -> None:
-        told = chunk("gossip", message)
-        for client in self._clients:
-            client.put_message(told)
 
     # --- clients ---
 

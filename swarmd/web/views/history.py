@@ -2,15 +2,12 @@
 once.
 
 - Commits are read from a known place on, without what lies before.
-- Some states are kept, packed in a file that is gone with the process: a keyframe, and the events behind it, give any
-  other.
+- Some states are kept, compressed: a keyframe, and the events behind it, give any other.
 - What a page has made of a log is kept beside it, so that the next page of this log reads only what came since.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 import zlib
 from bisect import bisect_left, bisect_right
@@ -18,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -102,9 +99,8 @@ class _Sparing(FileIO):
 
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
-KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
+KEYFRAME_BYTES_MAX = 32 * 1024 * 1024  # of all of them, compressed
 STATE_BYTES_MAX = 256 * 1024 * 1024  # of one state, unpacked
-KEPT_BYTES_MAX = 16 * 1024 * 1024  # of those that are kept beside the log
 WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
 
@@ -113,13 +109,35 @@ class Follower(Projection, Summary, Protocol):
     """A projection of a log, kept beside it and begun anew where that does not fit."""
 
 
-class Keyframe(NamedTuple):
-    """The state before event `seq`, where its commit begins, and where the state lies packed."""
+class Keyframe(msgspec.Struct, array_like=True, gc=False):
+    """A state to fold from.
+
+    Attributes:
+        seq: the event that follows on the state.
+        place: where its commit begins, where that is known.
+        packed: the state, compressed.
+    """
 
     seq: int
     place: Place | None
-    offset: int
-    size_bytes: int
+    packed: bytes
+
+    @classmethod
+    def of(cls, seq: int, place: Place | None, state: State) -> Keyframe:
+        """Pack a state."""
+        return cls(seq, place, zlib.compress(encode_state(state), 1))
+
+    def state(self) -> State:
+        """Unpack the state. Raises LogDamaged where what was kept beside the log holds none."""
+        stream = zlib.decompressobj()
+        try:
+            plain = stream.decompress(self.packed, STATE_BYTES_MAX)
+            if not stream.eof:
+                raise zlib.error(f"it is cut off, or has more than {STATE_BYTES_MAX} bytes")
+            return decode_state(plain)
+        except (zlib.error, *DECODE_ERRORS) as error:
+            what = f"a state that was kept, of event {self.seq}, cannot be read: {error}"
+            raise LogDamaged(what, "Remove summaries/page.sum") from error
 
 
 class KeptHistory(msgspec.Struct, array_like=True):
@@ -137,47 +155,24 @@ class KeptHistory(msgspec.Struct, array_like=True):
     distance: int
 
 
-class KeptKeyframe(msgspec.Struct, array_like=True, gc=False):
-    """One keyframe as it is kept.
-
-    Attributes:
-        seq: the event that follows on the state.
-        place: where its commit begins, where that is known.
-        packed: the state.
-    """
-
-    seq: int
-    place: Place | None
-    packed: bytes
-
-
 class Keyframes:
-    """States to fold from, by number; packed in a temporary file, which is gone with the process.
+    """The states that are kept, by number: every `distance` events one."""
 
-    Where that cannot be written, one is tried again after as many events: folds begin further back, and take longer.
-    The first one, without which nothing can be shown, is then kept in memory, and those after it.
-    """
-
-    def __init__(self) -> None:
-        self.kept: list[Keyframe] = []
-        self.distance = KEYFRAME_EVENTS
-        self._file = scratch_file()
-        self._in_memory = False
-        self._end = 0
-        self._due_seq = 0
+    def __init__(self, kept: Sequence[Keyframe] = (), distance: int = 0) -> None:
+        self.kept = list(kept)
+        self.distance = distance or KEYFRAME_EVENTS
+        self._due_seq = kept[-1].seq + distance if kept else 0
 
     def is_due(self, seq: int) -> bool:
         """Whether the state before this event is worth keeping."""
         return seq >= self._due_seq
 
     def keep(self, seq: int, place: Place | None, state: State) -> None:
-        """Pack a state; at the bound every second one goes, and the distance doubles."""
-        packed = zlib.compress(encode_state(state), 1)
-        if self._put(packed):
-            self.kept.append(Keyframe(seq, place, self._end - len(packed), len(packed)))
-            if self._end > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
-                self.distance *= 2
-                self.replace(self.kept[::2])
+        """Keep a state; at the bound every second one goes, and the distance doubles."""
+        self.kept.append(Keyframe.of(seq, place, state))
+        if sum(len(each.packed) for each in self.kept) > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
+            self.distance *= 2
+            self.kept = self.kept[::2]
         self._due_seq = seq + self.distance
 
     def before(self, seq: int) -> Keyframe | None:
@@ -185,83 +180,10 @@ class Keyframes:
         index = bisect_right(self.kept, seq, key=lambda keyframe: keyframe.seq) - 1
         return self.kept[index] if index >= 0 else None
 
-    def unpack(self, keyframe: Keyframe) -> State:
-        """The state itself. Raises LogDamaged where what was kept beside the log holds none."""
-        stream = zlib.decompressobj()
-        try:
-            plain = stream.decompress(self._read(keyframe.offset, keyframe.size_bytes), STATE_BYTES_MAX)
-            if not stream.eof:
-                raise zlib.error(f"it is cut off, or has more than {STATE_BYTES_MAX} bytes")
-            return decode_state(plain)
-        except (zlib.error, *DECODE_ERRORS) as error:
-            what = f"a state that was kept, of event {keyframe.seq}, cannot be read: {error}"
-            raise LogDamaged(what, "Remove summaries/page.sum") from error
-
-    def packed(self) -> list[KeptKeyframe]:
-        """As they are kept: the first, and of the others each second, fourth, ... where all are too much."""
-        chosen = self.kept
-        while sum(keyframe.size_bytes for keyframe in chosen) > KEPT_BYTES_MAX and len(chosen) > 1:
-            chosen = chosen[::2]
-        return [KeptKeyframe(seq, place, self._read(offset, size)) for seq, place, offset, size in chosen]
-
-    def resume(self, kept: Sequence[KeptKeyframe], distance: int) -> None:
-        """Those that were kept, and their distance."""
-        self.distance = distance
-        for each in kept:
-            self._due_seq = each.seq + distance
-            if self._write(each.packed):
-                self.kept.append(Keyframe(each.seq, each.place, self._end - len(each.packed), len(each.packed)))
-
     def begin_at(self, seq: int, state: State) -> None:
         """Forget what lies before an event."""
-        self.kept = [keyframe for keyframe in self.kept if keyframe.seq > seq]
-        packed = zlib.compress(encode_state(state), 1)
-        if self._put(packed):
-            self.kept.insert(0, Keyframe(seq, None, self._end - len(packed), len(packed)))
-
-    def replace(self, kept: Sequence[Keyframe]) -> None:
-        """Keep only these, in a file of their own."""
-        before, self._file, self._end, self.kept = self._file, scratch_file(), 0, []
-        self._in_memory = False
-        with before:
-            for keyframe in kept:
-                packed = os.pread(before.fileno(), keyframe.size_bytes, keyframe.offset)
-                if self._put(packed):
-                    self.kept.append(keyframe._replace(offset=self._end - len(packed)))
-
-    def _put(self, packed: bytes) -> bool:
-        """Write at the file's end; whether there was room."""
-        if self._write(packed):
-            return True
-        if self.kept or self._in_memory:
-            return False
-        self._file, self._end, self._in_memory = memory_file(), 0, True
-        return self._write(packed)
-
-    def _read(self, offset: int, size_bytes: int) -> bytes:
-        return os.pread(self._file.fileno(), size_bytes, offset)
-
-    def _write(self, packed: bytes) -> bool:
-        try:
-            written = os.pwrite(self._file.fileno(), packed, self._end)
-        except OSError:
-            return False
-        if written == len(packed):
-            self._end += written
-        return written == len(packed)
-
-
-def scratch_file() -> IO[bytes]:
-    """A file without a name; in memory where nothing can be written."""
-    try:
-        return tempfile.TemporaryFile(prefix="swarmd-states-")
-    except OSError:
-        return memory_file()
-
-
-def memory_file() -> IO[bytes]:
-    """A file that takes no disk."""
-    return os.fdopen(os.memfd_create("swarmd-states"), "w+b")
+        later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
+        self.kept = [Keyframe.of(seq, None, state), *later]
 
 
 class LogHistory:
@@ -307,7 +229,7 @@ class LogHistory:
             if self._place is None:
                 return None
             own = KeptHistory(encode_state(self.state), self.next_seq, self.at, self._keyframes.distance)
-            keyframes = msgspec.msgpack.encode(self._keyframes.packed())
+            keyframes = msgspec.msgpack.encode(self._keyframes.kept)
             followers = [follower.keep() for follower in self._followers]
             return self._place, [msgspec.msgpack.encode(own), keyframes, *followers]
 
@@ -323,9 +245,8 @@ class LogHistory:
             raise ValueError("it was not kept at this place")
         with self.lock:
             self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
-            self._keyframes, self._windows, self.begun = Keyframes(), [], self.begun + 1
-            packed = msgspec.msgpack.decode(keyframes, type=list[KeptKeyframe])
-            self._keyframes.resume(packed, read.distance)
+            self._keyframes = Keyframes(msgspec.msgpack.decode(keyframes, type=list[Keyframe]), read.distance)
+            self._windows, self.begun = [], self.begun + 1
             for follower, followed in zip(self._followers, followers, strict=True):
                 follower.resume(followed)
 
@@ -366,7 +287,7 @@ class LogHistory:
             keyframe = self._keyframes.before(first)
             if keyframe is None:
                 raise Gone(f"the log begins at event {self.first}, event {first} was removed", "Choose a later one")
-            state = self._keyframes.unpack(keyframe)
+            state = keyframe.state()
         commits = commits_at(self.directory, keyframe.place, keyframe.seq)
         applied = fold((commit for commit, _ in commits if commit.end_seq > keyframe.seq), state)
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
@@ -399,7 +320,7 @@ class LogHistory:
         """An event before the swarm was seen at a round, by the states that are kept; `first` where none is as old."""
         with self.lock:
             kept = self._keyframes.kept
-            index = bisect_left(kept, round_, key=lambda keyframe: reached(self._keyframes.unpack(keyframe)))
+            index = bisect_left(kept, round_, key=lambda keyframe: reached(keyframe.state()))
             return kept[index - 1].seq if index else self.first
 
     def _in_windows(self, first: int, count: int) -> list[Applied] | None:

@@ -169,7 +169,11 @@ def charts_view(state: State) -> ChartsView:
 def chart_view(name: str, chart: AnyChart) -> ChartView:
     """One chart, under the name that its instance has."""
     source = chart.source
-    edges = tuple(edge for item in source["transitions"] for edge in _edges(item))
+    edges = tuple(
+        ChartEdge(str(item["trigger"]), str(place), str(item["dest"]))
+        for item in source["transitions"]
+        for place in (item["source"] if isinstance(item["source"], list) else [item["source"]])
+    )
     return ChartView(name, chart.initial, tuple(_states(source["states"], "")), edges)
 
 
@@ -180,12 +184,6 @@ def _states(states: list[Any], parent: str) -> Iterator[ChartState]:
         yield ChartState(name, label, parent)
         if isinstance(state, dict):
             yield from _states(state.get("children", []), name)
-
-
-def _edges(item: dict[str, Any]) -> Iterator[ChartEdge]:
-    sources = item["source"] if isinstance(item["source"], list) else [item["source"]]
-    for source in sources:
-        yield ChartEdge(str(item["trigger"]), str(source), str(item["dest"]))
 
 
 # Of [training]: what decides what is learnt, and what is shared; in the order in which it is shown.
@@ -228,14 +226,8 @@ def recipe_view(state: State, trainer: Trainer, config: Config | None) -> Recipe
         parameters=trainer.parameters,
         numbers=trainer.numbers,
         configured=config is not None,
-        tasks=_tasks(config) if config else (),
-        settings=_settings(config) if config else (),
+        tasks=tuple(TaskRow(task.name, task.weight, plain(task.config)) for task in config.swarm.tasks)
+        if config
+        else (),
+        settings=tuple((key, plain(getattr(config.training, key))) for key in SETTINGS) if config else (),
     )
-
-
-def _tasks(config: Config) -> tuple[TaskRow, ...]:
-    return tuple(TaskRow(task.name, task.weight, plain(task.config)) for task in config.swarm.tasks)
-
-
-def _settings(config: Config) -> tuple[tuple[str, Any], ...]:
-    return tuple((key, plain(getattr(config.training, key))) for key in SETTINGS)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,6 @@ from swarmd.observe.status import LogStatus, ProcessState, Status, status_of, wi
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.endpoints import WorkPool
 from swarmd.web.shapes import (
-    CURVES_MAX,
     PEERS_ANSWERED_MAX,
     ChangeSignal,
     ChartsView,
@@ -49,25 +48,12 @@ from swarmd.web.shapes import (
 )
 from swarmd.web.views.moments import charts_view, event_row, moment_of, plain, recipe_view
 from swarmd.web.views.reading import LogReading, is_long
-from swarmd.web.views.swarm import ViewContext, peer_page, peer_rows, swarm_view
+from swarmd.web.views.swarm import ViewContext, peer_curves, peer_page, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
-CURVES_SHOWN = 10  # where none are asked for
 STATUS_FRESH_S = 0.4  # a status so young is given again
 ASK_S = 2.0  # longest wait for the daemon
-
-
-class SwarmFacts(NamedTuple):
-    """What the log does not know of its swarm."""
-
-    kind: str = ""
-    config: Config | None = None
-
-
-def facts_of(config: Config | None) -> SwarmFacts:
-    """What a configuration adds, where there is one."""
-    return SwarmFacts(config.swarm.kind, config) if config is not None else SwarmFacts()
 
 
 class LogNode:
@@ -75,7 +61,7 @@ class LogNode:
 
     Args:
         paths: its data directory; the daemon may be up or down.
-        facts: what a configuration adds.
+        config: the node's, where it is known.
         metrics: counts along.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
 
@@ -86,14 +72,14 @@ class LogNode:
     def __init__(
         self,
         paths: NodeDirectory,
-        facts: SwarmFacts | None = None,
+        config: Config | None = None,
         metrics: Metrics | None = None,
         archive: Path | None = None,
     ) -> None:
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
         self.told: Callable[[Sequence[Applied]], None] | None = None
-        self._facts = facts or SwarmFacts()
+        self._config = config
         self._live = archive is None
         self._directory = archive or paths.events
         self._blobs = Blobs(paths.blobs)
@@ -180,7 +166,8 @@ class LogNode:
         shown = self._shown
         history = shown.history
         with history.lock:
-            around = ViewContext(self._facts.kind, history.at, history.first, self._notes(), process)
+            kind = self._config.swarm.kind if self._config is not None else ""
+            around = ViewContext(kind, history.at, history.first, self._notes(), process)
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
@@ -220,11 +207,7 @@ class LogNode:
         self._settle()
         shown = self._shown
         with shown.history.lock:
-            accounts = shown.ledger.accounts
-            if not peers:
-                rows = peer_rows(shown.history.state, shown.ledger, count=CURVES_SHOWN)
-                peers = [row.id for row in rows if row.id in accounts and accounts[row.id].points]
-            return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
+            return peer_curves(shown.history.state, shown.ledger, peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
         return Gossip(await self._answers.do(self._shown.feed.latest, since_round))
@@ -308,7 +291,7 @@ class LogNode:
 
     def recipe(self) -> RecipeView:
         """What is trained, and how."""
-        return recipe_view(self.state, self._shown.trained.trainer, self._facts.config)
+        return recipe_view(self.state, self._shown.trained.trainer, self._config)
 
     async def story(self, round_: int) -> dict[str, Any]:
         """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import pairwise
 from operator import itemgetter
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -36,14 +37,14 @@ from swarmd.web.views.moments import number
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500
-# The parts of a stage; that one was left says that it was done.
-_ORDER: tuple[RoundState, ...] = (
-    "round.gathering",
-    "round.training",
-    "round.publishing",
-    "round.submitting",
-    "round.settling",
-)
+# The parts of a stage, and where a row has the time that each took; that one was left says that it was done.
+_TIMES: dict[RoundState, str] = {
+    "round.gathering": "gathered_s",
+    "round.training": "trained_s",
+    "round.publishing": "published_s",
+    "round.submitting": "submitted_s",
+}
+_ORDER: tuple[RoundState, ...] = (*_TIMES, "round.settling")
 
 
 class _KeptStages(msgspec.Struct, array_like=True):
@@ -122,7 +123,8 @@ class StageFollower:
             return
         row, took_s = self._rows[-1], max(0.0, at - self._entered_at)
         for part in _ORDER[_ORDER.index(left) : _ORDER.index(entered)]:
-            row = _timed(row, part, took_s)
+            times: dict[str, Any] = {_TIMES[part]: took_s}
+            row = replace(row, **times)
             took_s = 0.0
         given_up = entered == "round.settling" and row.reward is None and left == "round.training"
         self._rows[-1] = replace(row, trained_s=None) if given_up else row
@@ -143,21 +145,6 @@ class StageFollower:
 
 def _place(state: State) -> tuple[int, int] | None:
     return (state.work.round, state.work.stage) if state.work else None
-
-
-def _timed(row: StageRow, part: RoundState, took_s: float) -> StageRow:
-    """The row with the time that a part took."""
-    match part:
-        case "round.gathering":
-            return replace(row, gathered_s=took_s)
-        case "round.training":
-            return replace(row, trained_s=took_s)
-        case "round.publishing":
-            return replace(row, published_s=took_s)
-        case "round.submitting":
-            return replace(row, submitted_s=took_s)
-        case _:
-            return row
 
 
 STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
@@ -271,7 +258,9 @@ class Timeline:
     def apply(self, applied: Applied) -> None:
         at = max(applied.at, self._times[-1]) if self._times else applied.at
         self._times.append(at)
-        self._codes.append(_CODES[type(applied.event)] | (WARNS if _warns(applied) else 0))
+        # Routine is no warning, and frequent: it is spared being put into words.
+        warns = tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS
+        self._codes.append(_CODES[type(applied.event)] | (WARNS if warns else 0))
         round_ = getattr(applied.event, "round", None)
         if applied.after.clock is not None and isinstance(round_, int):
             round_ = min(round_, applied.after.clock.round)
@@ -340,8 +329,3 @@ class Timeline:
         shown = [mark for mark in self._rounds[low:high] if mark.seq >= begin]
         every = -(-len(shown) // OVERVIEW_ROUNDS_MAX) or 1
         return tuple(shown[::every])
-
-
-def _warns(applied: Applied) -> bool:
-    """Whether an event is a warning. Routine is none, and frequent: spares asking for its line."""
-    return tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS

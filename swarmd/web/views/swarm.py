@@ -40,7 +40,17 @@ from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.observe.status import ENDED, ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
-from swarmd.web.shapes import CURVE_POINTS_MAX, ChainView, Curve, PeerPage, PeerRow, Point, SwarmView
+from swarmd.web.shapes import (
+    CURVE_POINTS_MAX,
+    CURVES_MAX,
+    ChainView,
+    Curve,
+    Curves,
+    PeerPage,
+    PeerRow,
+    Point,
+    SwarmView,
+)
 from swarmd.web.views.moments import number, shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
@@ -172,7 +182,7 @@ class PeerLedger:
         if state.coordination is not None:
             for member in state.coordination.members:
                 if account := self._account(member.peer):
-                    account.name, account.admitted = _name(member.name) or account.name, member.worked
+                    account.name, account.admitted = _shown(member.name) or account.name, member.worked
                     account.reward, account.rounds, account.left = member.reward, member.rounds, member.left
                     account.place, account.known = (member.last_round, 0), member.rounds > 0
         elif state.rewards and state.chain is None and (account := self._account(self._own)):
@@ -230,7 +240,7 @@ class PeerLedger:
         for standing in standings:
             account = self._account(standing.peer)
             if account is not None and math.isfinite(standing.reward):
-                account.name = _name(standing.name) or account.name
+                account.name = _shown(standing.name) or account.name
                 account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
                 account.admitted = standing.admitted
         self.settled_round = round_
@@ -258,7 +268,7 @@ class PeerLedger:
                 self.turned_away += 1
                 if not self._make_room():
                     return None
-            account = self.accounts[peer] = PeerAccount(shown_text(peer, TEXT_CHARACTERS_MAX), animal_name(peer))
+            account = self.accounts[peer] = PeerAccount(_shown(peer), animal_name(peer))
         if account is not None and not account.known:
             self._strangers.pop(peer, None)
             self._strangers[peer] = None
@@ -287,7 +297,7 @@ class PeerLedger:
         known = peer in self.accounts
         if account := self._account(peer):
             account.admitted = admitted or (known and account.admitted)
-            account.name = _name(name) or account.name
+            account.name = _shown(name) or account.name
             account.seen_at, account.left = at, False
 
     def _report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
@@ -351,8 +361,9 @@ def points_of(accounts: int) -> int:
     return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
 
 
-def _name(name: str) -> str:
-    return shown_text(name, TEXT_CHARACTERS_MAX)
+def _shown(text: str) -> str:
+    """An id or a name."""
+    return shown_text(text, TEXT_CHARACTERS_MAX)
 
 
 def _scaled(reward: str, scale: int) -> float:
@@ -370,6 +381,7 @@ def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
 
 
 SUBMISSIONS_SHOWN = 32
+CURVES_SHOWN = 10  # where none are asked for
 WINNERS_SHOWN = 16  # of one vote
 
 
@@ -454,6 +466,15 @@ def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | Non
     return _rows(state, _ranking(state, ledger)[first : None if count is None else first + count])
 
 
+def peer_curves(state: State, ledger: PeerLedger, peers: Sequence[str]) -> Curves:
+    """Of these peers, those that are known; where none are named, of the first by rank that have a reward."""
+    accounts = ledger.accounts
+    if not peers:
+        first = peer_rows(state, ledger, count=CURVES_SHOWN)
+        peers = [row.id for row in first if row.id in accounts and accounts[row.id].points]
+    return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
+
+
 def peer_page(state: State, ledger: PeerLedger, first: int, count: int, find: str) -> PeerPage:
     """Part of the leaderboard; with `find`, part of those who have it in name or id, in any case: exact ones first."""
     ranked, wanted = _ranking(state, ledger), find.casefold()
@@ -467,7 +488,10 @@ def peer_page(state: State, ledger: PeerLedger, first: int, count: int, find: st
 def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
     sums = _sums(state.coordination) if state.coordination else {}
     ranked = sorted(
-        ((peer, account, *sums.get(peer, (account.reward, account.rounds))) for peer, account in _entries(ledger)),
+        (
+            (peer, account, *sums.get(peer, (account.reward, account.rounds)))
+            for peer, account in ledger.accounts.items()
+        ),
         key=lambda row: (not row[1].known, not row[1].admitted, -row[2], row[0]),
     )
     return [_Ranked(rank, *entry) for rank, entry in enumerate(ranked, 1)]
@@ -497,10 +521,6 @@ def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
     )
 
 
-def _entries(ledger: PeerLedger) -> list[tuple[str, PeerAccount]]:
-    return list(ledger.accounts.items())
-
-
 def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
     """The coordinator's own accounts, with what the open stage will add: it counts reports in time, and no others."""
     open_ = {report.peer: report.reward for report in coordination.reports}
@@ -519,24 +539,20 @@ def _chain(state: State, ledger: PeerLedger) -> ChainView:
     assert chain is not None
     return ChainView(
         chain_id=chain.chain_id,
-        contract=shown_text(chain.contract, TEXT_CHARACTERS_MAX),
+        contract=_shown(chain.contract),
         round=chain.round,
         stage=chain.stage,
         head=chain.recent[-1].number if chain.recent else -1,
         account=chain.account,
-        votes=tuple((_id(voter), round_, _named(winners)) for _, voter, round_, winners in reversed(ledger.votes)),
+        votes=tuple((_shown(voter), round_, _named(winners)) for _, voter, round_, winners in reversed(ledger.votes)),
         submissions=tuple((own.id, own.chart, own.hash) for own in reversed(state.submissions[-SUBMISSIONS_SHOWN:])),
     )
-
-
-def _id(peer: str) -> str:
-    return shown_text(peer, TEXT_CHARACTERS_MAX)
 
 
 def _named(winners: Sequence[str]) -> tuple[str, ...]:
     """Those of a vote that are shown: who votes writes what and as many as it likes."""
     more = len(winners) - WINNERS_SHOWN
-    return (*map(_id, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
+    return (*map(_shown, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
 
 
 def isolated_words(who: str, why: str) -> str:

@@ -2,30 +2,20 @@
 
 import asyncio
 import bisect
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import msgspec
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
-
-from swarmd.core.chart import load_charts
 from swarmd.observe.status import LogStatus, status_of
 from swarmd.observe.story import Story as RoundStory
+from swarmd.uvicorn_server import url_of
 from swarmd.web import shapes
 from swarmd.web.shapes import PEERS_ANSWERED_MAX
+from swarmd.web.views.moments import charts_view
 from tests.core.story import Story, settings
+from tests.web.serving import running
 
-STATIC = Path(shapes.__file__).parent / "static"
 BARRED = 3  # the peer with two reports of one stage
 PEERS = 1000
 EVENTS = 100_000
@@ -42,9 +32,6 @@ ROUND = (
     ("records_rejected", 1, "warning", "3 records refused: signature", "round.publishing"),
     ("report_published", 0, "info", "report of round {round} stage 0 published", "round.settling"),
     ("link_up", 1, "debug", "connected to the DHT, 999 peers", "round.settling"),
-)
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'"
 )
 
 
@@ -160,31 +147,6 @@ def curves(asked: list[str]) -> shapes.Curves:
     )
 
 
-def charts() -> shapes.ChartsView:
-    loaded = load_charts()
-    views = []
-    for name in ("round", "link", "trainer"):
-        source = getattr(loaded, name).source
-        states: list[shapes.ChartState] = []
-        for state in source["states"]:
-            top = state if isinstance(state, str) else state["name"]
-            states.append(shapes.ChartState(top, top, ""))
-            children = [] if isinstance(state, str) else state["children"]
-            states += [shapes.ChartState(f"{top}.{child}", child, top) for child in children]
-        edges = [
-            shapes.ChartEdge(edge["trigger"], each, edge["dest"])
-            for edge in source["transitions"]
-            for each in (edge["source"] if isinstance(edge["source"], list) else [edge["source"]])
-        ]
-        views.append(shapes.ChartView(name, source["initial"], tuple(states), tuple(edges)))
-    return shapes.ChartsView(tuple(views), moment(EVENTS - 1).charts)
-
-
-def status() -> Any:
-    node = Story.joined(settings())
-    return status_of(node.state, node.at + 5, LogStatus("events", EVENTS, 1))
-
-
 def stages() -> shapes.StagesView:
     rounds = range(EVENTS // EVENTS_A_ROUND - 500, EVENTS // EVENTS_A_ROUND)
     return shapes.StagesView(
@@ -206,100 +168,77 @@ def training() -> shapes.TrainingView:
     return shapes.TrainingView(rows, EVENTS // EVENTS_A_ROUND, 0.1)
 
 
-def recipe() -> shapes.RecipeView:
-    return shapes.RecipeView("crowd", "digits", "follower", 1, "embedded", "", "cpu", 500_000, "float32", False)
+class Crowd:
+    """In the place of a node's log and of its swarm."""
 
+    def __init__(self, live: bool, peers: int) -> None:
+        node = Story.joined(settings())
+        self.state = node.state
+        self.told: Any = None
+        self.begun, self.next_seq = 0, EVENTS
+        self.changes = shapes.ChangeSignal()
+        self._live, self._peers = live, peers
+        self._status = status_of(node.state, node.at + 5, LogStatus("events", EVENTS, 1))
 
-def story(round_: int) -> RoundStory:
-    return RoundStory(round_, "trained", f"Round {round_} was trained by this node: reward 0.700.")
+    async def start(self) -> None:
+        """It is all there."""
 
+    stop = start
 
-def answer(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+    def here(self) -> shapes.PageSource:
+        return shapes.PageSource("0", node=True, swarm=True, live=self._live, name="node-1", swarm_id="crowd")
 
+    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> shapes.SwarmView:
+        return swarm(self._peers)
 
-def number(request: Request, name: str, default: float) -> float:
-    return float(request.query_params.get(name, default))
+    async def peers(self, first: int, count: int, find: str = "") -> shapes.PeerPage:
+        rows = tuple(map(peer_row, range(first, min(self._peers, first + count))))
+        return shapes.PeerPage(self._peers, self._peers, rows)
 
+    async def curves(self, peer: tuple[str, ...]) -> shapes.Curves:
+        return curves(list(peer))
 
-async def events(request: Request) -> Response:
-    first, count = int(number(request, "first", 0)), int(number(request, "count", 1000))
-    first = max(0, EVENTS + first if first < 0 else first)
-    return answer(shapes.EventPage(0, EVENTS, tuple(row(seq) for seq in range(first, min(EVENTS, first + count)))))
+    async def gossip(self, since_round: int = -1) -> shapes.Gossip:
+        return shapes.Gossip(())
 
+    async def messages_since(self, count: int) -> tuple[list[shapes.Message], int]:
+        return [], count
 
-async def overview_of(request: Request) -> Response:
-    since, until = number(request, "since", BEGAN_AT), number(request, "until", time_of(EVENTS - 1))
-    return answer(await asyncio.to_thread(overview, since, until, int(number(request, "buckets", 512))))
+    async def events(self, first: int, count: int) -> shapes.EventPage:
+        first = max(0, EVENTS + first if first < 0 else first)
+        return shapes.EventPage(0, EVENTS, tuple(row(seq) for seq in range(first, min(EVENTS, first + count))))
 
+    async def moment(self, seq: int) -> shapes.Moment:
+        return moment(seq)
 
-async def stream(_: Request) -> Response:
-    async def quiet() -> AsyncIterator[bytes]:
-        yield b": nothing happens here\n\n"
-        await asyncio.sleep(3600)
+    def charts(self) -> shapes.ChartsView:
+        return charts_view(self.state)
 
-    return StreamingResponse(quiet(), media_type="text/event-stream")
+    def stages(self) -> shapes.StagesView:
+        return stages()
 
+    def training(self) -> shapes.TrainingView:
+        return training()
 
-def application(live: bool, peers: int) -> Starlette:
-    here = shapes.PageSource(
-        version="0", node=True, swarm=True, live=live, name="node-1", swarm_id="crowd", data="crowd"
-    )
-    fixed = {
-        "here": here,
-        "swarm": swarm(peers),
-        "swarm/gossip": shapes.Gossip(()),
-        "node/charts": charts(),
-        "node/status": status(),
-        "node/stages": stages(),
-        "node/training": training(),
-        "node/recipe": recipe(),
-    }
+    def recipe(self) -> shapes.RecipeView:
+        return shapes.RecipeView("crowd", "digits", "follower", 1, "embedded", "", "cpu", 500_000, "float32", False)
 
-    def give(value: object) -> Any:
-        body = msgspec.json.encode(value)
-        return lambda _: Response(body, media_type="application/json")
+    async def story(self, round: int) -> RoundStory:
+        return RoundStory(round, "trained", f"Round {round} was trained by this node: reward 0.700.")
 
-    async def page_of_peers(request: Request) -> Response:
-        first, count = int(number(request, "first", 0)), int(number(request, "count", PEERS_ANSWERED_MAX))
-        assert count <= PEERS_ANSWERED_MAX
-        rows = tuple(map(peer_row, range(first, min(peers, first + count))))
-        return answer(shapes.PeerPage(peers, peers, rows))
+    async def overview(self, since: float | None, until: float | None, buckets: int) -> shapes.Overview:
+        return await asyncio.to_thread(overview, since or BEGAN_AT, until or time_of(EVENTS - 1), buckets)
 
-    def page(name: str) -> Any:
-        return lambda _: FileResponse(STATIC / name, headers={"Content-Security-Policy": POLICY})
+    async def shown_status(self) -> Any:
+        return self._status
 
-    return Starlette(
-        routes=[
-            Route("/", page("swarm.html")),
-            Route("/node", page("node.html")),
-            *[Route(f"/api/v1/{path}", give(value)) for path, value in fixed.items()],
-            Route("/api/v1/swarm/peers", page_of_peers),
-            Route("/api/v1/swarm/curves", lambda request: answer(curves(request.query_params.getlist("peer")))),
-            Route("/api/v1/node/events", events),
-            Route("/api/v1/node/overview", overview_of),
-            Route("/api/v1/node/moments/{seq:int}", lambda request: answer(moment(request.path_params["seq"]))),
-            Route("/api/v1/node/rounds/{round:int}", lambda request: answer(story(request.path_params["round"]))),
-            Route("/api/v1/stream", stream),
-            Route("/api/{rest:path}", lambda _: JSONResponse({"detail": "not-found", "message": "No such path."}, 404)),
-            Mount("/static", StaticFiles(directory=STATIC)),
-        ]
-    )
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        return b"", "text/plain"
 
 
 @contextmanager
 def serving(live: bool = False, peers: int = PEERS) -> Iterator[str]:
     """The crowd on a free port of loopback; gives its URL."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(64)
-        server = uvicorn.Server(
-            uvicorn.Config(application(live, peers), log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
-        )
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(10)
+    crowd: Any = Crowd(live, peers)
+    with running(crowd) as endpoint:
+        yield url_of(endpoint)
