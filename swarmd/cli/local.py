@@ -206,9 +206,9 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for place in swarm.places:
         for skip in history_in(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
-        status = read_status(place)
-        if status.learning is not None and not status.learning.healthy:
-            console.print(f"{place.name}: {status.learning.state}: {status.learning.reason}", markup=False)
+        learning = read_status(place).learning if place.events.exists() else None
+        if learning is not None and not learning.healthy:
+            console.print(f"{place.name}: {learning.state}: {learning.reason}", markup=False)
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (
         f"event logs:   {directory}/node-*/events",

@@ -5,10 +5,11 @@ A label with a value of a peer's, a provider's or a file's making would be a ser
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.events import WorkerExited, WorkerStartFailed
+from swarmd.core.ids import CommandKind
 from swarmd.core.values import EvidenceKind, FlatCause, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.words import Kind
@@ -31,7 +32,7 @@ FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could no
 SENDERS = ("url", "command")  # of notifications
 OUTCOMES = ("done", "failed")
 WEIGHTS: tuple[str, ...] = ("fetched", "adopted", *get_args(WeightsCause))
-COMMANDS = (
+COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
     "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip

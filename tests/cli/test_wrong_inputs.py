@@ -68,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["status", "."], "there is no node in .", "Did you mean node?"),
         (["replay"], "there is no node here", "Did you mean node?"),
         (["config", "check", "torn.toml"], "torn.toml is not valid TOML", "Mend that line: [swarm"),
-        (["config", "check", "utf16.toml"], "cannot be read: 'utf-8' codec", "Save it in UTF-8"),
+        (["config", "check", "utf16.toml"], "cannot be read: 'utf-8' codec", "Name a text file in UTF-8"),
         (["run", "--config", "none.toml"], "there is no configuration file none.toml", "`swarmd init` makes a node"),
         (["swarm", "new", "\udcdcn", "--dir", "new"], "has characters that cannot be shown", "in UTF-8"),
         (["swarm", "new"], "Missing argument 'name'", "Write it as `swarmd swarm new NAME --dir DIRECTORY`"),

@@ -167,7 +167,7 @@ FAULTS = [
     wrong("[training]\nstepz = 1", "training.stepz", "training.steps"),
     wrong('[training]\nmodel = "./nowhere"', "nowhere", "training.model"),
     wrong('[training]\nmodel = "Qwen/Qwen3--0.6B"', "Qwen/Qwen3--0.6B", "user/model"),
-    wrong('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "put the file there"),
+    wrong('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "Put a JSONL file"),
     wrong('[web]\nlisten = "0.0.0.0:8800"', "the page of [web]", "token"),
     wrong('[notify]\nurls = ["hooks.example.org/canary"]', "notify.urls"),
     fault("config", "config.writable=warning", lambda made, patch: made.config.chmod(0o666), "chmod go-w"),

@@ -115,8 +115,8 @@ def test_options_become_the_struct() -> None:
     [
         ({"source": "a", "mod": "fixed"}, "unknown key 'swarm.options.mod'", "Did you mean mode?"),
         ({}, "swarm.options.source is missing", "It takes"),
-        ({"source": 1}, "swarm.options.source: Expected `str`", "It takes"),
-        ({"source": "a", "rows": 0}, "swarm.options.rows: Expected `int` >= 1", "It takes"),
+        ({"source": 1}, "swarm.options.source: Expected `str`", "Write it in quotes"),
+        ({"source": "a", "rows": 0}, "swarm.options.rows: Expected `int` >= 1", "rows = 5"),
         ({"source": "a", "rewards": [{"wait": 1}]}, "'swarm.options.rewards[0].wait'", "Did you mean weight?"),
         ({"source": "a", "named": {"x": {"wait": 1}}}, "swarm.options.named", "It takes"),
         ({"source": "nowhere"}, "swarm.options: nowhere is no source", "It takes"),

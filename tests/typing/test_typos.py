@@ -89,10 +89,9 @@ TYPOS = (
         'status.network.state == "isolate"',
     ),
     Typo(
-        "swarmd/observe/metrics.py",
-        '("training", status.training)',
-        '("trainer", status.training)',
-        "layers: tuple[tuple[LayerName",
+        "swarmd/observe/status.py",
+        '"training": self.training,',
+        '"trainer": self.training,',
     ),
     Typo(
         "swarmd/cli/local_swarm.py",
@@ -115,7 +114,7 @@ TYPOS = (
         '("round.training", "round.publishing"): ',
         '("round.training", "round.publish"): ',
     ),
-    Typo("swarmd/observe/story.py", 'case "skipping":', 'case "skiping":', "assert_never(chart)"),
+    Typo("swarmd/observe/story.py", 'if after.chart == "skipping":', 'if after.chart == "skiping":'),
     Typo(
         "swarmd/cli/replay.py",
         "chart = applied.after.chart",
