@@ -56,7 +56,7 @@ def run(directory: Path, model: str = "embedded", device: str = "cpu") -> Iterab
         place.mkdir()
         with swarmd_side(config, place, "swarmd") as ours, bare_side(config, place) as theirs:
             walls = race({"swarmd": ours, "trl": theirs}, 1)
-            what = f"{model} on {device}, a step of {questions} x {generations} x {tokens} tokens"
+            what = f"{Path(model).name} on {device}, a step of {questions} x {generations} x {tokens} tokens"
             yield compare(f"{what}, wall time", walls["swarmd"], walls["trl"], REAL_GOAL)
             yield compare(f"{what}, processor time", ours.processor_s, theirs.processor_s, REAL_GOAL)
             peaks = [Sample((peak_of(side.process.pid) / 2**30,)) for side in (ours, theirs)]
