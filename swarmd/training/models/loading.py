@@ -32,7 +32,7 @@ _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
 def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
-    """The model of a directory or of the Hub, as transformers loads it. Errors call it `name`.
+    """The model of a directory or of the Hub, as transformers loads it, without dropout. Errors call it `name`.
 
     Raises:
         ModelUnfit: its files have other weights than its configuration describes.
@@ -53,7 +53,17 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
             "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
         )
     check_loaded(name, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
+    _stop_dropout(model)
     return model
+
+
+def _stop_dropout(model: Any) -> None:
+    """Have passes of training compute what generation drew from: with dropout the ratio of both would be noise."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "attention_dropout", None), float):  # given to a function
+            module.attention_dropout = 0.0
 
 
 def check_loaded(

@@ -194,3 +194,18 @@ def test_all_that_reads_a_model_refuses_such_weights(model: Path) -> None:
     for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_frozen(training)):
         with pytest.raises(ModelUnfit, match=r"are missing \(model\.layers\.0\.mlp"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"),
+    [
+        ("gpt2", {"resid_pdrop": 0.5, "attn_pdrop": 0.5, "embd_pdrop": 0.5}),
+        ("llama", {"attention_dropout": 0.5}),
+        ("phi", {"attention_dropout": 0.5, "resid_pdrop": 0.5, "embd_pdrop": 0.5}),
+    ],
+)
+def test_training_has_no_dropout(copy: Callable[..., Path], architecture: str, settings: dict[str, float]) -> None:
+    """Else the passes that are trained differ from those that completions are drawn from."""
+    model = read_model("m", str(copy(architecture, dict, **settings))).train()
+    tokens = torch.arange(32)[None]
+    assert torch.equal(model(tokens).logits, model(tokens).logits)
