@@ -227,7 +227,8 @@ def _trained(event: events.StageTrained, applied: Applied) -> Description:
     parts += [aside_words(event)] * marked
     details += [skills_words(event.skills)] * bool(event.skills)
     details += [aside_words(event)] * (bool(event.set_aside) and not marked)
-    level: Level = "warning" if marked or event.flat is not None else "info"
+    troubled = event.flat is not None and event.flat.cause != "right"
+    level: Level = "warning" if marked or troubled else "info"
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
 
 

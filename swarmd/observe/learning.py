@@ -64,7 +64,7 @@ def learning_status(state: State, now: float) -> LearningStatus | None:
     return replace(
         status,
         state=NOTHING,
-        healthy=False,
+        healthy=flat.cause == "right",  # a model that knows its questions is not in trouble
         reason=f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
         cause=flat.cause,
         groups=flat.groups,
