@@ -29,6 +29,7 @@ from swarmd.core.values import (
     Votes,
 )
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.file_kind import OTHER, describe_file
 from swarmd.toml_text import check_names, line_of, parse_toml, read_toml, show_line
 
 if TYPE_CHECKING:
@@ -332,6 +333,10 @@ def read_config_text(path: Path) -> str:
         fix = "Name a regular file that you may read"
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
     except ValueError as error:
+        what, use = describe_file(path)
+        if what != OTHER:
+            fix = use or "Name a node's config.toml; `swarmd init` makes a node with one"
+            raise ConfigError(f"{path} is {what}, no node's configuration", fix) from error
         fix = "Name a text file in UTF-8, or save it as one: editors of Windows have other ways"
         raise ConfigError(f"the configuration file {path} cannot be read: {error}", fix) from error
 
@@ -386,13 +391,19 @@ def advise_value(message: str, kind: Any) -> str:
         if field is None:
             return ""
         hint = field.type
+    if reason.startswith("Expected `object`, got `array`"):
+        return f"There is one such table: write [{key}], with single brackets"
     if reason.startswith("Expected `object`"):
         return f"{key} is a table: set the keys in it, as {key}.KEY"
     if reason.startswith("Invalid enum value"):
         return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
     if field is None or not isinstance(field.default, int | float | str | tuple):
-        return f'Write it in quotes: {name} = "..."' if reason.startswith("Expected `str`, got") else ""
+        forms = {
+            "Expected `str`, got": f'in quotes: {name} = "..."',
+            "Expected `array`, got `str`": f'as a list: {name} = ["..."]',
+        }
+        return next((f"Write it {form}" for start, form in forms.items() if reason.startswith(start)), "")
     example = {"dht.listen": ["/ip4/0.0.0.0/tcp/38331"]}.get(key, field.default)
     return f"Write it like this{unit}: {name} = {json.dumps(example)}"
 
@@ -415,6 +426,10 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
             elsewhere = [path for path in _paths(Config) if path.endswith(f".{key}")] if origin != "manifest" else []
             if elsewhere and not near:
                 hint = f"It belongs elsewhere: {' or '.join(elsewhere)}"
+            if where and origin != "manifest" and key in get_type_hints(Config):
+                inner = section_of(get_type_hints(Config)[key])
+                is_table = isinstance(inner, type) and issubclass(inner, Section)
+                hint = f"{key} is in no table: write " + (f"[{key}]" if is_table else "it above the first table")
             raise ConfigError(f"{origin}: unknown key {full!r}", hint)
         inner = section_of(hints[key])
         if isinstance(inner, type) and issubclass(inner, Section):

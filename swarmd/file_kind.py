@@ -10,6 +10,12 @@ from swarmd.toml_text import TEXT_BYTES_MAX, parse_toml
 
 GZIP = b"\x1f\x8b"
 ARCHIVE = "an archive"
+OTHER = "a file of another kind"
+STARTS = {
+    b"SWRMLOG1": ("a segment of an event log", "Name the node's directory: `swarmd log cat DIR` prints its log"),
+    b"\x89PNG": ("a picture", ""),
+    b"\xff\xd8\xff": ("a picture", ""),
+}
 
 
 def describe_file(path: Path) -> tuple[str, str]:
@@ -21,14 +27,17 @@ def describe_file(path: Path) -> tuple[str, str]:
     if content.startswith(GZIP):
         opened = f"`swarmd bundle --open {name} --to DIR` opens a bundle"
         return ARCHIVE, f"`swarmd restore {name} DIR` makes a node of a backup; {opened}"
+    for start, described in STARTS.items():
+        if content.startswith(start):
+            return described
     try:
         tables = parse_toml(content.decode("utf-8-sig"))
     except ValueError:
         is_json = content.lstrip()[:1] in (b"{", b"[")
-        return ("a file of JSON" if is_json else "a file of another kind"), ""
+        return ("a file of JSON" if is_json else OTHER), ""
     if {"format", "signature"} <= tables.keys():
         fix = f"`swarmd join {name} --dir DIR` makes a node of that swarm, with DIR/config.toml"
         return "the manifest of a swarm", fix
     if {"role", "swarm", "training", "dht"} & tables.keys():
         return "a node's configuration", f"Name it as `--config {name}`, or its directory, {quoted(path.parent)}"
-    return "a file of another kind", ""
+    return OTHER, ""

@@ -42,7 +42,8 @@ def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
     """The error to raise for a failed write, sync or rename: NoSpaceLeft or LogWriteFailed."""
     if error.errno in _FULL:
         return NoSpaceLeft(f"no space left for {path} ({doing})", "Free space on that file system, then start again")
-    fix = f"{remedy(error, path) or 'Check the disk'}, then start again"
+    missing = f"Name another place, or make the directory {path.parent}" if error.errno == errno.ENOENT else ""
+    fix = f"{remedy(error, path) or missing or 'Check the disk'}, then start again"
     return LogWriteFailed(f"{doing} of {path} failed: {error.strerror or error}", fix)
 
 

@@ -30,7 +30,12 @@ class Address(NamedTuple):
 def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
     """HOST:PORT, given at `key`. Raises ConfigError, with an example that has `port`."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
-    if found is None or int(found[3]) > 65535:
+    if found is not None and int(found[3]) > 65535:
+        raise ConfigError(
+            f"{key} {text!r} is no HOST:PORT: ports end at 65535",
+            f"For example {found[0].removesuffix(found[3])}{port}",
+        )
+    if found is None:
         raise ConfigError(f"{key} {text!r} is no HOST:PORT", f"For example 127.0.0.1:{port} or [::1]:{port}")
     return Address(found[1] or found[2], int(found[3]))
 

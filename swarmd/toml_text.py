@@ -70,7 +70,11 @@ SLIPS = {  # what a message of tomllib, and then the line that it names, show of
     "Cannot overwrite|Cannot declare": " (it stands there twice)",
     r"Illegal character '\\n'": " (a quote is missing at its end)",
     r"Expected '=' .*\n\s*[\w-]+:": " (TOML has = where YAML has a colon)",
+    r"Expected '=' .*\n": " (a line is KEY = VALUE or [TABLE]: is it the right file?)",
+    r"Invalid value .*\n[^=]*=\s*(?:True|False)\b": " (it is true or false, in small letters)",
     r"Invalid value .*\n[^=]*=\s*[A-Za-z/.~]": " (texts need quotes)",
+    r"Expected newline .*\n[^=]*=\s*[-+]?\d+,\d": " (decimals follow a point, as in 0.5)",
+    r"Expected newline .*\n[^=]*=\s*[-+]?\d": " (numbers stand alone, as 0.0003 or 3e-4; texts need quotes)",
 }
 
 

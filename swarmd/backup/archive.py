@@ -219,7 +219,10 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                     if manifest is not None or info.name in found:
                         raise ArchiveError(f"{path} has {info.name!r} after its end, or twice", AGAIN)
                     if not info.isreg() or not (info.name == kind.FILE or kind.allows(info.name)):
-                        raise ArchiveError(f"{path} holds {info.name[:200]!r}: it is not a {kind.NOUN}", AGAIN)
+                        raise ArchiveError(
+                            f"{path} holds {info.name[:200]!r}: it is not a {kind.NOUN}",
+                            describe_file(path)[1] or AGAIN,
+                        )
                     if len(found) >= MEMBERS_MAX or size_bytes > kind.BYTES_MAX:
                         raise ArchiveError(f"{path} holds more than a {kind.NOUN} may", AGAIN)
                     if info.name == kind.FILE:

@@ -206,7 +206,10 @@ def _parse(content: bytes, path: Path) -> Keystore:
             f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
         ) from None
     except DECODE_ERRORS:
-        raise KeystoreDamaged(f"{path} is no keystore: it is no JSON", KEYSTORE.make) from None
+        raise KeystoreDamaged(
+            f"{path} is no keystore: it is no JSON",
+            "Name a node's account.json, or make one with `swarmd account new FILE`",
+        ) from None
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")
     _check_work(keystore.crypto, path)

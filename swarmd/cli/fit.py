@@ -29,7 +29,10 @@ def fit(
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="Reckon with this file's section training.")
     ] = None,
     memory: Annotated[
-        float, typer.Option("--memory", metavar="GIB", min=0.0, help="Of a card that need not be here, all of it free.")
+        float,
+        typer.Option(
+            "--memory", metavar="GIB", min=0.0, max=1e5, help="GiB of a card that need not be here, all of it free."
+        ),
     ] = 0.0,
     as_json: PrintJson = False,
 ) -> None:

@@ -270,7 +270,9 @@ class Answers(NamedTuple):
 
     def _choose_swarm(self, asker: Asker) -> Answers:
         if self.manifest is not None and self.swarm is not None:
-            raise ConfigError("both --manifest and --swarm were given", "A node joins a swarm, or begins one")
+            raise ConfigError(
+                "both --manifest and --swarm were given", "Leave out --swarm to join, or --manifest to begin one"
+            )
         if self.manifest is None and self.swarm is None:
             if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--manifest or --swarm") == JOIN:
                 path = Path(asker.ask("Its manifest, the file that its creator handed out", "swarm.toml", "--manifest"))

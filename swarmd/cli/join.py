@@ -18,7 +18,7 @@ from swarmd.cli.questions import copy_questions, find_questions, tell_untried
 from swarmd.config import ChainConfig, Config, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
-from swarmd.dht.identity.identity import known_name
+from swarmd.dht.identity.identity import is_peer_id, known_name
 from swarmd.dht.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
 from swarmd.manifest import (
@@ -99,6 +99,8 @@ def join(
     On a chain, register the node at once if its account can pay. Nothing that exists is changed.
     """
     read = read_manifest(manifest)
+    if creator and not is_peer_id(creator):
+        raise ConfigError(f"--creator {creator!r} is no peer id", "The creator's begins with 12D3Koo: ask them for it")
     if creator and creator != read.creator:
         raise ManifestError(f"{manifest} was created by {read.creator}, not by {creator}", "Do not join")
     root = directory or Path(read.id)
@@ -137,7 +139,8 @@ def _check(manifest: Manifest, wishes: JoinOptions) -> None:
         if not is_address(address):
             raise ConfigError(f"{address!r} is no address", suggest_address(address))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
-        raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
+        told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
+        raise ConfigError(told, "Leave them out")
     if wishes.signer and wishes.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")
     if bool(wishes.signer) != bool(wishes.org):

@@ -373,6 +373,8 @@ def leaderboard(
         if directory is not None or contract is None:
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
         return tell_board(board_of_chain(rpc, contract, from_block, order, depth), top, as_json)
+    if contract is not None:
+        raise ConfigError("--contract means nothing without --rpc", "Give --rpc URL with it, or leave it out")
     log = log_of(directory)
     board = board_of_log(log, order, depth)
     return tell_board(board, top, as_json) if board else tell_reports(log, order, top, as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.options import LogDir, log_of
+from swarmd.cli.options import LogDir, in_order, log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ def cat(
     """Print events, one JSON line each: seq, at (POSIX seconds), type, and the event's fields; NaN is a string."""
     from swarmd.eventlog.reader import read_commits
 
-    _print(read_commits(log_of(directory), first), first, last, text)
+    _print(read_commits(log_of(directory), in_order(first, last)), first, last, text)
 
 
 @app.command()

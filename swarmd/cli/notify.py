@@ -65,7 +65,8 @@ def notify(
         typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
         return ExitCode.OK
     if not senders:
-        raise ConfigError(f"{file} names no way to notify anybody", "Set notify.urls or notify.command")
+        fix = 'Write below [notify] for example urls = ["https://ntfy.sh/my-topic"], or a command'
+        raise ConfigError(f"{file} names no way to notify anybody", fix)
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
     node = loaded.name or "node"
     note = HealthMessage(

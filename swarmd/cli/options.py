@@ -98,7 +98,8 @@ def _line_in(raw: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         raise IdentityDamaged(f"the passphrase file {path} is no UTF-8 text") from error
     if not line or "\n" in line or len(raw) > FILE_BYTES_MAX:
-        raise IdentityDamaged(f"the passphrase file {path} does not hold one line of text")
+        held = "is empty, not one line of text" if not raw.strip() else "does not hold one line of text"
+        raise IdentityDamaged(f"the passphrase file {path} {held}", "Write the passphrase into it, and nothing else")
     return line
 
 
@@ -152,6 +153,13 @@ def place_of(directory: Path | None) -> Path:
     return directory or (Path() if (Path() / CONFIG).is_file() else DEFAULT)
 
 
+def in_order(first: int, last: int | None) -> int:
+    """The first of the events that are asked for. Raises ConfigError where it follows the last."""
+    if last is not None and last < first:
+        raise ConfigError(f"--to {last} comes before --from {first}", f"Write --from {last} --to {first}")
+    return first
+
+
 def holds_log(place: Path) -> bool:
     """Whether it is a data directory itself, as a restored one is, whatever the configuration in it says."""
     return NodeDirectory(place).events.is_dir()
@@ -185,7 +193,9 @@ def refuse_unmade(node: Located, unnamed: bool = False) -> None:
 
 def no_node(place: Path, lack: str) -> NotFoundError:
     """The error for a place that is named as a node's and is none; `lack` says what a directory there has not."""
-    fix = "Name its directory, or its configuration with --config; `swarmd init` makes a node"
+    fix = f"Name the directory of a node, which has a {CONFIG} or a log; `swarmd init` makes a node"
+    if str(place).startswith(("http:/", "https:/")):
+        return NotFoundError(f"{place} is a URL, and a node is a directory", "Name a directory of this machine")
     if place.is_file():
         what, use = describe_file(place)
         return NotFoundError(f"{place} is {what}, not a node's directory", use or fix)

@@ -303,7 +303,10 @@ def invite(
         _list(made.read(), time.time())
         return
     if config.dht.admission != "invitation":
-        raise ConfigError(f'dht.admission is "{config.dht.admission}": nobody needs an invitation in this swarm')
+        raise ConfigError(
+            f'dht.admission is "{config.dht.admission}": nobody needs an invitation in this swarm',
+            "Guests join with `swarmd join MANIFEST`; `swarmd swarm new --invited` makes a swarm that asks for one",
+        )
     identity = load_identity(place.data / config.dht.identity)
     if withdraw:
         _withdraw(made, withdraw, config.swarm.coordinator in ("", identity.peer_id))

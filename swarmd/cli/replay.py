@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from swarmd.cli.dashboard import PageOptions, serve_log
-from swarmd.cli.options import LogDir, log_of
+from swarmd.cli.options import LogDir, in_order, log_of
 from swarmd.errors import ExitCode, NotFoundError
 from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
 
@@ -243,8 +243,7 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
 
 
 def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
-
-    base = start_of(log, wanted.first if last is None else min(wanted.first, last + 1))
+    base = start_of(log, in_order(wanted.first, last))
     before = base.seq - oldest_base(log).seq  # events that need not be read
     events, shown, chart = before, 0, base.state.chart if before else ""
     for applied in folded(log, last, progress=not sys.stdout.isatty(), base=base):

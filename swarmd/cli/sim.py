@@ -26,7 +26,9 @@ FIELDS = ", ".join(SimProfile.__struct_fields__)
 def sim(
     seed: Annotated[int, typer.Option(min=0, help="First seed; it decides everything.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, one after the other.")] = 1,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the swarm, the coordinator among them.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Nodes of the swarm, the coordinator among them.")
+    ] = None,
     hours: Annotated[float | None, typer.Option(min=0.01, help="Simulated hours.")] = None,
     hostile: Annotated[
         str | None,

@@ -209,9 +209,11 @@ def status(
         _show(found, as_json)
         return
     target = find_target(manifest)
+    chain = target.manifest.chain
+    if chain is None and (urls or contract):
+        raise ConfigError(f"the swarm {target.manifest.id} has no chain", "Leave out --rpc and --contract")
     if not as_json:
         _show_manifest(target.manifest)
-    chain = target.manifest.chain
     if chain is not None:
         found = anyio.run(_status, target.urls(urls), chain.chain_id, chain.contract, chain.from_block)
         _show(found, as_json)

@@ -47,6 +47,8 @@ def _explain_value(error: Any, message: str) -> tuple[str, str]:
     found = error.__cause__.errors()[0]
     name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
     wanted = WANTED.get(found["type"])
+    if str(found.get("input")).strip().lower() == "nan":
+        wanted = "a number"
     if wanted is not None:
         message = f"{name} takes {wanted.format(**found.get('ctx', {}))}, not {found['input']!r}"
     return message.replace("Value error, ", ""), f"{name}: {error.param.help or ''}"

@@ -115,6 +115,9 @@ def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
 def suggest_address(text: str) -> str:
     """How what was given could be written: hosts and ports are no addresses of libp2p."""
     found = re.fullmatch(r"(?:\w+://)?([\w.-]+?)(?::(\d{1,5}))?/?", text)
+    _, kind, host = ("/" + text.strip("/") + "//").split("/")[:3]
+    if text.startswith("/ip") and kind in HOSTS and not _is_host(kind, host):
+        return f"{host!r} is no {kind} address: write for example /ip4/0.0.0.0/tcp/38331"
     if found is None or text.startswith("/"):
         return "Write for example /ip4/0.0.0.0/tcp/38331"
     host, port = found[1], found[2] or "38331"

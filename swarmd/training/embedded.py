@@ -323,8 +323,12 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
 
 def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0) -> dict[str, Accuracy]:
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
-    policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+        policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
+    except Exception as error:  # transformers raises whatever a file of it makes it meet
+        fix = "Name a directory that `swarmd model build` wrote"
+        raise ModelError(f"{directory} holds no embedded model: {type(error).__name__}: {error}", fix) from error
     held_out = {task: plan.hold_out(task, questions) for task in plan.tasks}
     return evaluate(policy, Sampler(policy), plan, held_out, tokens_max, seed=seed)
 

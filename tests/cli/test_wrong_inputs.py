@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 from pathlib import Path
 
 import pytest
 
 from swarmd.cli import run_command
+from swarmd.cli.options import in_order
 from swarmd.dht.addresses import suggest_address
+from swarmd.errors import ConfigError
+from swarmd.files import write_failure
 
 MANIFEST = "swarm.toml"
 CONFIG = "node/config.toml"
@@ -35,6 +39,14 @@ FILES = {
     "model.toml": HEAD + '[training]\nmodel = "./models/tinny"\n',
     "card.toml": HEAD + '[training]\ndevice = "xpu"\n',
     "cut.toml": "format = 1\n[swarm",
+    "inner.toml": HEAD + "[training.dht]\nlisten = []\n",
+    "inner_key.toml": HEAD + 'name = "bob"\n',
+    "rows.toml": HEAD + "[[round]]\ntrain_s = 9.0\n",
+    "truth.toml": HEAD + "[web]\nenabled = True\n",
+    "comma.toml": HEAD + "[training]\nclip_low = 0,2\n",
+    "power.toml": HEAD + "[training]\nbeta = 3·10\n",
+    "urls.toml": HEAD + '[chain]\nrpc = "http://127.0.0.1:8545"\n',
+    "rows.csv": "prompt,answer\n1?,2\n",
 }
 
 
@@ -48,6 +60,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in FILES.items():
         (root / name).write_text(text)
     (root / "backup.tar.gz").write_bytes(gzip.compress(b"x"))
+    (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (root / "0.seg").write_bytes(b"SWRMLOG1\x01\0\x84")
+    (root / "empty.pass").touch(mode=0o600)
     (root / "models" / "tiny").mkdir(parents=True)
     (root / "models" / "tiny" / "config.json").write_text("{}")
     (root / "torn.toml").write_text('role = "coordinator"\n[swarm\nid = "x"\n')
@@ -117,6 +132,42 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["join", "swarm.tml", "--dir", "new"], "there is no manifest swarm.tml", "Did you mean swarm.toml?"),
         (["local", "--set", "training=5"], "training: Expected `object`", "training is a table"),
         (["log", "node"], "No such command 'node'", "comes one of cat, tail"),
+        (["config", "check", "picture.png"], "is a picture, no node's configuration", "Name a node's config.toml"),
+        (["config", "check", "0.seg"], "is a segment of an event log", "Name the node's directory"),
+        (["swarm", "check", "rows.csv"], "is not valid TOML", "is it the right file?"),
+        (["config", "check", "inner.toml"], "unknown key 'training.dht'", "write [dht]"),
+        (["config", "check", "inner_key.toml"], "unknown key 'swarm.name'", "write it above the first table"),
+        (["config", "check", "rows.toml"], "round: Expected `object`, got `array`", "write [round], with single"),
+        (["config", "check", "truth.toml"], "is not valid TOML", "true or false, in small letters"),
+        (["config", "check", "comma.toml"], "is not valid TOML", "decimals follow a point"),
+        (["config", "check", "power.toml"], "is not valid TOML", "as 0.0003 or 3e-4"),
+        (["config", "check", "urls.toml"], "chain.rpc: Expected `array`", 'rpc = ["..."]'),
+        (["identity", "show", CONFIG], "is no identity", "Name a node's identity.key"),
+        (["account", "show", "node/identity.key"], "is no keystore", "Name a node's account.json"),
+        (["model", "check", "models/tiny"], "models/tiny holds no embedded model", "`swarmd model build` wrote"),
+        (["status", "https://e.org/node"], "is a URL, and a node is a directory", "of this machine"),
+        (["log", "cat", "models/tiny"], "there is no node in models/tiny", "Name the directory of a node"),
+        (["sim", "--churn", "nan"], "--churn takes a number, not 'nan'", "--churn: Share"),
+        (["sim", "--nodes", "1000000000"], "--nodes takes 10000 or less", "--nodes: Nodes"),
+        (["model", "fit", "--memory", "inf"], "--memory takes 100000 or less, not 'inf'", "--memory: GiB"),
+        (["reference-server", "--listen", "localhost:88000"], "ports end at 65535", "For example localhost:59807"),
+        (["swarm", "new", "x", "--dir", "new", "--listen", "/ip4/300.0.2.1/tcp/1"], "is no address", "no ip4 address"),
+        (["swarm", "status", MANIFEST, "--rpc", "http://127.0.0.1:1"], "has no chain", "Leave out --rpc"),
+        (["join", MANIFEST, "--dir", "new", "--creator", "bob"], "'bob' is no peer id", "12D3Koo"),
+        (["join", MANIFEST, "--dir", "new", "--signer", "http://e.org"], "has no chain", "Leave them out"),
+        (["leaderboard", "node", "--contract", "0x12"], "means nothing without --rpc", "Give --rpc URL"),
+        (["swarm", "invite", "Bob", "--dir", "node"], "nobody needs an invitation", "`swarmd swarm new --invited`"),
+        (
+            ["init", "--dir", "new", "-y", "--manifest", MANIFEST, "--swarm", "x"],
+            "both --manifest",
+            "Leave out --swarm",
+        ),
+        (["notify", "node"], "names no way to notify anybody", "below [notify]"),
+        (
+            ["identity", "backup", "node/identity.key", "new", "--passphrase-file", "empty.pass"],
+            "empty.pass is empty",
+            "Write the passphrase into it",
+        ),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
     ],
 )
@@ -175,6 +226,17 @@ def test_questions_that_a_start_would_refuse_are_refused_before(
     assert run_command(["config", "check", str(tmp_path / "c.toml")]) != 0
     error, _, remedy = capsys.readouterr().err.partition("\nfix: ")
     assert told in error and fix in remedy
+
+
+def test_events_are_asked_for_from_the_first_to_the_last() -> None:
+    assert in_order(2, 2) == in_order(2, None) == 2
+    with pytest.raises(ConfigError, match=r"--to 2 comes before --from 5. Write --from 2 --to 5"):
+        in_order(5, 2)
+
+
+def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) -> None:
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory")
+    assert "make the directory" in write_failure(missing, tmp_path / "gone" / "x.jsonl", "export").fix
 
 
 @pytest.mark.parametrize(

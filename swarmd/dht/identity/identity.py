@@ -44,6 +44,7 @@ PEERS_KEPT = 16384  # peer ids that need not be decoded again: more than may hav
 PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
 
 _RESTORE = "Restore it from a backup with `swarmd identity restore`"
+_NAME = "Name a node's identity.key, or restore it from a backup with `swarmd identity restore`"
 
 ED25519_BYTES = 64
 ED25519_START = "12D3KooW"  # of every Ed25519 peer id
@@ -221,14 +222,17 @@ def read_identity(path: Path) -> Identity:
     return parse_identity(read_secret(Secret(path), KEY_FILE), str(path))
 
 
-def parse_identity(raw: bytes, origin: str, fix: str = _RESTORE) -> Identity:
+def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
     """The key in a key file's contents; `origin` names them, and `fix` helps, in errors. Raises IdentityError."""
     if raw.startswith(RSA_PREFIX):
         from swarmd.dht.identity.rsa import parse_rsa
 
         return parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
-        raise IdentityDamaged(f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", fix)
+        raise IdentityDamaged(
+            f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected",
+            fix,
+        )
     return Ed25519Identity(raw[4:36], raw[36:68])
 
 
