@@ -62,7 +62,8 @@ def test_it_is_told_at_the_end_of_the_stage(node: Told, cause: FlatCause) -> Non
         "63 of 64 own groups had every completion paid alike, mean reward 0.000: 500 of 504 "
     )
     assert ADVICE[cause][1:] in found.reason, "and what to do"
-    assert status.healthy == known and not [each for each in ready(status).reasons if "learn" in each], "it costs no round"
+    assert status.healthy == known
+    assert not [each for each in ready(status).reasons if "learn" in each], "it costs no round"
     shown = " ".join(printed(status).split())
     assert "nothing to learn" in shown and "63 of 64 own groups" in shown
     gauges = read(Metrics(clock=lambda: status.at), status)
