@@ -97,12 +97,14 @@ def main() -> int:
 
 
 def keep(results: list[Result], machine: Mapping[str, str]) -> None:
-    """Replace the tables in bench/results of benchmarks that ran."""
+    """Replace the tables in bench/results of benchmarks that ran; notes, which were of the earlier figures, go."""
     taken = ", ".join(f"{key}: {value}" for key, value in machine.items())
     for result in results:
         if result.rows:
-            kept = msgspec.json.format(msgspec.json.encode(as_tables(result, taken)))
-            (KEPT / f"{result.name}.json").write_bytes(kept + b"\n")
+            path = KEPT / f"{result.name}.json"
+            settings = msgspec.json.decode(path.read_bytes())["settings"] if path.exists() else ""
+            kept = as_tables(result, taken) | {"settings": settings, "notes": []}
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
 
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:

@@ -99,11 +99,4 @@ def as_tables(result: Result, taken: str) -> dict[str, object]:
         taken: on which machine, in words.
     """
     table = {"columns": HEADINGS, "rows": [cells(row) for row in result.rows]}
-    return {
-        "name": result.name,
-        "summary": result.summary,
-        "taken": taken,
-        "settings": "",
-        "tables": [table],
-        "notes": [],
-    }
+    return {"name": result.name, "summary": result.summary, "taken": taken, "tables": [table]}
