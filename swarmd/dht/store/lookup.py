@@ -99,6 +99,7 @@ class Found:
         self.answered = False
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
+        self.showed: set[DHTID] = set()  # who has shown a record
         self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
         self._sharded = names.is_sharded(name)
         self._life = life
@@ -293,9 +294,9 @@ class _PendingShare:
 async def _ask_share(
     life: NodeRun, found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]
 ) -> tuple[DHTID, PeerID] | None:
-    """Ask one peer for some owners' records. Returns it where it has shown any."""
+    """Ask one peer for some owners' records. Returns it where it has shown any in this search."""
     await _ask(life, found, *place, share)
-    return place if any(owner in found.records for owner in share) else None
+    return place if place[0] in found.showed else None
 
 
 async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
@@ -319,6 +320,8 @@ async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: 
         found.known.pop(node_id, None)
         return False
     found.answered = True
+    if answer.records:
+        found.showed.add(node_id)
     found.take(answer.records)
     found.learn(answer.nearby, node_id)
     return True
