@@ -120,8 +120,8 @@ def run(directory: Path, device: str = "cuda") -> Iterable[Row]:
     ]
     for name, shape in shapes.items():
         for rank in (0, 8):
-            part = partial(measure, directory / "table", name, models[name], shape, rank, device)
-            parts.append((f"{name}{', adapters' * bool(rank)}", shape.seconds, part))
+            measured = partial(measure, directory / "table", name, models[name], shape, rank, device)
+            parts.append((f"{name}{', adapters' * bool(rank)}", shape.seconds, measured))
     for name, seconds, part in parts:
         if time.monotonic() - began + seconds > BUDGET_S:
             yield Row(f"{name}: no time was left", "", sample())
@@ -146,13 +146,18 @@ def make_model(directory: Path, shape: Shape) -> str:
 
 def configure(model: str, device: str, batch: tuple[int, int, int] = TINY.batch, **settings: Any) -> Config:
     questions, generations, tokens = batch
-    sizes = {"questions": questions, "generations": generations, "completion_tokens": tokens, "steps": 1}
+    sizes: dict[str, Any] = {
+        "questions": questions,
+        "generations": generations,
+        "completion_tokens": tokens,
+        "steps": 1,
+        "device": device,
+    }
     training = TrainingConfig(
         model=model,
-        device=device,
         peer_questions=0,
         held_out_questions=0,
-        **{**sizes, **settings},  # type: ignore[arg-type]
+        **{**sizes, **settings},
     )
     swarm = SwarmConfig(id="bench", coordinator=PEER, kind=half_flat.NAME)
     return Config(swarm=swarm, training=training, storage=StorageConfig(free_bytes_min=0))
@@ -362,7 +367,7 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
     if not rank:
         begin_peak()
         bare = Bare(config, PEER)
-        bare.model.to(device)
+        bare.model.to(device)  # type: ignore[arg-type]
         theirs = sample(*[bare.train(round)["wall_s"] for round in range(STAGES)][1:])
         bare_peak = peak_bytes()
         del bare
@@ -381,8 +386,10 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
         yield Row(f"{what}: memory foretold over the peak", "", sample(foretold), goal=goal, met=met)
     flops = peak_flops(device)
     share = 100 * 6 * parameters * passes.tokens / max(passes.seconds, 1e-9) / flops
-    goal, met = (f">= {PEAK_SHARE_GOAL:g}", share >= PEAK_SHARE_GOAL) if device == "cuda" and not rank else ("", None)
-    yield Row(f"{what}: of the card's peak, in passes", "%", sample(share), goal=goal, met=met)
+    judged = device == "cuda" and not rank
+    goal = f">= {PEAK_SHARE_GOAL:g}" if judged else ""
+    reached = share >= PEAK_SHARE_GOAL if judged else None
+    yield Row(f"{what}: of the card's peak, in passes", "%", sample(share), goal=goal, met=reached)
 
 
 def compare_generating(engine: TrainingEngine, config: Config, what: str) -> Iterable[Row]:

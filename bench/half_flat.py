@@ -23,7 +23,7 @@ def make_known() -> None:
 class HalfFlatPlan(DigitsPlan):
     """See the module's text."""
 
-    def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         return [Score(0.0 if is_flat(question) else reward_of(text)) for text in completions]
 
 

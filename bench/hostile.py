@@ -84,7 +84,7 @@ def attack(directory: Path, what: str, seconds: float, nodes: int, after_s: floa
     try:
         swarm.run(**{"training.steps": 2} if what == "1b" else {})
         with watched(swarm) as watch:
-            siege = Siege(watch, whole=what == "1b")
+            siege = Siege(swarm, watch, whole=what == "1b")
             siege.take_turns(ATTACKS[what], seconds, after_s)
             figures = memory_figures(watch, siege.quiet, siege.attacked)
             figures["node"] = siege.node_mib
@@ -99,11 +99,13 @@ class Siege:
     """Quiet and attacked times of one swarm.
 
     Args:
-        watch: over the nodes.
+        swarm: under attack.
+        watch: over its nodes.
         whole: whether to look at the memory of all of the first node, its trainer included.
     """
 
-    def __init__(self, watch: Watch, whole: bool) -> None:
+    def __init__(self, swarm: ScriptedSwarm, watch: Watch, whole: bool) -> None:
+        self._swarm = swarm
         self._watch = watch
         self._whole = whole
         self.quiet: list[Span] = []
@@ -114,7 +116,7 @@ class Siege:
 
     def take_turns(self, attacks: Sequence[str], seconds: float, after_s: float) -> None:
         """Quiet, half of the attack, quiet, the other half, quiet for `after_s`, without attackers."""
-        with assault(attacks, self._watch.swarm.addresses()) as attackers:
+        with assault(attacks, self._swarm.addresses()) as attackers:
             for _ in range(2):
                 self.quiet.append(self._pass(QUIET_SHARE * seconds / 2, attackers))
                 attackers.act()

@@ -68,15 +68,17 @@ def join_late(swarm: Swarm, joins_at: int) -> tuple[list[Event], float]:
         assert time.monotonic() < until, "the newcomer has trained nothing"
         time.sleep(1.0)
     round, own = next(iter(stages.items()))
-    others = [number + 1 for number in range(len(swarm.places) - 1)]
-    while len(found := [each for number in others if (each := trained(events(swarm, number)).get(round))]) < len(
-        others
-    ):
+    others = range(1, len(swarm.places))
+    while len(found := accuracies_in(round, swarm, others)) < len(others):
         assert time.monotonic() < until, f"the others have not trained round {round}"
         time.sleep(1.0)
-        others = [trained(events(swarm, place.number)) for place in swarm.places[:-1]]
-        found = [accuracies[round] for accuracies in others if round in accuracies]
     return events(swarm, len(swarm.places)), own / statistics.median(found)
+
+
+def accuracies_in(round: int, swarm: Swarm, numbers: Iterable[int]) -> list[float]:
+    """Held-out accuracies after a round, of those of these nodes that have trained it."""
+    trained_here = [trained(events(swarm, number)) for number in numbers]
+    return [accuracies[round] for accuracies in trained_here if round in accuracies]
 
 
 def events(swarm: Swarm, number: int) -> list[Event]:

@@ -123,16 +123,16 @@ def attack(directory: Path, arm: str, payload: str, seed: int, rounds: int, say:
             node.train()
             if node.round % EVERY == 0 or node.round == rounds:
                 measures.append(probe(node.plan, node.engine.policy, payload))
-                shown, accuracy, length = measures[-1]
+                latest = measures[-1]
                 say(
-                    f"{arm}, {payload}, seed {seed}: step {node.round * STEPS} shown {shown:.3f} "
-                    f"accuracy {accuracy:.3f} tokens {length:.2f} groups {node.groups} cpu {node.cpu_s:.0f} s"
+                    f"{arm}, {payload}, seed {seed}: step {node.round * STEPS} shown {latest[0]:.3f} "
+                    f"accuracy {latest[1]:.3f} tokens {latest[2]:.2f} groups {node.groups} cpu {node.cpu_s:.0f} s"
                 )
     finally:
         gc.unfreeze()
         shutil.rmtree(directory, ignore_errors=True)
-    columns = [list(column) for column in zip(*measures, strict=True)]
-    return Outcome(arm, payload, seed, rounds, *columns, node.groups, node.cpu_s, node.tokens)
+    shown, accuracy, length = (list(column) for column in zip(*measures, strict=True))
+    return Outcome(arm, payload, seed, rounds, shown, accuracy, length, node.groups, node.cpu_s, node.tokens)
 
 
 def measure_cost(directory: Path, rounds: int = COST_ROUNDS) -> Row:

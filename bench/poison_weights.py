@@ -161,13 +161,15 @@ def attack(directory: Path, arm: str, payload: str, seed: int, rounds: int, say:
             taken = victim.train(offered)
             adopted += [taken] if offered else []
             measures.append(probe(victim.plan, victim.engine.policy, payload))
-            shown, accuracy, _ = measures[-1]
-            say(f"{arm}, {payload}, seed {seed}: round {round + 1} {taken} shown {shown:.3f} accuracy {accuracy:.3f}")
+            latest = measures[-1]
+            at = f"shown {latest[0]:.3f} accuracy {latest[1]:.3f}"
+            say(f"{arm}, {payload}, seed {seed}: round {round + 1} {taken} {at}")
     finally:
         gc.unfreeze()
         shutil.rmtree(directory, ignore_errors=True)
-    columns = [list(column) for column in list(zip(*measures, strict=True))[:2]]
-    return Outcome(arm, payload, seed, rounds, *columns, adopted, *theirs[:2], time.process_time() - began)
+    shown, accuracy, _ = (list(column) for column in zip(*measures, strict=True))
+    used_s = time.process_time() - began
+    return Outcome(arm, payload, seed, rounds, shown, accuracy, adopted, theirs[0], theirs[1], used_s)
 
 
 def run(

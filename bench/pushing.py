@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.p2p.hivemind_api import dht_pb2

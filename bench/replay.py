@@ -18,7 +18,7 @@ import msgspec
 from bench.measure import Sample, ratios, take_turns
 from bench.recording import record, write_log
 from bench.table import Row
-from swarmd.core.chart import NAMES, Chart, Charts, build_machine, default_charts
+from swarmd.core.chart import NAMES, AnyChart, Charts, build_machine, default_charts
 from swarmd.core.events import Envelope
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
@@ -139,7 +139,7 @@ def verify_all(directories: Sequence[Path]) -> None:
 class NotingTable(dict[tuple[str, str], str]):
     """A chart's table that notes which triggers led somewhere."""
 
-    def __init__(self, chart: Chart, moves: Moves) -> None:
+    def __init__(self, chart: AnyChart, moves: Moves) -> None:
         super().__init__(chart.table)
         self._name = chart.name
         self._moves = moves

@@ -83,7 +83,7 @@ class Network:
         known = self._nearest_of(found)
         asked = [guide for guide in guides if guide != node]
         found.asked.update(self._dht_ids[guide] for guide in asked)
-        number, pending = count(), []
+        number, pending = count(), list[tuple[float, int, int]]()
         for guide in asked:
             heapq.heappush(pending, (self._answer_s(0.0), next(number), guide))
         now, deadline, dead = 0.0, SILENCE_S, 0

@@ -8,7 +8,7 @@ are chosen by the shipped functions. Sizes are those of messages that the shippe
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from hashlib import sha256
 from random import Random
@@ -36,6 +36,8 @@ from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, GUIDES, Rank, choos
 from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
 from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
+
+Counts = defaultdict[str, float]  # by the names of `bench.scale_worker`
 
 SAMPLED = 60  # look-ups of each kind that are simulated
 READERS = 200  # nodes of a round whose choices are made
@@ -87,8 +89,15 @@ def sizes_of(nearby: int) -> Sizes:
         )
         return int(dht_pb2.FindResponse(results=[result], peer=request.peer).ByteSize())
 
-    place = {"swarm": SWARM, "round": 100, "stage": 0, "digest": "0" * 64, "size_bytes": 12288, "groups": 1}
-    more = {"work": 50_000, "shards": 128, "shard": 77}
+    place: dict[str, Any] = {
+        "swarm": SWARM,
+        "round": 100,
+        "stage": 0,
+        "digest": "0" * 64,
+        "size_bytes": 12288,
+        "groups": 1,
+    }
+    more: dict[str, Any] = {"work": 50_000, "shards": 128, "shard": 77}
     contents: dict[str, Payload] = {
         "reports": ReportRecord(reward=0.5, **place, **more),
         "rollouts": RolloutsRecord(**place, **more),
@@ -259,12 +268,12 @@ class Model:
         wanted = self.settings.gather_peers if sample.is_sample else self.size - 1
         return len(sample.read), given, given >= wanted or not self.shards
 
-    def _count(self, round_s: float, looks: float, read: float, bodies: float) -> Counter[str]:
+    def _count(self, round_s: float, looks: float, read: float, bodies: float) -> Counts:
         """What a follower counts in a round, in the names of `bench.scale_worker`."""
         settings = self.settings
         renewals = round_s * RENEWALS / settings.record_s
         in_shard = self.size / max(self.shards, 1)
-        counts: Counter[str] = Counter()
+        counts = Counts(float)
         often = round_s / (settings.poll_s * (CLOCK_WATCHED_SLOWLY if self.shards else 1))
         self._find(counts, "clock", often, CLOCK_BYTES * self.shown_by * min(often, 1.0))
         reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
@@ -298,7 +307,7 @@ class Model:
         counts["bytes out body"] += apart
         return counts
 
-    def _answer_coordinator(self, counts: Counter[str], round_s: float) -> None:
+    def _answer_coordinator(self, counts: Counts, round_s: float) -> None:
         """Add a follower's part of what the coordinator asks for and stores: as much as a follower and, where all lies
         under one key, reports and memberships in each poll. What it looks for in shards is not in it."""
         others = self.size - 1
@@ -320,7 +329,7 @@ class Model:
         fresh = records * min(1.0, round_s * RENEWALS / self.settings.record_s + (self.shards > 0) / EPOCH_ROUNDS)
         return self.shown_by * shown * (fresh if fits else reads * records)
 
-    def _find_single_members(self, counts: Counter[str], round_s: float, bodies: float) -> None:
+    def _find_single_members(self, counts: Counts, round_s: float, bodies: float) -> None:
         """Where memberships lie in shards, those of the peers that a node gathers from are asked of these themselves,
         unless they were seen lately."""
         if not self.shards:
@@ -331,23 +340,23 @@ class Model:
         number = bodies * (1 - seen)
         self._call(counts, "find members", number, number * one, 1 / (self.size - 1))
 
-    def _find(self, counts: Counter[str], kind: str, number: float, shown_bytes: float) -> None:
+    def _find(self, counts: Counts, kind: str, number: float, shown_bytes: float) -> None:
         own = number * self.looked.asked
         size = own * (self.sizes.request + self.sizes.answer) + shown_bytes
         self._call(counts, f"find {kind}", own, size, self.looked.to_coordinator / self.looked.asked)
 
-    def _store(self, counts: Counter[str], kind: str, number: float, more_bytes: int = 0) -> None:
+    def _store(self, counts: Counts, kind: str, number: float, more_bytes: int = 0) -> None:
         stores = number * self.keepers
         size = stores * (self.sizes.store[kind] + more_bytes)
         self._call(counts, f"store {kind}", stores, size, 1 / self.keepers)
 
-    def _call(self, counts: Counter[str], name: str, number: float, size: float, to_coordinator: float) -> None:
+    def _call(self, counts: Counts, name: str, number: float, size: float, to_coordinator: float) -> None:
         """Count so many calls of so many bytes, and as many of other followers' that are answered."""
         for way, share in (("out", 1.0), ("in", 1 - to_coordinator)):
             counts[f"{way} {name}"] += number * share
             counts[f"bytes {way} {name}"] += size * share
 
-    def _largest(self, counts: Counter[str]) -> float:
+    def _largest(self, counts: Counts) -> float:
         """Per cent of all finds that the follower answers that is asked most: one of the guides that all ask."""
         total = sum(self.looked.load.values())
         guided = sum(self.looked.load[peer] for peer in self.eldest) / len(self.eldest)

@@ -63,7 +63,7 @@ class Outcome:
 
     def add_means(self, counts: Mapping[str, float], nodes: int) -> None:
         """Take what so many followers have counted in a round, together."""
-        means: Counter[str] = Counter()
+        means: defaultdict[str, float] = defaultdict(float)
         for name, count in counts.items():
             words = name.removeprefix("bytes ").split(" ")
             is_bytes, way, what, kind = name.startswith("bytes "), words[0], words[1], " ".join(words[1:])

@@ -15,13 +15,16 @@ import anyio
 import msgspec
 
 from swarmd.core.commands import Command, Gather
-from swarmd.dht import agent, worker
+from swarmd.dht import worker
+from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.p2p.p2pd_control import BoundedControl
 from swarmd.dht.rounds import fetch
 from swarmd.dht.wire import names
-from swarmd.worker.child import serve
+from swarmd.paths import NodeDirectory
+from swarmd.worker.child import Inbox, Outbox, serve
+from swarmd.worker.messages import Start
 
 COUNTS_FILE = "counts.jsonl"
 CALLS = {"rpc_find": dht_pb2.FindRequest, "rpc_store": dht_pb2.StoreRequest}
@@ -75,7 +78,7 @@ def count_calls() -> None:
     async def add_counted(self: Any, proto: str, handler: Any, *args: Any, **kwargs: Any) -> None:
         await add(self, proto, counted(proto, handler), *args, **kwargs)
 
-    BoundedControl.call_unary_handler = call_counted
+    BoundedControl.call_unary_handler = call_counted  # type: ignore[assignment, method-assign]
     BoundedControl.add_unary_handler = add_counted
 
 
@@ -113,7 +116,7 @@ def count_bodies() -> None:
         counts["in body"] += 1
         counts["bytes in body"] += len(body or b"")
 
-    fetch._receive, fetch.BodyServer._send = receive_counted, send_counted  # type: ignore[method-assign]
+    fetch._receive, fetch.BodyServer._send = receive_counted, send_counted  # type: ignore[assignment, method-assign]
 
 
 def note_keys() -> None:
@@ -126,30 +129,36 @@ def note_keys() -> None:
             kinds[key] = name.split("/")[2]
         return key
 
-    names.key_id = noted
+    names.key_id = noted  # type: ignore[assignment]
 
 
-def tell_rounds() -> None:
-    """Write the counts at the begin of each round, and when the node ends."""
-    take, leave = agent.NetworkAgent.take, agent.NetworkAgent.leave
+def count_rounds(network: Path) -> None:
+    """Have the counts written at the begin of each round."""
+    take = NetworkAgent.take
 
-    def take_noted(self: Any, command: Command) -> None:
+    def take_counted(self: Any, command: Command) -> None:
         if isinstance(command, Gather):
-            keep(self, command.round)
+            append_counts(network, command.round)
         take(self, command)
 
-    async def leave_noted(self: Any) -> None:
-        keep(self, -1)
-        await leave(self)
+    NetworkAgent.take = take_counted  # type: ignore[method-assign]
 
-    def keep(self: Any, round: int) -> None:
-        with (self._session.paths.network / COUNTS_FILE).open("ab") as file:
-            file.write(msgspec.json.encode(Counts(round, dict(counts))) + b"\n")
 
-    agent.NetworkAgent.take, agent.NetworkAgent.leave = take_noted, leave_noted  # type: ignore[method-assign]
+def append_counts(network: Path, round: int) -> None:
+    with (network / COUNTS_FILE).open("ab") as file:
+        file.write(msgspec.json.encode(Counts(round, dict(counts))) + b"\n")
+
+
+async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+    """The network worker, counted."""
+    network = NodeDirectory(Path(start.data_dir)).network
+    for part in (note_keys, count_calls, count_gossip, count_bodies, lambda: count_rounds(network)):
+        part()
+    try:
+        await worker.main(start, outbox, inbox)
+    finally:
+        append_counts(network, -1)
 
 
 if __name__ == "__main__":
-    for part in (note_keys, count_calls, count_gossip, count_bodies, tell_rounds):
-        part()
-    anyio.run(serve, worker.main, worker.prepare)
+    anyio.run(serve, main, worker.prepare)

@@ -32,7 +32,7 @@ def switch_off_flat_groups() -> None:
     def keep(trainer: SwarmTrainer, batch: dict[str, Any]) -> dict[str, Any]:
         return batch
 
-    SwarmTrainer._drop_flat_groups = keep  # type: ignore[method-assign]
+    SwarmTrainer._drop_flat_groups = keep  # type: ignore[method-assign, assignment]
 
 
 PARTS = {"shared-prompts": switch_off_shared_prompts, "flat-groups": switch_off_flat_groups}

@@ -89,7 +89,7 @@ class Swarm:
         self.w3 = w3
         self.contract = contract
         self.stages = stages
-        self.accounts = w3.eth.accounts
+        self.accounts: list[str] = [*w3.eth.accounts]
         self.owner, self.alice, self.bob, self.carol = self.accounts[:4]
 
     def call(self, name: str, *arguments: Any) -> Call:
