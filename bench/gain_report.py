@@ -162,4 +162,4 @@ def _tell_goal(regime: str, arms: Arms, planned: int) -> str:
         verdict = f"undecided, {len(pairs[best])} of {planned} seeds"
     wanted = f"{goal:g}" + (f", and {each:g} in each seed" if each else "")
     came = f"{known[best].mean:.2f} ({known[best].least:.2f}): {verdict}"
-    return f"\nGoal: × filtered at least {wanted}. Best of what shares: {best}, {came}.\n"
+    return f"\nGoal: × filtered at least {wanted}. Best arm that shares: {best}, {came}.\n"
