@@ -67,15 +67,24 @@ def write_report(path: Path, outcomes: Sequence[Outcome], recipe: Recipe, varian
 
 INTRODUCTION = """# What sharing brings
 
-Written by `python -m bench gain` from [its results](../bench/gain.jsonl); do not edit. Nodes with small models are
-asked natural families of reasoning-gym and learn alone or from each other ([recipe](../bench/gain.toml)). *Learnt* is
-the area under held-out accuracy against generated tokens, the base's subtracted, as the mean over all tokens of a
-run; two arms are compared where their nodes began with the same bases, up to the tokens, or the processor time of
-training, that both came to, both read at the points at which the one with fewer was measured. *× filtered* is how many
-times as much was learnt as by the filtered loner: mean over mean, its interval, and last the least of a seed.
-Intervals are of 95 %, from a bootstrap over pairs of seeds; fewer than three seeds have none, and prove nothing.
-*Unlearnt* are skills (a node's families of at least .3 at first) that fell by more than half, and of them those below
-.05. Processor time was taken on a machine that did other things, too.
+Written by `python -m bench gain` from [its results](../bench/gain.jsonl); do not edit. Nodes with small models train on
+families of reasoning-gym, alone or learning from each other ([recipe](../bench/gain.toml)).
+
+- *Learned*: the area under held-out accuracy against generated tokens, above the base's, divided by all tokens.
+- *Above the loner*: the difference to a node that trains alone, from the same base, up to the same tokens.
+- *× filtered*: how many times as much was learned as by the filtered loner, which generates more and keeps only
+  informative groups: the mean over seeds, its 95 % interval (bootstrap over pairs of seeds) and the lowest seed. Fewer
+  than three seeds have no interval and prove nothing. *In equal time*: the same at equal processor time, on a busy
+  machine.
+- *Unlearned, lost*: skills (families with an accuracy of at least .3 at first) that fell by more than half, and those
+  below .05.
+
+*Half generated* is swarmd as shipped: a step generates only what peers' groups leave open; with *sharing* it generates
+a whole batch besides. *Weights averaged* averages all nodes' weights every two rounds, *averaged in pairs* those of
+two. A *faster loner* has the learning rate of nodes that share; *pooled* is one node with everybody's data, an upper
+bound.
+*Distilled* and *importance-corrected* losses are gone
+([ADR 39](adr/0039-foreign-text-with-its-probabilities.md)).
 
 Families: {families}.
 
@@ -90,19 +99,19 @@ def tell(name: str, outcomes: Sequence[Outcome], recipe: Recipe) -> str:
             text + f"Nothing has been measured yet: 0 of {len(recipe.seeds)} seeds. The command goes on from here.\n\n"
         )
     seeds = sorted({outcome.seed for outcome in outcomes})
-    text += f"In it are {len(outcomes)} runs of {len(seeds)} of {len(recipe.seeds)} seeds "
-    text += f"({', '.join(map(str, seeds))}), recipe `{recipe.digest}`. What is not in it was not measured.\n"
+    text += f"{len(outcomes)} runs of {len(seeds)} of {len(recipe.seeds)} seeds, recipe `{recipe.digest}`.\n"
     if not name:
         text += "\n![Held-out accuracy against generated tokens](images/gain.svg)\n"
     for regime, arms in by_regime(outcomes).items():
         text += f"\n### {regime}\n\n{HEAD}{''.join(_line(arm, found, arms) for arm, found in arms.items())}"
         text += _tell_goal(regime, arms, len(recipe.seeds))
-    return text + _tell_worse(outcomes)
+    return text + "\n"
 
 
 HEAD = (
-    "| Arm | seeds | base | at the end | learnt | above the loner | above the filtered one | × filtered "
-    "| the same, at equal processor time | unlearnt, lost | tokens | payload | s |\n" + "|---" * 13 + "|\n"
+    "| Arm | seeds | learned | above the loner | × filtered | in equal time | unlearned, lost | tokens |\n"
+    + "|---" * 8
+    + "|\n"
 )
 
 
@@ -110,16 +119,14 @@ def _line(arm: str, found: Runs, arms: Arms) -> str:
     def mean(read: Callable[[Outcome], float]) -> float:
         return fmean(map(read, found.values()))
 
-    above = [_tell_difference(found, arms.get(other, {}), arm == other) for other in (LONER, FILTERED)]
+    above = _tell_difference(found, arms.get(LONER, {}), arm == LONER)
     than = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), tokens_of)
     in_time = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), seconds_of)
     unlearnt, lost = (sum(each) for each in zip(*(o.count_unlearnt() for o in found.values()), strict=True))
     seeds = len({start.seed for start in found})
     return (
-        f"| {arm} | {seeds} | {mean(lambda o: o.accuracy[0]):.3f} | {mean(lambda o: o.accuracy[-1]):.3f} "
-        f"| {mean(lambda o: area(o, o.tokens)):+.4f} | {above[0]} | {above[1]} | {than} | {in_time} "
-        f"| {unlearnt}, {lost} | {mean(lambda o: o.tokens[-1]):,.0f} | {max(o.shown for o in found.values()):.3f} "
-        f"| {mean(lambda o: o.seconds[-1]):.0f} |\n"
+        f"| {arm} | {seeds} | {mean(lambda o: area(o, o.tokens)):+.4f} | {above} | {than} | {in_time} "
+        f"| {unlearnt}, {lost} | {mean(lambda o: o.tokens[-1]):,.0f} |\n"
     )
 
 
@@ -155,16 +162,4 @@ def _tell_goal(regime: str, arms: Arms, planned: int) -> str:
         verdict = f"undecided, {len(pairs[best])} of {planned} seeds"
     wanted = f"{goal:g}" + (f", and {each:g} in each seed" if each else "")
     came = f"{known[best].mean:.2f} ({known[best].least:.2f}): {verdict}"
-    return f"\nGoal: × filtered at least {wanted}. Best of what shares: {best}, {came}.\n"
-
-
-def _tell_worse(outcomes: Sequence[Outcome]) -> str:
-    """The arms that learnt less than the loner, in the mean."""
-    lines = []
-    for regime, arms in by_regime(outcomes).items():
-        for arm, found in arms.items():
-            pairs = compare(found, arms.get(LONER, {}))
-            if pairs and (less := fmean(theirs - ours for ours, theirs in pairs)) > 0:
-                lines.append(f"- {regime}: {arm}, by {less:.4f}\n")
-    told = "".join(lines) or "Nowhere, in the mean of its seeds.\n"
-    return f"\n### Where an arm learnt less than the loner\n\n{told}\n"
+    return f"\nGoal: × filtered at least {wanted}. Best arm that shares: {best}, {came}.\n"
