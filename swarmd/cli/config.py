@@ -11,7 +11,7 @@ import typer
 from tomlkit.container import Container
 from tomlkit.items import Table
 
-from swarmd.cli.questions import tell_untried
+from swarmd.cli.handed_out import tell_untried
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
 from swarmd.manifest import commented
 from swarmd.toml_text import parse_toml

@@ -1,5 +1,8 @@
-"""How a command reaches a swarm's contract, which endpoints, which account, what the chain is; and the part of
-`swarmd swarm new` that is done on a chain.
+"""How commands reach a swarm's contract: through which endpoints, with which account; and how one is created.
+
+- Every endpoint must be of the chain that the manifest names. What costs real coins is asked about first.
+- Creating a contract takes several transactions. A journal beside the manifest has those that were sent, so that the
+  same command goes on after it was interrupted, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from swarmd.chain.endpoints import Rpc, check_url, name_of, read_urls
 from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account
 from swarmd.chain.operator import DEPLOY_GAS, Deployed, DeploymentPlan, Journal, OperatorTransactions, deploy
-from swarmd.chain.ports import RoundPolicy
-from swarmd.cli.directory import NewNode, OwnAccount, open_keystore
+from swarmd.cli.directory import open_keystore
+from swarmd.cli.options import Payer
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainError, ChainMismatch, ConfigError
 from swarmd.gas import coins
@@ -30,8 +33,6 @@ from swarmd.paths import CONFIG, NodeDirectory
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
-
-    from swarmd.cli.new import NewSwarmOptions
 
 
 CALL_S = 15.0  # every call to an endpoint ends within this
@@ -164,40 +165,39 @@ SETTLE_LOOKS = 450  # for the blocks on top of the contract's, so far apart:
 SETTLE_LOOK_S = 2.0
 
 
-def create_contract(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
-    """Create the swarm's contract, or go on where an earlier run ended. Raises as
-    `swarmd.chain.operator.transactions.deploy`."""
-    return anyio.run(_create, node, wishes, manifest, account)
+class CreatedContract(NamedTuple):
+    """A contract that nodes can rely on, and the chain it is on."""
+
+    chain_id: int
+    deployed: Deployed
 
 
-async def _create(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
-    policy = RoundPolicy(wishes.min_submissions, wishes.stage_s)
-    members = manifest.members if wishes.closed else None
-    plan = DeploymentPlan(manifest.recipe.stages, policy, manifest.bootnodes, members)
-    journal = Journal(node.home.deployment)
+async def create_contract(
+    plan: DeploymentPlan, paid_by: Payer, key: LocalAccount, journal_file: Path, depth: int, yes: bool
+) -> CreatedContract:
+    """Create a swarm's contract, or go on where an earlier run ended, as its journal says.
+
+    Args:
+        depth: blocks that have to lie on top of it, on a chain that is not local.
+        yes: do not ask before anything is paid for.
+
+    Raises:
+        ChainError: it cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy` raises.
+    """
+    journal = Journal(journal_file)
     begun = journal.record is not None and bool(journal.record.steps)
-    async with reach(wishes.paid_by.rpc, fees=wishes.paid_by.fees) as reached:
-        confirm_chain(reached, wishes.paid_by.rpc[0], "creating the contract", wishes.yes or begun)
-        orders = open_orders(reached, account.key, wishes.paid_by.fees, journal)
+    async with reach(paid_by.rpc, fees=paid_by.fees) as reached:
+        confirm_chain(reached, paid_by.rpc[0], "creating the contract", yes or begun)
+        orders = open_orders(reached, key, paid_by.fees, journal)
         if begun:
-            typer.echo(f"going on with what {node.home.deployment} says")
+            typer.echo(f"going on with what {journal_file} says")
         else:
-            await _check_balance(orders, plan, wishes.paid_by.fees)
+            await _check_balance(orders, plan, paid_by.fees)
         deployed = await deploy(orders, plan)
         if not reached.is_local:
-            deployed = await _settle(orders, plan, deployed, wishes.depth)
+            deployed = await _settle(orders, plan, deployed, depth)
         _tell(deployed)
-        return ManifestChain(
-            chain_id=reached.chain_id,
-            contract=deployed.contract,
-            from_block=deployed.from_block,
-            rpc=_hints(wishes),
-            depth=wishes.depth,
-            min_submissions=policy.min_submissions,
-            max_stage_s=policy.max_stage_s,
-            reward_scale=wishes.base.chain.reward_scale if wishes.base.chain else 1000,
-            winners=wishes.base.chain.winners if wishes.base.chain else 1,
-        )
+        return CreatedContract(reached.chain_id, deployed)
 
 
 async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
@@ -233,15 +233,3 @@ def _tell(deployed: Deployed) -> None:
     gas = sum(receipt.gas_used for receipt in deployed.receipts)
     cost = sum(receipt.cost_wei for receipt in deployed.receipts)
     typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {coins(cost)}")
-
-
-def _hints(wishes: NewSwarmOptions) -> tuple[str, ...]:
-    """Endpoints for the manifest, which everybody may read: none that may hold somebody's key."""
-    if wishes.public_rpc:
-        return wishes.public_rpc
-    plain = tuple(url for url in wishes.paid_by.rpc if name_of(url) == url.rstrip("/"))
-    if len(plain) < len(wishes.paid_by.rpc):
-        typer.echo(
-            "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
-        )
-    return plain

@@ -16,7 +16,7 @@ import typer
 
 from swarmd.cli.options import ConfigFile, log_of, utc
 from swarmd.errors import ConfigError, ExitCode, RecordRejected
-from swarmd.paths import NodeDirectory
+from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,6 +58,8 @@ def explain(
         return show(directory, as_json)
     now = time.time() if has_daemon(directory) else None
     stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
+    if round_ is not None and stories[0].outcome == "ahead":
+        raise _not_reached(directory, round_)
     if as_json:
         typer.echo(to_json(stories))
         return ExitCode.OK
@@ -65,6 +67,18 @@ def explain(
     for story in stories:
         console.print(picture_of(story))
     return ExitCode.OK
+
+
+def _not_reached(directory: Path, round_: int) -> ConfigError:
+    """The error for a round that the node has not heard of."""
+    from swarmd.eventlog.fold import load
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.story import reached
+
+    last = reached(load(find_log(directory))[0])
+    known = f"its rounds go up to {last}" if last >= 0 else "no round has opened yet"
+    fix = f"`swarmd explain {quoted(directory)}` tells of the newest; `swarmd status` says where the swarm is"
+    return ConfigError(f"round {round_} is not in the log in {directory}: {known}", fix)
 
 
 def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:

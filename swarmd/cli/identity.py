@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,11 +58,18 @@ def new(path: File) -> None:
 @app.command()
 def show(path: File, as_json: PrintJson = False) -> None:
     """Check a key file and print its peer id, the node's fingerprint."""
-    identity = load_identity(path)
+    identity = _load(path)
     if as_json:
         print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
     else:
         typer.echo(identity.peer_id)
+
+
+def _load(path: Path) -> Identity:
+    """As `load_identity`; what is not a key is named so first, for whom its mode does not matter."""
+    with suppress(OSError):
+        parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
+    return load_identity(path)
 
 
 @app.command()
@@ -252,7 +260,7 @@ def _whereabouts(marks: BackupMarks | None) -> str:
 
 def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
     """What `check` prints. Raises SwarmdError for whatever is not as it should be."""
-    identity = load_identity(path)
+    identity = _load(path)
     status = path.stat()
     report: dict[str, Any] = {
         "file": str(path),

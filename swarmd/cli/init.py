@@ -16,17 +16,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 import tomlkit
 import typer
 
 from swarmd.cli.directory import NewNode, put_private
-from swarmd.cli.fit import device_named
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
-from swarmd.config import SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
+from swarmd.config import Device, SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
 from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.errors import ConfigError, ExitCode, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
@@ -200,12 +199,13 @@ def offer_answers(questions: Path) -> tuple[str, ...]:
     raise refused or ConfigError("no answer is known")
 
 
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICES: tuple[Device, ...] = get_args(Device)
 OWN, JOIN = "new", "join"
 FILE = "file"  # the kind whose questions lie in a file of the creator's own
 TOKEN = re.compile(r"[!-~]{8,512}")
 TOKEN_FIX = "Make one that may write at huggingface.co/settings/tokens"
 TOKEN_NAME = "hub.token"  # in the data directory
+Word = TypeVar("Word", bound=str)
 
 
 class Asker:
@@ -226,14 +226,15 @@ class Asker:
         self.need_terminal(flag)
         return str(typer.prompt(question, default=default, show_default=bool(default)))
 
-    def choose(self, question: str, choices: tuple[str, ...], flag: str) -> str:
+    def choose(self, question: str, choices: tuple[Word, ...], flag: str) -> Word:
         """One of the choices, the first by default."""
         if self.silent:
             return choices[0]
         while True:
             answer = self.ask(f"{question} ({', '.join(choices)})", choices[0], flag)
-            if answer in choices:
-                return answer
+            for choice in choices:
+                if choice == answer:
+                    return choice
             typer.echo(f"  {answer!r} is none of them")
 
     def need_terminal(self, flag: str) -> None:
@@ -254,7 +255,7 @@ class Answers(NamedTuple):
     rpc: list[str] | None
     announce: str | None
     name: str | None
-    device: str | None
+    device: Device | None
     processes: int | None
     hub_repo: str | None
     hub_token_file: Path | None
@@ -336,8 +337,6 @@ class Answers(NamedTuple):
         return self._replace(name=name, device=device, hub_repo=repo)
 
     def _check(self) -> None:
-        if self.device not in DEVICES:
-            raise ConfigError(f"there is no device {self.device!r}", f"Choose one of {', '.join(DEVICES)}")
         check_name(self.name or "", "--name")
         if self.announce and not is_address(self.announce):
             raise ConfigError(f"{self.announce!r} is no address", suggest_address(self.announce))
@@ -415,7 +414,7 @@ def init(
         str | None, _option("announce", "Address that other machines reach this one under, /ip4/192.0.2.1/tcp/38331.")
     ] = None,
     name: Annotated[str | None, _option("name", "Shown to others on the leaderboard.")] = None,
-    device: Annotated[str | None, _option("device", "auto, cpu, cuda, mps or xpu.")] = None,
+    device: Annotated[Device | None, _option("device", "What to train on.")] = None,
     processes: Annotated[int | None, _option("processes", "Trainer processes, one on each GPU.", min=1)] = None,
     hub_repo: Annotated[
         str | None, _option("hub-repo", 'Push the model to the Hugging Face Hub: "user/name", or "user/".')
@@ -545,7 +544,7 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
         return ProfileFit(small._replace(training=msgspec.structs.replace(small.training, model=wanted)), None, 0)
     typer.echo("looking at what fits on this machine ...")
     device = answers.device or "auto"
-    there: dict[str, Any] = {} if device == "auto" else {"device": device_named(device)}
+    there: dict[str, Any] = {} if device == "auto" else {"device": device}
     questions = [ProbeQuestion(msgspec.structs.replace(each.training, **there)) for each in profiles]
     said = asyncio.run(ask_torch(questions))
     weighed = weigh_profiles(profiles, said)
@@ -596,4 +595,7 @@ def finish(root: Path, examine: bool) -> int:
     typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
     typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
     typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
+    config = load_config(path)
+    if config.role == "coordinator" and config.chain is None and config.coordinator.min_peers > 1:
+        typer.echo(f"its first round opens when {config.coordinator.min_peers} members are there, itself included")
     return code

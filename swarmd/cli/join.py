@@ -12,9 +12,8 @@ import typer
 
 from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.models import find_model
+from swarmd.cli.handed_out import copy_questions, find_model, find_questions, refuse_missing, tell_untried
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, find_questions, tell_untried
 from swarmd.config import ChainConfig, Config, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
@@ -106,6 +105,8 @@ def join(
     root = directory or Path(read.id)
     existing = NewNode(root, data).existing(swarm_of_manifest(read))
     node = NewNode(root, existing.data if existing else data)
+    if existing is None:
+        refuse_missing(read.recipe, manifest, node.data.root)
     wishes = JoinOptions(
         path=manifest,
         name=name,

@@ -6,9 +6,9 @@ read the next time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import anyio
 import msgspec
@@ -18,7 +18,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.chain.standings import ORDERS, ChainStandings, KeptChainStandings, Order, PeerStanding, rank
+from swarmd.chain.standings import ChainStandings, KeptChainStandings, Order, PeerStanding, rank
 from swarmd.cli.options import RULE, check_address, log_of, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
@@ -177,7 +177,6 @@ class ChainGathering:
 
 
 COLUMNS_MAX = 4096  # of a printed table
-INDENT = 7 * " "  # of names below their figures
 CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
 
 
@@ -278,65 +277,30 @@ def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
     return board.confirmed.get(row.peer, PeerStanding(row.peer))
 
 
-class Ranked(NamedTuple):
-    """Standings to print: figures by column, and who has them."""
+def print_standings(title: str, columns: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with nothing cut: figures first, so that a terminal which is too narrow wraps only the names.
 
-    title: str
-    columns: tuple[str, ...]
-    names: tuple[str, ...]  # of the columns of whose text may be long
-    rows: list[tuple[list[str], list[Text]]]  # as columns, as names
-
-
-def ranked_of(board: ChainBoard, top: int) -> Ranked:
-    """The standings in a contract; rewards that are not confirmed yet stand beside the sum."""
-    title = f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}"
-    pending = any(_confirmed(board, row).reward != row.reward for row in board.standings[:top])
-    columns = ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes")
-    rows = []
-    for place, row in enumerate(board.standings[:top], 1):
-        open_reward = [str(row.reward - _confirmed(board, row).reward)] if pending else []
-        counts = [str(count) for count in (row.rounds, row.stages, row.wins, row.votes)]
-        rows.append(([str(place), str(row.reward), *open_reward, *counts], [shown(row.peer), Text(row.account or "-")]))
-    return Ranked(title, columns, ("peer", "account"), rows)
+    Args:
+        columns: headings of figures.
+        names: headings of what may come from untrusted peers and be long.
+        rows: the cells of all columns, figures first.
+    """
+    table = Table(title=title, title_justify="left", box=None)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*(shown(cell) for cell in row))
+    console = Console()
+    needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
+    Console(width=max(console.width, needed)).print(table)
 
 
 def shown(text: str) -> Text:
     """Text from outside: whole, on one line, and unable to command the terminal."""
     cut = text[:CHARACTERS_SHOWN_MAX]
     return Text(printable(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
-
-
-def print_whole(ranked: Ranked) -> None:
-    """Print standings with nothing cut: in a terminal that is too narrow for a table, names have lines of their own."""
-    console = Console()
-    table = Table(title=ranked.title, title_justify="left")
-    for heading in (*ranked.columns, *ranked.names):
-        table.add_column(heading, justify="right" if heading in ranked.columns else "left", no_wrap=True)
-    for figures, names in ranked.rows:
-        table.add_row(*figures, *names)
-    needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
-    if console.is_terminal and needed > console.width:
-        for line in narrow_lines(ranked, console.width):
-            console.print(line, overflow="fold", highlight=False)
-    else:
-        Console(width=max(console.width, needed)).print(table)
-
-
-def narrow_lines(ranked: Ranked, columns: int) -> Iterator[Text]:
-    """The figures of a row in one line, and below it its names, in one line where they fit."""
-    heads = [ranked.columns, *(figures for figures, _ in ranked.rows)]
-    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
-
-    def line(cells: Sequence[str], style: str = "") -> Text:
-        return Text("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), style)
-
-    yield Text(ranked.title, "italic")
-    yield line(ranked.columns, "bold")
-    for figures, names in ranked.rows:
-        yield line(figures)
-        together = Text("  ").join(names)
-        for name in [together] if len(together) <= columns - len(INDENT) else names:
-            yield Text(INDENT) + name
 
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
@@ -355,7 +319,7 @@ def leaderboard(
     contract: Annotated[str | None, typer.Option("--contract", metavar="ADDR", help="The swarm's contract.")] = None,
     from_block: Annotated[int, typer.Option(min=0, help="The block in which the contract was created.")] = 0,
     depth: Annotated[int, typer.Option(min=0, help="Blocks on top of one that is confirmed.")] = DEPTH,
-    sort: Annotated[str, typer.Option(metavar="|".join(ORDERS), help="What comes first.")] = "reward",
+    sort: Annotated[Order, typer.Option(help="What comes first.")] = "reward",
     top: Annotated[int, typer.Option(min=1, help="Places to show.")] = TOP_MAX,
     as_json: Annotated[bool, typer.Option("--json", help="Print standings and problems as JSON.")] = False,
 ) -> int:
@@ -366,18 +330,15 @@ def leaderboard(
     has those that its coordinator told last. Exits with 3 when they
     differ.
     """
-    order = next((each for each in ORDERS if each == sort), None)
-    if order is None:
-        raise ConfigError(f"--sort: {sort!r} is no order", f"Choose one of {', '.join(ORDERS)}")
     if rpc is not None:
         if directory is not None or contract is None:
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
-        return tell_board(board_of_chain(rpc, contract, from_block, order, depth), top, as_json)
+        return tell_board(board_of_chain(rpc, contract, from_block, sort, depth), top, as_json)
     if contract is not None:
         raise ConfigError("--contract means nothing without --rpc", "Give --rpc URL with it, or leave it out")
     log = log_of(directory)
-    board = board_of_log(log, order, depth)
-    return tell_board(board, top, as_json) if board else tell_reports(log, order, top, as_json)
+    board = board_of_log(log, sort, depth)
+    return tell_board(board, top, as_json) if board else tell_reports(log, sort, top, as_json)
 
 
 def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
@@ -387,12 +348,29 @@ def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     if as_json:
         typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
     else:
-        print_whole(ranked_of(board, top))
+        print_board(board, top)
         for note in board.notes:
             typer.echo(note)
         for problem in board.differences:
             typer.echo(f"wrong: {shown(problem)}")
     return ExitCode.DIFFERENCE if board.differences else ExitCode.OK
+
+
+def print_board(board: ChainBoard, top: int) -> None:
+    """Print the standings in a contract; rewards that are not confirmed yet stand beside the sum."""
+    listed = board.standings[:top]
+    pending = any(_confirmed(board, row).reward != row.reward for row in listed)
+    rows = []
+    for place, row in enumerate(listed, 1):
+        unconfirmed = [row.reward - _confirmed(board, row).reward] if pending else []
+        figures = (place, row.reward, *unconfirmed, row.rounds, row.stages, row.wins, row.votes)
+        rows.append([*map(str, figures), row.peer, row.account or "-"])
+    print_standings(
+        f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}",
+        ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes"),
+        ("peer", "account"),
+        rows,
+    )
 
 
 NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
@@ -409,7 +387,12 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked}
         print_json(told | {"problems": problems, "partial": boards.partial})
     else:
-        print_whole(ranked_reports(ranked, boards.round))
+        rows = []
+        for place, row in enumerate(ranked, 1):
+            name = row.name + ("" if row.admitted else NOT_ADMITTED)
+            rows.append([str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round), name, row.peer])
+        columns = ("place", "reward", "rounds", "last")
+        print_standings(f"leaderboard after round {boards.round}", columns, ("name", "peer"), rows)
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if boards.partial:
@@ -419,13 +402,3 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         elif not problems:
             typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK
-
-
-def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
-    """The standings that signed reports add up to."""
-    rows = []
-    for place, row in enumerate(standings, 1):
-        name = shown(row.name) + ("" if row.admitted else NOT_ADMITTED)
-        numbers = [str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)]
-        rows.append((numbers, [name, shown(row.peer)]))
-    return Ranked(f"leaderboard after round {round}", ("place", "reward", "rounds", "last"), ("name", "peer"), rows)

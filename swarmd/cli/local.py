@@ -25,6 +25,7 @@ from swarmd.config import Config, refuse_unknown_keys
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
+from swarmd.observe.words import count
 from swarmd.worker.runtime import TimeSource
 
 REFRESH_S = 0.5
@@ -177,7 +178,8 @@ def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str
     """How many rounds are done, of how many, and for how long it has run."""
     done = max((row.round for row in rows if row.round is not None), default=0)
     of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
-    return f"{len(rows)} nodes, {done}{of} rounds done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
+    rounds = f"{done}{of} rounds" if of else count(done, "round")
+    return f"{count(len(rows), 'node')}, {rounds} done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
 
 
 def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:

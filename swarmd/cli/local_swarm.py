@@ -26,7 +26,7 @@ import anyio
 import tomlkit
 
 from swarmd.bounds import Backoff
-from swarmd.cli.questions import bring_questions
+from swarmd.cli.handed_out import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.daemon.control import ask_status
 from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
@@ -123,8 +123,12 @@ def lay_out(
 
 def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
     """Raise OtherSwarm where a node of another swarm lives in one of the places, before anything is written."""
-    text, origin = fill_template(source.coordinator, source.settings(True) | settings), str(source.coordinator)
-    asked = swarm_of_config(parse_config(text, origin))
+    template, base = source.coordinator, source.settings(True)
+    try:
+        asked = swarm_of_config(parse_config(fill_template(template, base | settings), "--set"))
+    except ConfigError as error:
+        parse_config(fill_template(template, base), str(template))  # or the file is wrong by itself
+        raise ConfigError(re.sub("^--set, line [0-9]+", "--set", error.message), error.fix) from None
     home, here = places[0].root.parent, Path.cwd()
     fresh = home.with_name(f"{home.name}-{asked.id}")
     fix = f"Name another directory, for example --dir {fresh.relative_to(here) if home.parent == here else fresh}"

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import anyio
 import msgspec
 import typer
 
 from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.models import settle_model
+from swarmd.cli.handed_out import copy_questions, sealed, settle_model, tell_untried
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, sealed, tell_untried
-from swarmd.config import ChainShards, Config, SwarmConfig, load_config
+from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
@@ -27,6 +27,7 @@ from swarmd.manifest import (
     TRAIN_STAGES,
     UINT32_MAX,
     Manifest,
+    ManifestChain,
     ManifestRecipe,
     Membership,
     NodeChoice,
@@ -278,12 +279,8 @@ def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
     manifest = _unsigned(wishes, recipe_of(wishes.base), identity.peer_id)
     choice = _choice(wishes, identity.peer_id)
     if wishes.paid_by.rpc:
-        from swarmd.cli.contract import create_contract
-
         account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
-        chain = create_contract(node, wishes, manifest, account)
-        given = wishes.base.chain.shards if wishes.base.chain else 0
-        chain = msgspec.structs.replace(chain, shards=(given or SHARDS) if wishes.large else 0)
+        chain = _create_contract(node, wishes, manifest, account)
         manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
         choice = _on_chain(node, wishes, choice, account)
     manifest = sign_manifest(manifest, identity)
@@ -294,6 +291,47 @@ def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
     write_manifest(node.home.manifest, manifest)
     typer.echo(f"{node.home.manifest}: written, recipe {manifest.recipe.digest[:16]}")
     return manifest
+
+
+def _create_contract(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
+    """The contract of a new swarm, as its manifest names it. Raises ChainError."""
+    from swarmd.chain.operator import DeploymentPlan
+    from swarmd.chain.ports import RoundPolicy
+    from swarmd.cli.contract import create_contract
+
+    policy = RoundPolicy(wishes.min_submissions, wishes.stage_s)
+    members = manifest.members if wishes.closed else None
+    plan = DeploymentPlan(manifest.recipe.stages, policy, manifest.bootnodes, members)
+    created = anyio.run(
+        create_contract, plan, wishes.paid_by, account.key, node.home.deployment, wishes.depth, wishes.yes
+    )
+    given = wishes.base.chain or ChainConfig((), 1, "")
+    return ManifestChain(
+        chain_id=created.chain_id,
+        contract=created.deployed.contract,
+        from_block=created.deployed.from_block,
+        rpc=_public_endpoints(wishes),
+        depth=wishes.depth,
+        min_submissions=policy.min_submissions,
+        max_stage_s=policy.max_stage_s,
+        reward_scale=given.reward_scale,
+        winners=given.winners,
+        shards=(given.shards or SHARDS) if wishes.large else 0,
+    )
+
+
+def _public_endpoints(wishes: NewSwarmOptions) -> tuple[str, ...]:
+    """Endpoints for the manifest, which everybody may read: none whose URL may hold a key."""
+    from swarmd.chain.endpoints import name_of
+
+    if wishes.public_rpc:
+        return wishes.public_rpc
+    plain = tuple(url for url in wishes.paid_by.rpc if name_of(url) == url.rstrip("/"))
+    if len(plain) < len(wishes.paid_by.rpc):
+        typer.echo(
+            "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
+        )
+    return plain
 
 
 def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:

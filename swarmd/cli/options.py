@@ -177,7 +177,8 @@ def log_in(node: Located, unnamed: bool = False) -> Path:
     except NotFoundError:
         refuse_unmade(node, unnamed)
         raise NeverStarted(
-            f"the node in {node.data} was made and never started: it has no log", f"Start it: `{node.next_command}`"
+            f"the node in {node.data} has no log: it was made and never started, or is just starting",
+            f"Start it: `{node.next_command}`; if you have, try again in a few seconds",
         ) from None
 
 

@@ -51,7 +51,6 @@ def advance(
 
 async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: Coordinator) -> None:
     from swarmd.chain.contract import encode_call
-    from swarmd.cli.swarm import when_next
 
     call = encode_call("updateStageAndRound()" if as_manager else "advance()")
     try:
@@ -61,12 +60,26 @@ async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: 
             raise
         raise ContractRefused(
             refused.code,
-            f"the round policy does not allow the next stage yet: {await when_next(orders.caller, coordinator)}",
+            f"the round policy does not allow the next stage yet: {await _when_next(coordinator)}",
             "Wait until then; a stage manager may move the swarm on at any time, with --as-manager",
         ) from None
     _tell(receipt)
     round, stage = await coordinator.place()
     typer.echo(f"the swarm is at round {round}, stage {stage}")
+
+
+async def _when_next(coordinator: Coordinator) -> str:
+    """When anybody may move the swarm on, in words."""
+    policy = await coordinator.policy()
+    if policy == (0, 0):
+        return "it has no round policy, only a stage manager moves the swarm on"
+    ways = []
+    if policy.min_submissions:
+        ways.append(f"at {policy.min_submissions} reports, there are {await coordinator.submissions()}")
+    if policy.max_stage_s:
+        left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
+        ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")
+    return ", or ".join(ways)
 
 
 def set_policy(

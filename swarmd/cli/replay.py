@@ -131,14 +131,15 @@ class Filter:
 
 
 def known_type(name: str) -> str:
-    """The type itself, when there are such events."""
+    """The type itself, if there are such events; an event's class names it as well."""
 
     from swarmd.core.events import Event
 
     tags = sorted(str(kind.__struct_config__.tag) for kind in get_args(Event))
-    if name in tags:
-        return name
-    near = difflib.get_close_matches(name, tags, n=1)
+    tag = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    if tag in tags:
+        return tag
+    near = difflib.get_close_matches(tag, tags, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"the types are {', '.join(tags)}"
     raise typer.BadParameter(f"there are no events of type {name!r}; {hint}", param_hint="--type")
 

@@ -32,7 +32,7 @@ from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_of
 if TYPE_CHECKING:
     from swarmd.chain.blocks import Blocks
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.endpoints import Rpc, RpcCaller
+    from swarmd.chain.endpoints import Rpc
 
 
 def list_swarms(
@@ -305,20 +305,6 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
                 gone = set(decode_peers(entry))
                 allowed = {peer: None for peer in allowed if peer not in gone}
     return registered, tuple(allowed)
-
-
-async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
-    """When anybody may move the swarm on, in words."""
-    policy = await coordinator.policy()
-    if policy == (0, 0):
-        return "it has no round policy, only a stage manager moves the swarm on"
-    ways = []
-    if policy.min_submissions:
-        ways.append(f"at {policy.min_submissions} reports, there are {await coordinator.submissions()}")
-    if policy.max_stage_s:
-        left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
-        ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")
-    return ", or ".join(ways)
 
 
 def _show(found: ContractStatus, as_json: bool) -> None:

@@ -111,7 +111,7 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
         (["--questions", "TOKEN"], ExitCode.BAD_CONFIG, "does not end in .jsonl"),
         (["--kind", "code", "--answer", "tags"], ExitCode.BAD_CONFIG, "are for the kind 'file'"),
         (["--manifest", "TOKEN", "--questions", "q.jsonl"], ExitCode.BAD_CONFIG, "are for a swarm of one's own"),
-        (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
+        (["--device", "gpu"], ExitCode.USAGE, "'gpu' is not one of 'auto', 'cpu'"),
         (["--name", "a\u200db"], ExitCode.BAD_CONFIG, "--name: 'a\\u200db' has characters that cannot be printed"),
         (["--web", "0.0.0.0:8800"], ExitCode.BAD_CONFIG, "other machines could reach the page"),
         (["--hub-repo", "u/n"], ExitCode.BAD_CONFIG, "--hub-token-file is not given"),

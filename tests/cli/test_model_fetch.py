@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 import torch
 
-from swarmd.cli.model_fetch import fetch, take, tell_in_lines
+from swarmd.cli.model import fetch, take, tell_in_lines
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered, WeightsFetched

@@ -57,7 +57,7 @@ def test_a_replay_lists_events_chart_states_and_commands(data: Path, capsys) -> 
     ("args", "expected"),
     [
         (("--type", "stage_trained"), [8, 11, 14]),
-        (("--type", "stage_trained", "--type", "registered"), [4, 8, 11, 14]),
+        (("--type", "StageTrained", "--type", "registered"), [4, 8, 11, 14]),
         (("--round", "1"), [9, 10, 11]),
         (("--round", "1", "--stage", "1"), []),
         (("--from", "3", "--to", "5"), [3, 4, 5]),
@@ -66,6 +66,11 @@ def test_a_replay_lists_events_chart_states_and_commands(data: Path, capsys) -> 
 def test_filters_choose_what_is_shown(data: Path, capsys, args, expected) -> None:
     shown = json_lines(output_of(capsys, str(data), "--json", *args))
     assert [line["seq"] for line in shown] == expected
+
+
+def test_a_type_that_no_event_has_is_told_with_the_nearest(data: Path, capsys) -> None:
+    assert run_command(["replay", str(data), "--type", "StageTraind"]) == ExitCode.USAGE
+    assert "did you mean stage_trained?" in capsys.readouterr().err
 
 
 def test_a_round_filter_finds_rounds_skipped(tmp_path: Path, capsys) -> None:

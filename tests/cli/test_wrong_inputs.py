@@ -47,6 +47,7 @@ FILES = {
     "power.toml": HEAD + "[training]\nbeta = 3·10\n",
     "urls.toml": HEAD + '[chain]\nrpc = "http://127.0.0.1:8545"\n',
     "rows.csv": "prompt,answer\n1?,2\n",
+    "small.toml": HEAD + "[storage]\nlog_bytes_max = 2\n",
 }
 
 
@@ -169,6 +170,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "Write the passphrase into it",
         ),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
+        (["join", MANIFEST, "--dir", "new", "--name", "x" * 65], "--name: the name has 65 characters", "a shorter one"),
+        (["local", "--set", "training.learning_rate=nan"], "error: --set: training.learning_rate", "= 0.0003"),
+        (["identity", "show", "note.txt"], "note.txt is no identity", "Name a node's identity.key"),
+        (["config", "check", "small.toml"], "storage.log_bytes_max is 2, less than", "log_bytes_max = 2147483648"),
     ],
 )
 def test_what_was_given_and_what_would_do_are_named(

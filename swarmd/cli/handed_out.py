@@ -1,7 +1,10 @@
-"""Files of questions that a swarm's options name: how they get to a node, and that they are the right ones.
+"""What a manifest names and does not hold: a file of questions, a model; how both get to those who join.
 
-A manifest carries the file's name and the digest of its rows, never the questions: the file is handed out beside it.
-Where the file is made of a data set on the Hub, a manifest names that as well, and whoever joins may load it there.
+- A manifest has the questions' file name and the digest of its rows, and of a model directory `./NAME` and the digest
+  of its weights. Both are handed out beside the manifest, and nobody trains on others.
+- A model of the Hub is named with its commit, so that all nodes begin alike.
+- If the file of questions was made of a data set on the Hub, the manifest names that too, and whoever joins may load it
+  from there.
 """
 
 from __future__ import annotations
@@ -11,13 +14,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
-from swarmd.errors import ManifestError, SwarmError
+from swarmd.config import DIGEST, TrainingConfig
+from swarmd.errors import HubUnreachable, ManifestError, SwarmError
+from swarmd.manifest import HANDED_OUT, ManifestRecipe
 from swarmd.swarms.file import is_hub_id, keep_dataset, source_of
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import SUFFIX, questions_of
+from swarmd.training.models.files import digest_weights, list_weights
+from swarmd.training.models.hub import ask_hub
+from swarmd.training.models.source import (
+    AUTO,
+    compare_weights,
+    find_snapshot,
+    is_directory,
+    is_gguf,
+    is_local,
+    list_embedded,
+    require_model,
+)
+
+# --- questions ---
 
 WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
 
@@ -100,9 +120,24 @@ def find_questions(
     if source:
         keep_dataset(data, name, source_of({**options, "download_bytes": download_bytes}), digest)
         return data / name
-    raise ManifestError(
-        f"the swarm trains on {name}, which is not beside {manifest}",
-        f"Get {name} from whoever gave you the manifest, put it beside it, and run the command again",
+    raise _not_handed_out([name], manifest)
+
+
+def refuse_missing(recipe: ManifestRecipe, manifest: Path, data: Path) -> None:
+    """Raise ManifestError for several files that a manifest names and that lie nowhere: all of them at once."""
+    names = [recipe.model.removeprefix(HANDED_OUT)] if recipe.model.startswith(HANDED_OUT) else []
+    if not recipe.options.get("dataset"):
+        names += [name for name in [questions_of(recipe.options)] if name]
+    missing = [name for name in names if not any((place / name).exists() for place in (data, manifest.parent))]
+    if len(missing) > 1:
+        raise _not_handed_out(missing, manifest)
+
+
+def _not_handed_out(names: list[str], manifest: Path) -> ManifestError:
+    files, them = " and ".join(names), "them" if len(names) > 1 else "it"
+    return ManifestError(
+        f"the swarm trains on {files}, not found beside {manifest}",
+        f"Get {files} from whoever gave you the manifest, put {them} beside it, and run the command again",
     )
 
 
@@ -145,3 +180,72 @@ def copy_questions(source: Path, data: Path) -> None:
         return
     _copy(source, target)
     typer.echo(f"{target}: written")
+
+
+# --- models ---
+
+
+def settle_model(training: TrainingConfig) -> TrainingConfig:
+    """The settings with the model as a manifest can name it, and with its revision; what a start refuses is refused.
+
+    Raises:
+        ManifestError: no manifest can name it.
+        ModelError: it is not there, or cannot be trained.
+        ConfigError: the revision does not go with it.
+    """
+    if training.model == AUTO:
+        return training
+    if is_gguf(training.model):
+        raise ManifestError(
+            f"no manifest names a GGUF file, such as {training.model}: weights are handed out as model directories",
+            "Name the directory into which the file is read, as `swarmd local` says in a log; or a model of the Hub",
+        )
+    try:
+        snapshot = find_snapshot(training)
+        if snapshot is not None:
+            require_model(training)
+        elif not training.revision:
+            return _pinned(training, ask_hub(training.model, "", list_embedded()))
+    except HubUnreachable as error:
+        typer.echo(f"note: the manifest names no commit of {training.model}, so members take what is newest when they")
+        typer.echo(f"    join: {error.message}. Set training.revision to one")
+        return training
+    if snapshot is None:
+        return training
+    if not is_local(training.model):
+        return _pinned(training, snapshot.name)
+    if not list_weights(snapshot):
+        raise ManifestError(f"{snapshot} has no weights", "Name a directory that save_pretrained wrote")
+    settled = msgspec.structs.replace(training, revision=training.revision or DIGEST + digest_weights(snapshot))
+    if is_directory(training.model):
+        settled = msgspec.structs.replace(settled, model=str(snapshot.resolve()))
+    return settled
+
+
+def _pinned(training: TrainingConfig, commit: str) -> TrainingConfig:
+    """With the commit as revision where none is named. A colocated vLLM is told the model's name alone."""
+    if training.revision or training.vllm.mode == "colocate":
+        return training
+    return msgspec.structs.replace(training, revision=commit)
+
+
+def find_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
+    """Where the model lies that a manifest names: in the data directory, or beside the manifest.
+
+    Returns:
+        A path, or the name as the manifest has it if the model is not handed out.
+
+    Raises:
+        ManifestError: it is handed out, and is in neither place.
+    """
+    if not recipe.model.startswith(HANDED_OUT):
+        return recipe.model
+    name = recipe.model.removeprefix(HANDED_OUT)
+    for directory in (data, manifest.parent):
+        place = (directory / name).resolve()
+        if place.is_dir():
+            settings = TrainingConfig(model=str(place), revision=recipe.revision)
+            if differ := compare_weights(settings, str(find_snapshot(settings))):
+                typer.echo(f"note: this node would begin from other weights than its swarm: {differ}")
+            return str(place)
+    raise _not_handed_out([f"the model directory {name}"], manifest)
