@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, restore_backup
 from swarmd.cli.options import (
     RULE,
     BackupPassphraseFile,
@@ -19,11 +20,11 @@ from swarmd.cli.options import (
     take_passphrase,
     utc,
 )
+from swarmd.config import load_config
+from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
-
-if TYPE_CHECKING:
-    from swarmd.backup.backup import BackupManifest
-
+from swarmd.observe.panel import span
+from swarmd.paths import NodeDirectory, quoted
 
 MIB = 1024 * 1024
 
@@ -71,9 +72,6 @@ def make(
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
-    from swarmd.backup.backup import BackupPlan, make_backup
-    from swarmd.paths import NodeDirectory, quoted
-
     node, out = _read_places(places, config)
     directory = node.data
     outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
@@ -112,8 +110,6 @@ def check(
     passphrase_file: BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    from swarmd.backup.backup import check_backup
-
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
     _tell(file, manifest)
@@ -152,8 +148,6 @@ def restore(
     ] = 0,
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
-    from swarmd.backup.backup import check_backup, restore_backup
-
     sealed = check_backup(file).sealed and not without_keys
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
@@ -162,8 +156,6 @@ def restore(
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
-        from swarmd.observe.panel import span
-
         age = span(time.time() - manifest.made_at)
         typer.echo(
             f"the backup was made {age} ago. What this node signed since is not in it: it will take part from the "
@@ -174,10 +166,6 @@ def restore(
 
 def _tell_other_swarm(directory: Path) -> None:
     """Say so where the configuration in the backup is not of the swarm of the log in it: no node starts like that."""
-    from swarmd.config import load_config
-    from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
-    from swarmd.paths import NodeDirectory
-
     try:
         data = NodeDirectory(directory)
         refuse_other_swarm(data, swarm_of_config(load_config(data.config)))

@@ -7,21 +7,26 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from swarmd.backup.archive import refuse_target
+from swarmd.backup.bundle import open_bundle, write_bundle
+from swarmd.cli.explain import tell_latest
 from swarmd.cli.options import NodeDir, encode_json, locate, log_in
+from swarmd.cli.status import read_status
+from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.eventlog.export import to_json
+from swarmd.observe.redaction import SECRET_CHARACTERS_MIN, Redactor, known_secrets, redact_field
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from swarmd.config import Config
-    from swarmd.observe.redaction import Redactor
-
+from swarmd.units import place_with
 
 MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
@@ -56,10 +61,6 @@ def bundle(
     if opened is not None:
         _open(opened, to)
         return
-    from swarmd.backup.archive import refuse_target
-    from swarmd.backup.bundle import write_bundle
-    from swarmd.config import load_config
-    from swarmd.observe.redaction import Redactor, known_secrets
 
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     refuse_target(target)
@@ -77,8 +78,6 @@ def bundle(
 
 def find_config(place: Path) -> Path | None:
     """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
-    from swarmd.units import place_with
-
     own = NodeDirectory(place).config
     if own.is_file():
         return own
@@ -101,8 +100,6 @@ def _passed_credentials(config: Path | None) -> Iterator[None]:
 
 
 def _open(file: Path, to: Path | None) -> None:
-    from swarmd.backup.bundle import open_bundle
-
     if to is None:
         raise ConfigError("--open needs a place", "Give --to DIR, a directory that is new or empty")
     made = open_bundle(file, to, _progress)
@@ -125,10 +122,6 @@ def _texts(
     place: Path, file: Path | None, config: Config | None, unit: str, cover: Redactor
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
-    from swarmd.cli.explain import tell_latest
-    from swarmd.cli.status import read_status
-    from swarmd.eventlog.export import to_json
-
     makers: list[tuple[str, Callable[[], bytes]]] = [
         ("status.json", lambda: encode_json(read_status(NodeDirectory(place)))),
         ("stories.json", lambda: to_json(tell_latest(place))),
@@ -154,10 +147,6 @@ def _texts(
 
 def _config(config: Config, cover: Redactor) -> bytes:
     """What is in force, with what looks like a secret covered."""
-    import msgspec
-
-    from swarmd.observe.redaction import redact_field
-
     plain = cover.hide(msgspec.to_builtins(config))
     return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
 
@@ -175,8 +164,6 @@ def _files(place: Path) -> bytes:
 
 def _findings(place: Path, config: Path | None) -> bytes:
     """What doctor says without asking anybody; a process of its own, so that it cannot hold this one up."""
-    import sys
-
     of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
     call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
     done = subprocess.run(call, capture_output=True, timeout=120, check=False)
@@ -195,8 +182,6 @@ def _journal(unit: str, cover: Redactor) -> bytes:
 
 def _keys_in(place: Path) -> frozenset[str]:
     """The passphrase of the account beside the data; keys themselves lie encrypted or in binary form."""
-    from swarmd.observe.redaction import SECRET_CHARACTERS_MIN
-
     try:
         text = NodeDirectory(place).passphrase.read_text().strip()
     except (OSError, UnicodeDecodeError):

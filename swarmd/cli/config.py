@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import tomlkit
@@ -13,11 +13,11 @@ from tomlkit.items import Table
 
 from swarmd.cli.handed_out import tell_untried
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
+from swarmd.doctor.node import require_usable
 from swarmd.manifest import commented
+from swarmd.observe.redaction import Redactor, secrets_outside_files
 from swarmd.toml_text import parse_toml
-
-if TYPE_CHECKING:
-    from swarmd.observe.redaction import Redactor
+from swarmd.training.models.source import require_model
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
@@ -40,9 +40,6 @@ def check(
     its kind must be able to train; right answers to a sample of them must be paid. A device that is named has to be
     there. With --elsewhere none of these is looked for.
     """
-    from swarmd.doctor.node import require_usable
-    from swarmd.training.models.source import require_model
-
     config = load_config(file)
     untried = require_usable(config, file.parent / config.data, elsewhere)
     if not elsewhere:
@@ -67,8 +64,6 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
 
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
     """All keys as TOML, the tables last; a value that stands in `given` is commented with `origin`."""
-    from swarmd.observe.redaction import Redactor, secrets_outside_files
-
     document, cover = tomlkit.document(), Redactor(secrets_outside_files(config, {}))
     _fill(document, config, given, origin, cover)
     return tomlkit.dumps(document)

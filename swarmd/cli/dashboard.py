@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -10,11 +12,11 @@ import typer
 from swarmd.cli.options import ConfigFile, NodeDir, locate, log_in
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
+from swarmd.manifest import read_manifest
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
-    import socket
-
     from swarmd.web.http.guard import AccessRules
 
 
@@ -125,10 +127,8 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
     `bootstrap` are nodes beyond the manifest's, `rpc` are endpoints in place of its own. Raises ManifestError, and
     ConfigError and AddressInUse as `serve_log`.
     """
-    import tempfile
 
     from swarmd.chain.endpoints import read_urls
-    from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
     from swarmd.web.observer import DhtSwarm
@@ -146,7 +146,6 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
 
 def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
-    from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
     from swarmd.uvicorn_server import bind
     from swarmd.web.http.guard import AccessRules
 

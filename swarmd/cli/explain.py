@@ -9,22 +9,26 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from swarmd.cli.options import ConfigFile, log_of, utc
+from swarmd.cli.replay import folded, start_of, watch
+from swarmd.core.events import Equivocated
+from swarmd.core.state import State
+from swarmd.daemon.control import ask_status
+from swarmd.dht.wire.evidence import open_evidence
 from swarmd.errors import ConfigError, ExitCode, RecordRejected
+from swarmd.eventlog.export import clock, to_json
+from swarmd.eventlog.fold import Base, bases_where, commits_from, load, load_with_points, nearer_base
+from swarmd.eventlog.segment import find_log
+from swarmd.observe.story import Story, StoryTeller, joins_stage, reached
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from swarmd.core.state import State
-    from swarmd.eventlog.fold import Base
-    from swarmd.observe.story import Story
-
 
 ANSWER_S = 2.0  # longest wait for a daemon
 
@@ -49,10 +53,6 @@ def explain(
     Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
     with 1 where the log holds what proves nothing.
     """
-    from rich.console import Console
-
-    from swarmd.eventlog.export import to_json
-
     directory, round_ = read_words(words or [], config)
     if evidence:
         return show(directory, as_json)
@@ -71,10 +71,6 @@ def explain(
 
 def _not_reached(directory: Path, round_: int) -> ConfigError:
     """The error for a round that the node has not heard of."""
-    from swarmd.eventlog.fold import load
-    from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import reached
-
     last = reached(load(find_log(directory))[0])
     known = f"its rounds go up to {last}" if last >= 0 else "no round has opened yet"
     fix = f"`swarmd explain {quoted(directory)}` tells of the newest; `swarmd status` says where the swarm is"
@@ -97,9 +93,6 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
 
 def has_daemon(directory: Path) -> bool:
     """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
-    from swarmd.daemon.control import ask_status
-    from swarmd.eventlog.segment import find_log
-
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
@@ -108,10 +101,6 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
 
     At `points` the node had just joined a stage, where some are known: the last ones of the log.
     """
-    from swarmd.cli.replay import folded
-    from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import StoryTeller
-
     log = find_log(directory)
     teller = StoryTeller(round_)
     for base in bases_before(log, round_, points):
@@ -129,8 +118,6 @@ def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Bas
     """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
     joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
     """
-    from swarmd.eventlog.fold import bases_where, nearer_base
-    from swarmd.observe.story import joins_stage, reached
 
     def is_before(state: State) -> bool:
         return reached(state) < round_ - 1
@@ -148,10 +135,6 @@ def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Bas
 
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
-    from swarmd.eventlog.fold import load_with_points
-    from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import joins_stage, reached
-
     state, points = load_with_points(find_log(directory), joins_stage)
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
@@ -160,12 +143,6 @@ def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
 
 def picture_of(story: Story) -> RenderableType:
     """A story for a person."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from swarmd.eventlog.export import clock
-
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)
     for style in ("dim", "dim"):
@@ -199,8 +176,6 @@ class Exhibit(msgspec.Struct, frozen=True):
 
 def show(directory: Path, as_json: bool) -> int:
     """Print all evidence in a node's log. Returns 1 where a piece of it proves nothing."""
-    from swarmd.eventlog.export import to_json
-
     exhibits = list(exhibits_in(directory))
     if as_json:
         typer.echo(to_json(exhibits))
@@ -211,11 +186,6 @@ def show(directory: Path, as_json: bool) -> int:
 
 def exhibits_in(directory: Path) -> Iterator[Exhibit]:
     """All evidence in a log, checked by the records alone."""
-    from swarmd.cli.replay import start_of, watch
-    from swarmd.core.events import Equivocated
-    from swarmd.eventlog.fold import commits_from
-    from swarmd.eventlog.segment import find_log
-
     log = find_log(directory)
     for commit in watch(log, commits_from(log, start_of(log, 0)), None):
         for seq, event in enumerate(commit.events, commit.seq):
@@ -223,12 +193,8 @@ def exhibits_in(directory: Path) -> Iterator[Exhibit]:
                 yield exhibit_of(event, seq, commit.at)
 
 
-def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:
+def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
     """What an event's two records say, and whether they prove what it says of them."""
-    from swarmd.core.events import Equivocated
-    from swarmd.dht.wire.evidence import open_evidence
-
-    assert isinstance(event, Equivocated)
     said = (event.kind, event.peer, event.round, event.stage)
     signed = tuple(base64.b64encode(each).decode() for each in (event.first, event.second))
     try:

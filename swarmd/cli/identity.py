@@ -6,7 +6,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ from swarmd.cli.options import (
     utc,
     warn,
 )
+from swarmd.dht.identity.backup import Backup, BackupMarks, open_backup, read_backup, read_marks, seal_backup
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
@@ -33,10 +34,6 @@ from swarmd.dht.identity.identity import (
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, SwarmdError
 from swarmd.files import read_start, remedy
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from swarmd.dht.identity.backup import Backup, BackupMarks
-
 
 NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
 NAME_FILE_BYTES_MAX = 1 << 18
@@ -83,8 +80,6 @@ def backup(
     passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
-    from swarmd.dht.identity.backup import Backup, seal_backup
-
     identity = load_identity(path)
     refuse_existing(out, "it")
     marks = _marks_for_backup(path, data, identity.peer_id)
@@ -107,8 +102,6 @@ def restore(
     passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
-    from swarmd.dht.identity.backup import open_backup, read_backup, read_marks
-
     refuse_existing(path, "it")
     raw = read_backup(source)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
@@ -219,8 +212,6 @@ def _read_foreign(path: Path) -> bytes:
 
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
     """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
-    from swarmd.dht.identity.backup import read_marks
-
     if data is not None:
         marks = read_marks(NodeDirectory(data), peer)
         if marks is None:
@@ -276,8 +267,6 @@ def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> di
 
 
 def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None) -> dict[str, Any]:
-    from swarmd.dht.identity.backup import open_backup, read_backup
-
     raw = read_backup(path)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
     if opened.identity.encode() != identity.encode():

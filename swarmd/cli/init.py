@@ -16,27 +16,33 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 import tomlkit
 import typer
 
+from swarmd.cli.config import check
 from swarmd.cli.directory import NewNode, put_private
+from swarmd.cli.doctor import examine_visibly, print_report
+from swarmd.cli.join import join
+from swarmd.cli.local_swarm import fill_in
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
 from swarmd.config import Device, SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
+from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.doctor.children import ModelFit, ProbeAnswer, ProbeQuestion, ask_torch
+from swarmd.doctor.examination import Subject
 from swarmd.errors import ConfigError, ExitCode, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
+from swarmd.manifest import NodeChoice, node_text, read_manifest
 from swarmd.paths import CONFIG, configs_directory, quoted
 from swarmd.results.hub import TOKEN as KIND
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret, write_secret
-
-if TYPE_CHECKING:
-    from swarmd.doctor.children import ModelFit, ProbeAnswer
-
+from swarmd.swarms.registry import BUILT_IN, check_questions, find_kind
 
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
@@ -177,8 +183,6 @@ class OwnQuestions(NamedTuple):
 
 def offer_answers(questions: Path) -> tuple[str, ...]:
     """Where answers may stand, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
-    from swarmd.swarms.registry import check_questions
-
     if not questions.is_file():
         fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'
         raise NotFoundError(f"there is no file of questions {questions}", fix)
@@ -293,8 +297,6 @@ class Answers(NamedTuple):
         return self
 
     def _complete_new(self, asker: Asker) -> Answers:
-        from swarmd.swarms.registry import BUILT_IN, find_kind
-
         question = f"What is to be trained; {FILE}: your own questions"
         kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
         find_kind(kind)
@@ -459,9 +461,6 @@ def init(
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
     """Raise OtherSwarm where the node that is there is not of the swarm that was asked for."""
-    from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
-    from swarmd.manifest import read_manifest
-
     there = load_config(root / CONFIG)
     asked = swarm_of_config(there)
     if manifest is not None:
@@ -473,8 +472,6 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
 
 def _make(given: Answers, asker: Asker) -> None:
     """Ask what is left to ask, then make the node by the verb that does so."""
-    from swarmd.cli.join import join
-
     answers = given.complete(asker)
     token = answers.take_token(asker)
     if answers.manifest is not None:
@@ -500,9 +497,6 @@ def _rehearse(answers: Answers, path: Path) -> None:
     """Make the configuration of somebody who joins, in memory: what it cannot hold is told before there is a node,
     which the next run would leave as it is. Raises ConfigError, ManifestError.
     """
-    from swarmd.dht.identity.identity import generate_identity
-    from swarmd.manifest import NodeChoice, node_text, read_manifest
-
     manifest = read_manifest(path)
     rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
     text = node_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))
@@ -533,8 +527,6 @@ def _found(answers: Answers, asker: Asker) -> None:
 
 def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
     """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
-    from swarmd.doctor.children import ProbeQuestion, ask_torch
-
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
     if wanted == SMALL:
@@ -567,9 +559,6 @@ def _keep_token(answers: Answers, token: str) -> None:
 
 def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
     """A configuration's text with keys put in; its comments stay. Raises ConfigError where one is wrong."""
-
-    from swarmd.cli.local_swarm import fill_in
-
     document = tomlkit.parse(text)
     for dotted, value in amendments.items():
         fill_in(document, dotted, value)
@@ -580,10 +569,7 @@ def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
 
 def finish(root: Path, examine: bool) -> int:
     """Check the configuration, examine the node without the network, and say what comes next."""
-    from swarmd.cli.config import check
-    from swarmd.cli.doctor import examine_visibly, print_report
     from swarmd.doctor.checks import CHECKS
-    from swarmd.doctor.examination import Subject
 
     path, code = root / CONFIG, 0
     check(path, elsewhere=True)  # the doctor says what is to be downloaded

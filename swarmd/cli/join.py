@@ -14,12 +14,13 @@ from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.handed_out import copy_questions, find_model, find_questions, refuse_missing, tell_untried
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.config import ChainConfig, Config, SwarmConfig, TrainingConfig, check_name
+from swarmd.config import ChainConfig, Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import is_peer_id, known_name
 from swarmd.dht.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
+from swarmd.gas import coins
 from swarmd.manifest import (
     BOOTNODES_MAX,
     Manifest,
@@ -39,7 +40,6 @@ from swarmd.swarms.registry import check_kind, check_questions, find_cuts_of
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
     from swarmd.cli.contract import ReachedChain
-    from swarmd.config import FeesConfig
 
 
 LISTEN = "/ip4/0.0.0.0/tcp/0"
@@ -372,7 +372,6 @@ async def _register(
     """Register the peer to the account now if it can pay; the node does so by itself later."""
     from swarmd.chain.contract import encode_call
     from swarmd.cli.contract import open_orders
-    from swarmd.gas import coins
 
     address = str(account.key.address)
     if registered_to:

@@ -26,6 +26,7 @@ from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
+from swarmd.eventlog.export import to_json
 from swarmd.eventlog.fold import Base, fold_commit
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
@@ -343,8 +344,6 @@ def leaderboard(
 
 def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     """Print standings out of the chain. Returns the exit code."""
-    from swarmd.eventlog.export import to_json
-
     if as_json:
         typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
     else:

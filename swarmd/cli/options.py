@@ -24,6 +24,7 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
+from swarmd.dht.identity.backup import note_backup
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
 from swarmd.file_kind import describe_file
@@ -325,8 +326,6 @@ def refuse_existing(path: Path, what: str) -> None:
 
 def keep_note_of_backup(key: Path, peer: str, made_at: float, out: Path) -> None:
     """Have `swarmd doctor` know of a backup of a key, or say that it will not."""
-    from swarmd.dht.identity.backup import note_backup
-
     try:
         note_backup(key, peer, made_at, out)
     except OSError as error:

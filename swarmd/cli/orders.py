@@ -15,9 +15,20 @@ import typer
 
 from swarmd.cli.options import RULE, ManifestFile, Payer, locate, utc, with_payer
 from swarmd.config import Config, load_config
-from swarmd.dht.identity.identity import is_peer_id, load_identity
+from swarmd.dht.identity.identity import Identity, is_peer_id, load_identity
+from swarmd.dht.invitations import (
+    ID_BYTES,
+    IssuedInvitation,
+    OwnInvitations,
+    id_of_text,
+    read_id,
+    read_invitation,
+    write_invitation,
+)
+from swarmd.dht.invitations import invite as sign_invitation
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.files import held_alone
+from swarmd.gas import coins
 from swarmd.manifest import UINT32_MAX, Manifest, Membership, check_bootnode, inline, sign_manifest, write_manifest
 from swarmd.paths import NodeDirectory
 
@@ -25,8 +36,6 @@ if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
     from swarmd.chain.operator import OperatorTransactions, OrderReceipt
     from swarmd.cli.contract import Target
-    from swarmd.dht.identity.identity import Identity
-    from swarmd.dht.invitations import IssuedInvitation, OwnInvitations
 
 Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
@@ -271,8 +280,6 @@ def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
 
 
 def _tell(*receipts: OrderReceipt | None) -> None:
-    from swarmd.gas import coins
-
     done = [receipt for receipt in receipts if receipt is not None]
     for receipt in done:
         cost = f"{receipt.gas_used:,} gas, {coins(receipt.cost_wei)}"
@@ -302,8 +309,6 @@ def invite(
     all that its guest made: nodes that hear it refuse their records. The creator may withdraw any, others what they
     made.
     """
-    from swarmd.dht.invitations import OwnInvitations
-
     if (peer is not None) + bool(withdraw) + listed != 1:
         fix = "swarmd swarm invite PEER, --list or --withdraw ID"
         raise ConfigError("name the peer to invite, or the invitation to withdraw, or ask for the list", fix)
@@ -328,9 +333,6 @@ def invite(
 
 
 def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
-    from swarmd.dht.invitations import invite as sign_invitation
-    from swarmd.dht.invitations import read_invitation, write_invitation
-
     if days > DAYS_MAX:
         raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
     now = time.time()
@@ -344,8 +346,6 @@ def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str,
 
 
 def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
-    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_id, read_invitation
-
     id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
     withdrawn = made.withdraw(id_, everybodys, time.time())
     whose = f"the invitation of {withdrawn.guest}" if withdrawn.guest else "the invitation"

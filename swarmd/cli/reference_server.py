@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +11,8 @@ import typer
 from swarmd.cli.options import ListenAt, RequestToken
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmdError
+from swarmd.http_server import check_listen, load_token, parse_listen
+from swarmd.observe.logs import configure, tell_fatal
 
 
 def reference_server(
@@ -34,11 +37,6 @@ def reference_server(
     lease_s: Annotated[float, typer.Option(min=0.1, help="A result handed out stays at least so long.")] = 120.0,
 ) -> int:
     """Serve reference log-probabilities, until told to stop."""
-    import asyncio
-
-    from swarmd.http_server import check_listen, load_token, parse_listen
-    from swarmd.observe.logs import configure, tell_fatal
-
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
     configure("info", "auto", secrets=[token] if token else [])

@@ -9,22 +9,36 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from swarmd.cli.dashboard import PageOptions, serve_log
+from swarmd.cli.local_swarm import parse_setting
 from swarmd.cli.options import LogDir, in_order, log_of
+from swarmd.core.applied import Applied
+from swarmd.core.chart import NAMES, load_charts
+from swarmd.core.events import Event, RoundsSkipped, tag_of
+from swarmd.core.step import StateFold, step
 from swarmd.errors import ExitCode, NotFoundError
+from swarmd.eventlog.export import change_line, changes_between, command_line, event_line, full, to_json
 from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from swarmd.core.applied import Applied
-    from swarmd.eventlog.frame import Commit
-    from swarmd.eventlog.replay import Comparison, StepOutcome, Verified
-
+from swarmd.eventlog.frame import Commit
+from swarmd.eventlog.reader import end_of
+from swarmd.eventlog.replay import (
+    CommitDiffers,
+    Comparison,
+    SettingsOverride,
+    StepOutcome,
+    Verified,
+    compare,
+    sections_of,
+    verify,
+    verify_parallel,
+)
 
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
@@ -116,8 +130,6 @@ class Filter:
         self.first = first
 
     def takes(self, applied: Applied) -> bool:
-        from swarmd.core.events import RoundsSkipped, tag_of
-
         event = applied.event
         if applied.seq < self.first or (self._types and tag_of(event) not in self._types):
             return False
@@ -132,9 +144,6 @@ class Filter:
 
 def known_type(name: str) -> str:
     """The type itself, if there are such events; an event's class names it as well."""
-
-    from swarmd.core.events import Event
-
     tags = sorted(str(kind.__struct_config__.tag) for kind in get_args(Event))
     tag = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if tag in tags:
@@ -180,11 +189,6 @@ def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterato
 
 def progress_bar(log: Path, last: int | None) -> Progress:
     """A bar on stderr that counts events up to `last`, or to the log's end."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from swarmd.eventlog.reader import end_of
-
     end = end_of(log)
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -196,9 +200,6 @@ def progress_bar(log: Path, last: int | None) -> Progress:
 
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
-    from swarmd.eventlog.export import to_json
-    from swarmd.eventlog.replay import CommitDiffers
-
     try:
         found = verified(log, last)
     except CommitDiffers as error:
@@ -217,8 +218,6 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
 
 def verified(log: Path, last: int | None) -> Verified:
     """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
-    from swarmd.eventlog.replay import sections_of, verify, verify_parallel
-
     if len(sections_of(log, last)) == 1:
         return verify(log, partial(watch, log, last=last))
     if not sys.stderr.isatty():
@@ -228,11 +227,6 @@ def verified(log: Path, last: int | None) -> Verified:
 
 
 def show_state(log: Path, last: int | None, json: bool) -> None:
-    import msgspec
-
-    from swarmd.core.step import StateFold
-    from swarmd.eventlog.export import full
-
     base = start_of(log, last if last is None else last + 1)
     fold = StateFold(base.state)
     for commit in watch(log, commits_from(log, base), last):
@@ -278,10 +272,6 @@ class Display:
 
     def _ask(self, applied: Applied) -> bool:
         """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
-        import msgspec
-
-        from swarmd.eventlog.export import full
-
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
             answer = sys.stdin.readline()
@@ -298,8 +288,6 @@ class Display:
 
 def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
-    from swarmd.eventlog.export import change_line, changes_between, command_line, event_line
-
     yield event_line(applied.seq, applied.at, applied.event)
     for change in changes_between(applied.before, applied.after):
         if every_change or change.path.endswith("chart"):
@@ -309,8 +297,6 @@ def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
 
 
 def _applied_json(applied: Applied) -> bytes:
-    from swarmd.eventlog.export import changes_between, to_json
-
     return to_json(
         {
             "seq": applied.seq,
@@ -324,12 +310,6 @@ def _applied_json(applied: Applied) -> bytes:
 
 def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
     """Print where the two sides part. Raises typer.Exit with 3 if they do."""
-    from swarmd.cli.local_swarm import parse_setting
-    from swarmd.core.chart import NAMES, load_charts
-    from swarmd.core.step import step
-    from swarmd.eventlog.export import to_json
-    from swarmd.eventlog.replay import SettingsOverride, compare
-
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
         raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
@@ -349,8 +329,6 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
 
 def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
     """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
-    from swarmd.eventlog.export import change_line, event_line
-
     first = found.first
     if first is None:
         yield f"{found.events} events go the same way under {against}"
@@ -368,8 +346,6 @@ def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
 
 
 def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
-    from swarmd.eventlog.export import change_line, command_line
-
     if outcome.refused:
         yield f"  {side:<6}refused: {outcome.refused}"
         return

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from swarmd.cli.leaderboard import shown
 from swarmd.cli.options import RULE, holds_log, log_of
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.eventlog.export import indented
+from swarmd.observe.words import count
 from swarmd.paths import CONFIG
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from swarmd.results.history import TrainingHistory
-
+from swarmd.results.card import CardSubject, accuracy_of, make_card
+from swarmd.results.history import TrainingHistory, read_history, skills_summary
 
 OUT = Path("report.png")
 WAITING = "`swarmd status` says what the node waits for, `swarmd doctor` what is wrong"
@@ -46,8 +47,6 @@ def report(
     files = picture_files(out, svg, wanted=not (as_json or card))
     histories = read_histories(directories or [log_of(None).parent])
     if card:
-        from swarmd.results.card import CardSubject, make_card
-
         if len(histories) != 1:
             raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
         if not histories[0].stages:
@@ -77,8 +76,6 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
 
     Raises NotFoundError where no node is, ConfigError where two logs are of one node, LogDamaged.
     """
-    from swarmd.results.history import read_history
-
     places = [place for directory in directories for place in node_directories(directory)]
     histories = [read_history(place) for place in places]
     seen: dict[str, Path] = {}
@@ -100,10 +97,6 @@ def node_directories(directory: Path) -> list[Path]:
 
 
 def print_json(histories: Sequence[TrainingHistory]) -> None:
-    import msgspec
-
-    from swarmd.eventlog.export import indented
-
     nodes = [
         {
             **{name: getattr(history, name) for name in history.__struct_fields__},
@@ -118,11 +111,6 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
-    from swarmd.cli.leaderboard import shown
-    from swarmd.observe.words import count
-    from swarmd.results.card import accuracy_of
-    from swarmd.results.history import skills_summary
-
     for history in histories:
         rounds = history.rounds
         reward = f"reward {rounds[-1].reward:.3f} in round {rounds[-1].round}" if rounds else "nothing trained"

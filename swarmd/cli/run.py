@@ -5,19 +5,23 @@ from __future__ import annotations
 import difflib
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import structlog
 import typer
 
+from swarmd import units
 from swarmd.cli.options import NodeDir, config_of_node, locate
-from swarmd.config import load_config
+from swarmd.config import Config, load_config
+from swarmd.daemon.service import run_node
 from swarmd.errors import ExitCode, NotFoundError, SwarmdError, UnitError
+from swarmd.files import refusal
+from swarmd.host import check_host
+from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from swarmd.config import Config
-    from swarmd.units import ServicePaths
-
+from swarmd.swarms.registry import check_kind
+from swarmd.units import DROP_IN, ServicePaths, credential_names, find_place
 
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
 
@@ -35,15 +39,6 @@ def run(
     ] = None,
 ) -> int:
     """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
-    import structlog
-
-    from swarmd.daemon.service import run_node
-    from swarmd.files import refusal
-    from swarmd.host import check_host
-    from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.observe.redaction import known_secrets
-    from swarmd.swarms.registry import check_kind
-
     file = config_of_node(directory, config)
     loaded = load_config(file)
     check_kind(loaded.swarm)
@@ -97,8 +92,6 @@ def install(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
 ) -> None:
     """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade."""
-    from swarmd import units
-
     place = units.find_place(instance, user)
     source = config or place.config
     if config is not None and not config.exists():
@@ -150,8 +143,6 @@ def _make_directories(place: ServicePaths) -> None:
 
 def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None:
     """What is left to the operator."""
-    from swarmd.units import credential_names
-
     if config is None:
         typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
         return
@@ -167,8 +158,6 @@ def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None
 @app.command()
 def uninstall(instance: Instance = "", user: User = False, reload: Reload = True) -> None:
     """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
-    from swarmd.units import DROP_IN, find_place
-
     place = find_place(instance, user)
     paths = list(place.drop_ins)
     # The template stays for other instances, and the target for any other node.

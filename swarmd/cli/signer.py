@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from swarmd.cli.options import ListenAt, RequestToken, check_address
 from swarmd.config import ChainConfig, load_config
+from swarmd.daemon.process import keep_memory_off_disk
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.http_server import parse_listen
+from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.redaction import address_secrets
 from swarmd.paths import NodeDirectory
 
 AUDIT = "signer.audit.jsonl"
@@ -47,16 +53,9 @@ def signer(
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
 ) -> int:
     """Hold the key of an account and submit for nodes, until told to stop."""
-    import asyncio
-
-    import msgspec
 
     from swarmd.chain.endpoints import read_urls
     from swarmd.chain.signer_http import Access, SignerSetup, load_token, run_signer
-    from swarmd.daemon.process import keep_memory_off_disk
-    from swarmd.http_server import parse_listen
-    from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.observe.redaction import address_secrets
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
@@ -109,8 +108,6 @@ def _with_options(
     contract: str | None,
     bounds: dict[str, float | None],
 ) -> ChainConfig:
-    import msgspec
-
     if contract:
         check_address(contract)
     given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}

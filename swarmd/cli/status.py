@@ -6,18 +6,25 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.live import Live
 
 from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, refuse_unmade
 from swarmd.config import load_config
+from swarmd.core.state import State
+from swarmd.daemon.control import ask_status
 from swarmd.errors import ConfigError, ExitCode
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.segment import list_segments
+from swarmd.eventlog.store import log_bytes
+from swarmd.observe.panel import panel_of
+from swarmd.observe.status import LogStatus, Status, status_of, with_offer
 from swarmd.paths import NodeDirectory
-
-if TYPE_CHECKING:
-    from swarmd.observe.status import Status
-
 
 NEVER_STARTED = "never started"  # state of the process, as swarmd.observe.status has it
 WATCH_EVERY_S = 1.0
@@ -34,10 +41,6 @@ def status(
 
     Exits with 0 when all is well, with 1 when it is not, with 4 for a node that was made and never started.
     """
-    from rich.console import Console
-
-    from swarmd.observe.panel import panel_of
-
     node = locate(directory, config)
     if not node.data.is_dir():
         refuse_unmade(node, directory is None and config is None)
@@ -58,11 +61,6 @@ def status(
 
 def watch(node: Located) -> None:
     """Show the status until Ctrl-C; a line a change where nobody looks at a terminal."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from swarmd.observe.panel import panel_of
-
     console, data, said = Console(), NodeDirectory(node.data), ""
     current = read_status(data, node.config)
     with contextlib.suppress(KeyboardInterrupt):
@@ -94,20 +92,12 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     Where it is known, the configuration is read for a node without a log. Raises NotFoundError where there is no node,
     LogDamaged where the daemon is down and the log cannot be read.
     """
-    from swarmd.daemon.control import ask_status
-
     reply = ask_status(paths.control)
     return reply.status or status_from_log(Located(config, paths.root), reply.mute)
 
 
 def status_from_log(node: Located, mute: str = "") -> Status:
     """The status that the log alone gives. `mute` says why a daemon that is there does not answer."""
-    from swarmd.eventlog.fold import load
-    from swarmd.eventlog.reader import read_commits
-    from swarmd.eventlog.segment import list_segments
-    from swarmd.eventlog.store import log_bytes
-    from swarmd.observe.status import LogStatus, status_of, with_offer
-
     events = NodeDirectory(node.data).events
     if not events.is_dir() or not list_segments(events):
         return _never_started(node, mute)
@@ -119,11 +109,6 @@ def status_from_log(node: Located, mute: str = "") -> Status:
 
 def _never_started(node: Located, mute: str) -> Status:
     """The status of a node that has no log yet. Raises NotFoundError where there is no node."""
-    import msgspec
-
-    from swarmd.core.state import State
-    from swarmd.observe.status import LogStatus, status_of
-
     refuse_unmade(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
     if not mute:

@@ -148,7 +148,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.extend(secrets)
         return write_bundle(log, out, texts, secrets, *rest)
 
-    monkeypatch.setattr("swarmd.backup.bundle.write_bundle", write)
+    monkeypatch.setattr("swarmd.cli.bundle.write_bundle", write)
     monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
     return found
 

@@ -273,7 +273,7 @@ def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.Monke
     async def say(questions: list[object]) -> list[ProbeAnswer]:
         return [answer(("Gensyn/Qwen2.5-0.5B-Instruct", 2, True))] * len(questions)
 
-    monkeypatch.setattr("swarmd.doctor.children.ask_torch", say)
+    monkeypatch.setattr("swarmd.cli.init.ask_torch", say)
     init(shell, "--kind", "gsm8k", "--model", "0.5", "--device", "cpu")
     config = load_config(shell.root / "node" / "config.toml")
     assert (config.training.model, config.training.prompt_tokens) == ("Gensyn/Qwen2.5-0.5B-Instruct", 3072)

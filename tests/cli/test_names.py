@@ -17,18 +17,6 @@ MEANINGS = {
     "HOST:PORT": {"--listen"},
     "CHECK": {"--only"},
 }
-# Of one thing there are two words only where they are two things; these would be two words for one.
-SYNONYMS = [
-    {"--token", "--token-file"},
-    {"--keystore", "--account"},
-    {"--bootstrap", "--bootnode"},
-    {"--join", "--manifest"},
-    {"--passphrase", "--passphrase-file"},
-    {"--output", "--out", "--to-file"},
-    {"--directory", "--dir"},
-    {"--endpoint", "--rpc"},
-    {"--force-yes", "--yes"},
-]
 
 
 def options() -> Iterator[tuple[str, Any]]:
@@ -57,5 +45,3 @@ def test_a_meaning_has_one_name() -> None:
     for verb, option in options():
         allowed = MEANINGS.get(option.metavar or "")
         assert allowed is None or option.opts[0] in allowed, f"{verb} {option.opts[0]} {option.metavar}"
-    used = {option.opts[0] for _, option in options()}
-    assert [pair for pair in SYNONYMS if len(pair & used) > 1] == []
