@@ -11,7 +11,7 @@ import typer
 
 from swarmd.cli.options import KeyPassphraseFile, ask_hidden, refuse_existing, take_passphrase
 from swarmd.errors import KeystoreDamaged
-from swarmd.gas import COIN_WEI
+from swarmd.gas import coins
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
 
@@ -71,9 +71,7 @@ def show(
         return
     chain_id, balance_wei, count = asyncio.run(_ask_about(address, rpc))
     typer.echo(f"chain: {chain_id}")
-    whole, rest = divmod(balance_wei, COIN_WEI)
-    exactly = f"{whole}.{rest:018d}".rstrip("0").removesuffix(".")
-    typer.echo(f"balance: {exactly} ({balance_wei} wei)")
+    typer.echo(f"balance: {coins(balance_wei)} ({balance_wei} wei)")
     typer.echo(f"transactions: {count}")
 
 

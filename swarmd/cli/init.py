@@ -28,10 +28,9 @@ from swarmd.cli.doctor import examine_visibly, print_report
 from swarmd.cli.join import join
 from swarmd.cli.local_swarm import fill_in
 from swarmd.cli.new import CREATOR, new, swarm_id
-from swarmd.cli.options import ask_hidden
+from swarmd.cli.options import ask_hidden, check_places
 from swarmd.config import Device, SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
 from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.children import ModelFit, ProbeAnswer, ProbeQuestion, ask_torch
 from swarmd.doctor.examination import Subject
@@ -340,8 +339,7 @@ class Answers(NamedTuple):
 
     def _check(self) -> None:
         check_name(self.name or "", "--name")
-        if self.announce and not is_address(self.announce):
-            raise ConfigError(f"{self.announce!r} is no address", suggest_address(self.announce))
+        check_places([self.announce] if self.announce else [])
         if self.hub_repo:
             check_repo(self.hub_repo, "--hub-repo")
         if self.web and not is_loopback(parse_listen(self.web, PAGE_PORT, "--web").host):

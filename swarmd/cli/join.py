@@ -13,10 +13,19 @@ import typer
 from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.handed_out import copy_questions, find_model, find_questions, refuse_missing, tell_untried
-from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.config import ChainConfig, Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
+from swarmd.cli.options import (
+    MAX_GWEI,
+    Account,
+    Announce,
+    Endpoints,
+    MaxGwei,
+    PassphraseFile,
+    Payer,
+    check_places,
+    payer,
+)
+from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import is_peer_id, known_name
 from swarmd.dht.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
@@ -136,9 +145,7 @@ def _check(manifest: Manifest, wishes: JoinOptions) -> None:
     if wishes.questions is not None:
         tell_untried(check_questions(swarm, TrainingConfig(), wishes.questions.parent))
     check_name(wishes.name, "--name")
-    for address in (*wishes.listen, *wishes.announce):
-        if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", suggest_address(address))
+    check_places((*wishes.listen, *wishes.announce))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
         raise ConfigError(told, "Leave them out")
@@ -188,7 +195,7 @@ def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Conf
     _keep_manifest(node, manifest)
     written = node.write(node.home.config, node_text(manifest, choice))
     if existing is not None:
-        _tell_ignored(node, existing, wishes)
+        _tell_ignored(node, wishes)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.home.config} is not the manifest's; this node may train something else")
 
@@ -206,43 +213,26 @@ def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     typer.echo(f"note: {path} is another one than was given, and is kept. Put the newer one in its place")
 
 
-def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
-    """Name the options that were given and have no effect, as the configuration that is kept says otherwise."""
-    data = "" if wishes.data == "." else wishes.data
-    asked: list[tuple[str, object, str, object]] = [  # option, what was given, the key, what stands there
-        ("--name", wishes.name, "name", existing.name),
-        ("--identity", wishes.identity, "dht.identity", Path(existing.dht.identity)),
-        ("--listen", wishes.listen, "dht.listen", existing.dht.listen),
-        ("--announce", wishes.announce, "dht.announce", existing.dht.announce),
-        ("--data", Path(data) if data else None, "data", Path(existing.data)),
-    ]
-    if existing.chain is not None:
-        asked += _asked_of_chain(node, existing.chain, wishes)
-    ignored = [f"{option} ({key})" for option, given, key, kept in asked if given and not _same(node, given, kept)]
+def _tell_ignored(node: NewNode, wishes: JoinOptions) -> None:
+    """Name the options that were given and have no effect, as the configuration that is there is kept."""
+    paid_by = wishes.paid_by
+    given = {
+        "--name": wishes.name,
+        "--identity": wishes.identity,
+        "--listen": wishes.listen,
+        "--announce": wishes.announce,
+        "--data": wishes.data.removeprefix("."),
+        "--rpc": paid_by.rpc,
+        "--account": paid_by.account,
+        "--passphrase-file": paid_by.passphrase,
+        "--signer": wishes.signer,
+        "--org": wishes.org,
+        "--signer-account": wishes.signer_account,
+        "--token-file": wishes.token,
+    }
+    ignored = [option for option, value in given.items() if value]
     if ignored:
-        typer.echo(f"note: without effect, as {node.home.config} says otherwise: {', '.join(ignored)}. Change it there")
-
-
-def _asked_of_chain(node: NewNode, chain: ChainConfig, wishes: JoinOptions) -> list[tuple[str, object, str, object]]:
-    from swarmd.chain.endpoints import read_urls
-
-    payer, proxy = wishes.paid_by, chain.proxy
-    return [
-        ("--rpc", payer.rpc, "chain.rpc", tuple(read_urls(chain.rpc, node.data.root))),
-        ("--account", payer.account, "chain.keystore", Path(chain.keystore)),
-        ("--passphrase-file", payer.passphrase, "chain.passphrase", Path(chain.passphrase)),
-        ("--signer", wishes.signer, "chain.proxy.url", proxy.url if chain.sender == "proxy" else ""),
-        ("--org", wishes.org, "chain.proxy.org", proxy.org),
-        ("--signer-account", wishes.signer_account.lower(), "chain.proxy.account", proxy.account.lower()),
-        ("--token-file", Path(wishes.token) if wishes.token else None, "chain.proxy.token", Path(proxy.token)),
-    ]
-
-
-def _same(node: NewNode, given: object, kept: object) -> bool:
-    """Whether two values are one: what is given lies where one is, what a configuration names in the data directory."""
-    if isinstance(given, Path) and isinstance(kept, Path):
-        return given == kept or given.resolve() == (node.data.root / kept).resolve()
-    return given == kept
+        typer.echo(f"note: {node.home.config} is kept as it is, whatever {', '.join(ignored)} says. Change it there")
 
 
 def _warn_averaged(node: NewNode, config: Config) -> None:

@@ -262,45 +262,21 @@ def fetch(
             f"each node of {manifest.name} chooses its own model, and its manifest does not say its coordinator's",
             "Take part in it: `swarmd join`",
         )
-    with written_whole(out) as model, tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
+    fetched: list[WeightsFetched] = []
+
+    def fill(model: Path) -> None:
         named = find_model(recipe, swarm, swarm.parent)
         policy = load_policy(TrainingConfig(model=named, revision=recipe.revision, device="cpu", dtype="float32"))
-        place = Path(scratch)
-        with progress_shown() as told:
-            event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s, told)
-        write_model(place, event, policy, model)
+        with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch, progress_shown() as told:
+            fetched.append(anyio.run(take, manifest, Path(scratch), bootnode or (), policy, timeout_s, told))
+            write_model(Path(scratch), fetched[0], policy, model)
+
+    make_whole(out, fill)  # makes a directory first: nobody waits for weights that have no place
+    (event,) = fetched
     weights = event.weights
     claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
     typer.echo(f"{out}: the weights of {weights.peer} after round {weights.round}{claimed}")
     typer.echo(f"{event.received_bytes:,} bytes in {event.seconds:.1f} s, sha256 {weights.digest}")
-
-
-@contextmanager
-def written_whole(out: Path) -> Iterator[Path]:
-    """A directory beside `out`, which becomes it when all of it is written; what fails meanwhile leaves nothing.
-
-    Made before anything is fetched: where it cannot be, nobody waits for weights that have no place.
-
-    Raises:
-        PathUnusable: it cannot be made, or cannot become `out`.
-    """
-    place = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with _told_of(out):
-            place.mkdir(parents=True)
-        yield place
-        with _told_of(out):
-            place.rename(out)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def _told_of(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PathUnusable(f"{out} cannot be made: {error.strerror}", "Name another directory with --out") from error
 
 
 @contextmanager

@@ -14,10 +14,19 @@ import typer
 
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.handed_out import copy_questions, sealed, settle_model, tell_untried
-from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
+from swarmd.cli.options import (
+    MAX_GWEI,
+    Account,
+    Announce,
+    Endpoints,
+    MaxGwei,
+    PassphraseFile,
+    Payer,
+    check_places,
+    payer,
+)
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
@@ -236,9 +245,7 @@ def _check(wishes: NewSwarmOptions) -> None:
             "anything into everybody's model",
             "Add one of them, or leave it out: a node may set training.average_weights_every for itself",
         )
-    for address in (*wishes.listen, *wishes.announce):
-        if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", suggest_address(address))
+    check_places((*wishes.listen, *wishes.announce))
 
 
 def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:

@@ -16,7 +16,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,6 +24,7 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
+from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.backup import note_backup
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
@@ -139,8 +140,6 @@ def locate(directory: Path | None, config: Path | None = None) -> Located:
         NotFoundError, ConfigError: the configuration is needed, and is not there or cannot be used.
     """
     if config is not None:
-        if directory is not None and not config.exists():
-            raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
         return Located(config, directory or config.parent / load_config(config).data)
     place = place_of(directory)
     own = place / CONFIG
@@ -339,6 +338,13 @@ def warn(line: str) -> None:
 def utc(at: float, clock: str = "%H:%M") -> str:
     """A time in POSIX seconds, for people."""
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
+
+
+def check_places(addresses: Iterable[str]) -> None:
+    """Raises ConfigError for what is no multiaddr, with how it could be written."""
+    for address in addresses:
+        if not is_address(address):
+            raise ConfigError(f"{address!r} is no address", suggest_address(address))
 
 
 def check_address(contract: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from swarmd.cli.options import ListenAt, RequestToken
-from swarmd.config import TrainingConfig
+from swarmd.config import Device, Dtype, TrainingConfig
 from swarmd.errors import SwarmdError
 from swarmd.http_server import check_listen, load_token, parse_listen
 from swarmd.observe.logs import configure, tell_fatal
@@ -23,10 +23,8 @@ def reference_server(
     listen: ListenAt = "127.0.0.1:59807",
     token_file: RequestToken = "",
     compat: Annotated[bool, typer.Option("--compat", help="Also answer simple_GRPO's /upload and /get.")] = False,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps", "xpu"], typer.Option(help="As training.device.")] = "auto",
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="As training.dtype.")
-    ] = "auto",
+    device: Annotated[Device, typer.Option(help="As training.device.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="As training.dtype.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="torch's threads, 0 for as many as fit.")] = 0,
     jobs_max: Annotated[int, typer.Option(min=1, help="Jobs kept, waiting or not yet acknowledged.")] = 256,
     kept_mib: Annotated[int, typer.Option(min=1, help="MiB that their inputs and results take.")] = 1024,

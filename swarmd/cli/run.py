@@ -94,9 +94,7 @@ def install(
     """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade."""
     place = units.find_place(instance, user)
     source = config or place.config
-    if config is not None and not config.exists():
-        raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
-    loaded = load_config(source) if source.exists() else None
+    loaded = load_config(source) if config is not None or source.exists() else None
     files = units.plan(place, units.find_command(user=user), loaded, gpu, programs)
     transfer = None
     if loaded is not None:

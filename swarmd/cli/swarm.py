@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.metadata
 import itertools
 import json
 import keyword
 import re
-import site
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +58,8 @@ SUFFIX = ".txt"  # templates are no modules of swarmd
 NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
 QUESTIONS = "questions.jsonl"
 EXAMPLES = 40  # of each of the two tasks
-TAKEN = sys.stdlib_module_names | {"swarmd"}  # modules that come before, or instead of, one of the same name
+# Words that are no names of modules, and modules that come before, or instead of, one of the same name.
+TAKEN = sys.stdlib_module_names | {"swarmd", *keyword.kwlist}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -93,27 +91,11 @@ def _check(name: str, kind: str) -> None:
         raise ConfigError(f"{name!r} is no name of a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm")
     if kind == "plan" and name in BUILT_IN:
         raise ConfigError(f"swarmd has a kind {name!r} itself", "Choose another name")
-    if kind == "plan" and keyword.iskeyword(_module(name)):
-        raise ConfigError(f"{name!r} is a word of Python", "Choose another name")
     if kind == "plan" and _module(name) in TAKEN:
         raise ConfigError(
-            f"the package {_module(name)!r} would never be found: Python, or swarmd, has one of this name",
+            f"the package {_module(name)!r} could not be imported: Python, or swarmd, has this name itself",
             "Choose another name",
         )
-    if kind == "plan" and (brings := _installed_as(name)):
-        raise ConfigError(
-            f"{brings} is installed here already: pip would put a package of this name in its place, or beside it",
-            "Choose another name, or `pip uninstall` an earlier one of your own",
-        )
-
-
-def _installed_as(name: str) -> str:
-    """What is installed under the name, or brings a module of that name; empty where nothing is."""
-    try:
-        return f"the distribution {importlib.metadata.distribution(name).name!r}"
-    except importlib.metadata.PackageNotFoundError:
-        found = importlib.machinery.PathFinder.find_spec(_module(name), site.getsitepackages())
-        return f"a module {_module(name)!r}" if found is not None else ""
 
 
 def _make_directory(root: Path) -> None:

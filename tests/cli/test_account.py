@@ -103,7 +103,7 @@ def test_show_asks_a_node_for_the_balance(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         ADDRESS,
         "chain: 31337",
-        "balance: 12 (12000000000000000000 wei)",
+        "balance: 12 coins (12000000000000000000 wei)",
         "transactions: 0",
     ]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import init as init_verb
-from swarmd.cli import run_command
 from swarmd.cli.init import SMALL, base_text, list_profiles, offer_answers, pick, weigh_profiles
 from swarmd.cli.new import stage_seconds_of
 from swarmd.config import load_config, parse_config
@@ -280,39 +279,3 @@ def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.Monke
     assert shell.manifest("node").recipe.model == config.training.model
     assert config.coordinator.stage_s > 300
     shell.well("config", "check", "--elsewhere", shell.root / "node" / "config.toml")
-
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "coordinator"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said", "fix"),
-    [
-        (("run", "--config", "."), ExitCode.NO_INPUT, "is a directory", "config.toml"),
-        (("run", "nowhere"), ExitCode.NO_INPUT, "no node in nowhere", "the directory of a node"),
-        (("replay", str(GOLDEN), "--round", "-1"), ExitCode.USAGE, "--round", "--round: "),
-        (("explain", str(GOLDEN), "abc"), ExitCode.BAD_CONFIG, "'abc' is no round", "swarmd explain"),
-        (("backup", "make", "nowhere", "x.tar"), ExitCode.NO_INPUT, "no node in nowhere", "swarmd init"),
-        (("restore", "nowhere", "new"), ExitCode.NO_INPUT, "no backup of a node nowhere", "backup make"),
-        (("service", "install", "--config", "no.toml"), ExitCode.NO_INPUT, "no configuration file no.toml", "init"),
-        (("identity", "show", "nowhere"), ExitCode.NO_INPUT, "no identity nowhere", "identity new"),
-        (("status", "nowhere"), ExitCode.NO_INPUT, "no node in nowhere", "the directory of a node"),
-        (("frobnicate",), ExitCode.USAGE, "No such command", "--help"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_a_wrong_word_is_named_with_the_fix(
-    words: tuple[str, ...],
-    code: int,
-    said: str,
-    fix: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_command(list(words)) == code
-    error, advice = capsys.readouterr().err.strip().split("\nfix: ")
-    assert error.startswith("error: ") and said in error
-    assert fix in advice
-    assert list(tmp_path.iterdir()) == []

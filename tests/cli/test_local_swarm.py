@@ -41,7 +41,7 @@ from swarmd.observe.panel import NodeRow
 from swarmd.paths import configs_directory
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.anvil import running_anvil
-from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
+from tests.cli.owning import STRANGER, OwnChain, Shell, files
 
 
 def test_the_nodes_find_each_other(tmp_path: Path) -> None:
@@ -351,23 +351,6 @@ def test_the_report_quotes_what_a_shell_would_split(tmp_path: Path, capsys: pyte
 OPEN_STEPS, CLOSED_STEPS = 4, 7  # transactions
 
 
-@pytest.fixture
-def chain() -> Iterator[OwnChain]:
-    with running_anvil() as url:
-        yield OwnChain(url)
-
-
-def make(shell: Shell, chain: OwnChain, *options: object, name: str = "a") -> Path:
-    """A swarm on the chain, whose first run finds an account without coins."""
-    directory = shell.root / name
-    command = ("swarm", "new", "Digits", "--dir", directory, "--rpc", chain.url, "--listen", LISTEN, *options)
-    told = shell.fails(ExitCode.FAILURE, *command)
-    assert "has 0 coins" in told and "run the same command again" in told
-    chain.fund(directory)
-    shell.well(*command)
-    return directory
-
-
 # --- without a chain ---
 
 
@@ -564,7 +547,7 @@ def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
 
 
 def test_a_swarm_on_a_chain_from_its_creation_to_the_next_round(shell: Shell, chain: OwnChain) -> None:
-    a = make(shell, chain)
+    a = chain.make(shell)
     path, manifest, config = a / "swarm.toml", shell.manifest("a"), load_config(a / "config.toml")
     assert manifest.chain is not None and config.chain is not None
     assert (manifest.chain.chain_id, manifest.chain.rpc, manifest.chain.max_stage_s) == (31337, (chain.url,), 300)
@@ -602,7 +585,7 @@ def test_a_swarm_on_a_chain_from_its_creation_to_the_next_round(shell: Shell, ch
 
 
 def test_members_and_bootnodes_on_a_chain(shell: Shell, chain: OwnChain) -> None:
-    a = make(shell, chain)
+    a = chain.make(shell)
     path, address = a / "swarm.toml", f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}"
     assert "open to all" in shell.well("swarm", "allow", path, STRANGER)
     shell.well("swarm", "close", path)
@@ -626,7 +609,7 @@ def test_members_and_bootnodes_on_a_chain(shell: Shell, chain: OwnChain) -> None
 
 
 def test_a_named_passphrase_is_the_one_that_counts(shell: Shell, chain: OwnChain) -> None:
-    path, other = make(shell, chain) / "swarm.toml", shell.root / "other.pass"
+    path, other = chain.make(shell) / "swarm.toml", shell.root / "other.pass"
     other.write_text("another passphrase\n")
     other.chmod(0o600)
     sent = chain.sent_by(path.parent)
@@ -637,7 +620,7 @@ def test_a_named_passphrase_is_the_one_that_counts(shell: Shell, chain: OwnChain
 
 
 def test_a_closed_swarm_admits_its_creator_and_whom_he_names(shell: Shell, chain: OwnChain) -> None:
-    a = make(shell, chain, "--closed", "--member", STRANGER, "--min-submissions", 2)
+    a = chain.make(shell, "--closed", "--member", STRANGER, "--min-submissions", 2)
     found = json.loads(shell.well("swarm", "status", a / "swarm.toml", "--json"))
     assert (found["open"], found["allowed"]) == (False, [shell.manifest("a").creator, STRANGER])
     assert (found["min_submissions"], shell.manifest("a").membership) == (2, "allow-list")
@@ -654,7 +637,7 @@ def test_a_creation_that_dies_at_every_step_goes_on(
         raise KeyboardInterrupt
 
     a = shell.root / "a"
-    command = ("swarm", "new", "Digits", "--dir", a, "--rpc", chain.url, "--listen", LISTEN)
+    command = chain.command(a)
     shell.fails(ExitCode.FAILURE, *command)
     chain.fund(a)
     for _ in range(OPEN_STEPS):
@@ -669,7 +652,7 @@ def test_a_creation_that_dies_at_every_step_goes_on(
 def test_killed_while_it_waits_for_a_block_it_sends_nothing_twice(shell: Shell, chain: OwnChain) -> None:
     """SIGKILL, as the kernel or a closed laptop would end it."""
     a = shell.root / "a"
-    command = ("swarm", "new", "Digits", "--dir", a, "--rpc", chain.url, "--listen", LISTEN)
+    command = chain.command(a)
     shell.fails(ExitCode.FAILURE, *command)
     chain.fund(a)
     chain.say("evm_setAutomine", False)
@@ -691,7 +674,7 @@ def test_killed_while_it_waits_for_a_block_it_sends_nothing_twice(shell: Shell, 
 def test_a_chain_that_is_not_local_is_asked_about(shell: Shell) -> None:
     with running_anvil("--chain-id", "100", "--block-time", "1") as url:
         chain, a = OwnChain(url), shell.root / "a"
-        command = ("swarm", "new", "Digits", "--dir", a, "--rpc", url, "--listen", LISTEN)
+        command = OwnChain(url).command(a)
         told = shell.fails(ExitCode.BAD_CONFIG, *command)
         assert "costs real coins" in told and "--yes" in told
         chain.fund(a)
@@ -705,7 +688,7 @@ def test_a_chain_that_is_not_local_is_asked_about(shell: Shell) -> None:
 
 def test_the_key_in_an_endpoints_url_stays_out_of_manifest_and_output(shell: Shell, chain: OwnChain) -> None:
     a, url = shell.root / "a", f"{chain.url}/?key=canary-secret"
-    command = ("swarm", "new", "Digits", "--dir", a, "--rpc", url, "--listen", LISTEN)
+    command = OwnChain(url).command(a)
     said = [shell(*command)]
     chain.fund(a)
     said += [shell(*command), shell("swarm", "status", a / "swarm.toml"), shell("swarm", "advance", a / "swarm.toml")]
@@ -720,10 +703,10 @@ def test_the_key_in_an_endpoints_url_stays_out_of_manifest_and_output(shell: She
 
 def test_a_chain_that_was_reset_is_refused(shell: Shell) -> None:
     with running_anvil("--timestamp", "1700000000") as url:
-        a = make(shell, OwnChain(url))
+        a = OwnChain(url).make(shell)
         port = int(url.rpartition(":")[2])
         (a / "swarm.toml").rename(a / "kept.toml")
     with running_anvil("--timestamp", "1800000000", port=port) as url:
-        command = ("swarm", "new", "Digits", "--dir", a, "--rpc", url, "--listen", LISTEN)
+        command = OwnChain(url).command(a)
         assert "it was reset" in shell.fails(ExitCode.CHAIN_CONFLICT, *command)
         assert "no contract at" in shell.fails(ExitCode.CHAIN_CONFLICT, "swarm", "status", a / "kept.toml")

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.options import in_order
 from swarmd.dht.addresses import suggest_address
-from swarmd.errors import ConfigError
 from swarmd.files import write_failure
 
 MANIFEST = "swarm.toml"
@@ -85,6 +83,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["replay"], "there is no node here", "Did you mean node?"),
         (["config", "check", "torn.toml"], "torn.toml is not valid TOML", "Mend that line: [swarm"),
         (["config", "check", "utf16.toml"], "cannot be read: 'utf-8' codec", "Name a text file in UTF-8"),
+        (["run", "--config", "."], "is a directory", "config.toml"),
+        (["backup", "make", "nowhere", "x.tar"], "no node in nowhere", "swarmd init"),
+        (["restore", "nowhere", "new"], "no backup of a node nowhere", "backup make"),
+        (["service", "install", "--config", "no.toml"], "no configuration file no.toml", "init"),
+        (["identity", "show", "nowhere"], "no identity nowhere", "identity new"),
         (["run", "--config", "none.toml"], "there is no configuration file none.toml", "`swarmd init` makes a node"),
         (["swarm", "new", "\udcdcn", "--dir", "new"], "has characters that cannot be shown", "in UTF-8"),
         (["swarm", "new"], "Missing argument 'name'", "Write it as `swarmd swarm new NAME --dir DIRECTORY`"),
@@ -231,12 +234,6 @@ def test_questions_that_a_start_would_refuse_are_refused_before(
     assert run_command(["config", "check", str(tmp_path / "c.toml")]) != 0
     error, _, remedy = capsys.readouterr().err.partition("\nfix: ")
     assert told in error and fix in remedy
-
-
-def test_events_are_asked_for_from_the_first_to_the_last() -> None:
-    assert in_order(2, 2) == in_order(2, None) == 2
-    with pytest.raises(ConfigError, match=r"--to 2 comes before --from 5. Write --from 2 --to 5"):
-        in_order(5, 2)
 
 
 def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) -> None:
