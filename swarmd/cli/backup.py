@@ -13,6 +13,7 @@ from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_
 from swarmd.cli.options import (
     RULE,
     BackupPassphraseFile,
+    ConfigFile,
     Located,
     keep_note_of_backup,
     locate,
@@ -20,9 +21,7 @@ from swarmd.cli.options import (
     take_passphrase,
     utc,
 )
-from swarmd.config import load_config
-from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
-from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
+from swarmd.errors import ConfigError
 from swarmd.observe.panel import span
 from swarmd.paths import NodeDirectory, quoted
 
@@ -62,10 +61,7 @@ def make(
         bool,
         typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
     ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration, where it does not lie in DIR."),
-    ] = None,
+    config: ConfigFile = None,
     for_move: Annotated[
         bool,
         typer.Option("--for-move", help="The node, which is stopped, moves to another host: it will not start here."),
@@ -152,7 +148,6 @@ def restore(
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
     typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
-    _tell_other_swarm(directory)
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
@@ -162,14 +157,3 @@ def restore(
             "round after the first one that it sees opening",
             err=True,
         )
-
-
-def _tell_other_swarm(directory: Path) -> None:
-    """Say so where the configuration in the backup is not of the swarm of the log in it: no node starts like that."""
-    try:
-        data = NodeDirectory(directory)
-        refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
-    except OtherSwarm as error:
-        typer.echo(f"note: no node starts with this configuration: {error}", err=True)
-    except SwarmdError:
-        return  # there is none, or its first use says what is wrong with it

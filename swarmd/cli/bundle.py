@@ -19,7 +19,7 @@ import typer
 from swarmd.backup.archive import refuse_target
 from swarmd.backup.bundle import open_bundle, write_bundle
 from swarmd.cli.explain import tell_latest
-from swarmd.cli.options import NodeDir, encode_json, locate, log_in
+from swarmd.cli.options import ConfigFile, NodeDir, encode_json, locate, log_in
 from swarmd.cli.status import read_status
 from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, SwarmdError
@@ -38,10 +38,7 @@ UNCONFIGURED = "the configuration is not in it, and secrets that it names were n
 
 def bundle(
     directory: NodeDir = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file; else config.toml in DIR."),
-    ] = None,
+    config: ConfigFile = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The archive to make.")] = None,
     log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="At most so much of the log, the newest part.")] = 64,
     unit: Annotated[

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import subprocess
-from pathlib import Path
 from typing import Annotated
 
 import structlog
 import typer
 
 from swarmd import units
-from swarmd.cli.options import NodeDir, config_of_node, locate
+from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
 from swarmd.config import Config, load_config
 from swarmd.daemon.service import run_node
 from swarmd.errors import ExitCode, NotFoundError, SwarmdError, UnitError
@@ -28,17 +27,13 @@ PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a perso
 
 def run(
     directory: NodeDir = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", metavar="FILE", help="The node's configuration; DIR is then its data directory."
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="The data directory, in place of the one the file names.")
-    ] = None,
+    config: ConfigFile = None,
+    data: DataDir = None,
 ) -> int:
-    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
+    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once.
+
+    With --config, DIR is the data directory.
+    """
     file = config_of_node(directory, config)
     loaded = load_config(file)
     check_kind(loaded.swarm)
@@ -76,10 +71,7 @@ Reload = Annotated[bool, typer.Option("--reload/--no-reload", help="Have systemd
 def install(
     instance: Instance = "",
     user: User = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="Copied to where the unit reads it; the node's data too."),
-    ] = None,
+    config: ConfigFile = None,
     gpu: Annotated[
         bool | None, typer.Option("--gpu/--cpu", help="An accelerator's devices are left; else as the machine has one.")
     ] = None,
@@ -91,7 +83,10 @@ def install(
     reload: Reload = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
 ) -> None:
-    """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade."""
+    """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade.
+
+    With --config, the configuration and the node's data are copied too.
+    """
     place = units.find_place(instance, user)
     source = config or place.config
     loaded = load_config(source) if config is not None or source.exists() else None

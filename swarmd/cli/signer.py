@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from swarmd.cli.options import ListenAt, RequestToken, check_address
+from swarmd.cli.options import ConfigFile, ListenAt, RequestToken, check_address
 from swarmd.config import ChainConfig, load_config
 from swarmd.daemon.process import keep_memory_off_disk
 from swarmd.errors import ConfigError, SwarmdError
@@ -23,10 +23,7 @@ AUDIT = "signer.audit.jsonl"
 
 
 def signer(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="A node's configuration, whose chain section is taken."),
-    ] = None,
+    config: ConfigFile = None,
     rpc: Annotated[list[str] | None, typer.Option(metavar="URL", help="A node of the chain, best first.")] = None,
     chain_id: Annotated[int | None, typer.Option(min=1, help="The chain's id.")] = None,
     contract: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The swarm's contract.")] = None,
@@ -52,7 +49,10 @@ def signer(
     ] = None,
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
 ) -> int:
-    """Hold the key of an account and submit for nodes, until told to stop."""
+    """Hold the key of an account and submit for nodes, until told to stop.
+
+    With --config, the section [chain] of a node's configuration says how to reach the chain.
+    """
 
     from swarmd.chain.endpoints import read_urls
     from swarmd.chain.signer_http import Access, SignerSetup, load_token, run_signer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import keyword
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
@@ -22,8 +20,7 @@ from swarmd.cli.orders import invite, register_orders
 from swarmd.errors import ConfigError, PathUnusable
 from swarmd.files import remedy
 from swarmd.manifest import Manifest, read_manifest
-from swarmd.paths import quoted
-from swarmd.swarms.plan import split_of
+from swarmd.paths import configs_directory, quoted
 from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_of
 
 if TYPE_CHECKING:
@@ -57,7 +54,7 @@ TEMPLATES = Path(__file__).parent / "scaffolds"
 SUFFIX = ".txt"  # templates are no modules of swarmd
 NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
 QUESTIONS = "questions.jsonl"
-EXAMPLES = 40  # of each of the two tasks
+EXAMPLES = 80  # questions, of two tasks by turns
 # Words that are no names of modules, and modules that come before, or instead of, one of the same name.
 TAKEN = sys.stdlib_module_names | {"swarmd", *keyword.kwlist}
 
@@ -79,7 +76,8 @@ def scaffold(
     for template in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}")):
         _write(root / _named(template.name.removesuffix(SUFFIX), name), _named(template.read_text("utf-8"), name))
     if kind == "file":
-        _write(root / QUESTIONS, "".join(f"{json.dumps(row)}\n" for row in example_questions()))
+        shipped = (configs_directory() / "file" / "data" / QUESTIONS).read_text("utf-8")
+        _write(root / QUESTIONS, "".join(shipped.splitlines(keepends=True)[:EXAMPLES]))
     typer.echo(f"\nnext, as {root / 'README.md'} says:")
     if kind == "plan":
         typer.echo(f"    pip install -e {quoted(root)}")
@@ -121,26 +119,6 @@ def _named(text: str, name: str) -> str:
 
 def _module(name: str) -> str:
     return name.replace("-", "_")
-
-
-def example_questions(count: int = EXAMPLES) -> list[dict[str, str]]:
-    """Two tasks that the embedded model learns in minutes, always the same; it was made without any of them."""
-    random = Random(0)
-    triples = ([random.randrange(10, 100) for _ in range(3)] for _ in itertools.count())
-    digits = ("".join(random.choices("0123456789", k=4)) for _ in itertools.count())
-    numbers = itertools.islice((three for three in triples if _is_new("digits_largest", sorted(three))), count)
-    texts = itertools.islice((text for text in digits if _is_new("digits_reverse", [text])), count)
-    largest = [
-        {"prompt": f"Largest number: {', '.join(map(str, three))}", "answer": str(max(three)), "task": "largest"}
-        for three in numbers
-    ]
-    reverse = [{"prompt": f"Reverse the digits: {text}", "answer": text[::-1], "task": "reverse"} for text in texts]
-    return [row for pair in zip(largest, reverse, strict=True) for row in pair]
-
-
-def _is_new(task: str, canonical: Sequence[object]) -> bool:
-    """Whether the embedded model's recipe leaves a question of the digit tasks alone."""
-    return split_of(task, ",".join(map(str, canonical))) != "train"
 
 
 RANGE_BLOCKS = 20_000  # asked for at once; an endpoint that refuses is asked for fewer

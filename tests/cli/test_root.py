@@ -107,7 +107,7 @@ def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], shel
 
 @pytest.mark.parametrize(
     "arguments",
-    [["local", "--nodes", "1", "--dir", "{}"], ["chart", "--write", "{}/charts"], ["model", "build", "--out", "{}"]],
+    [["local", "--nodes", "1", "--dir", "{}"], ["model", "build", "--out", "{}"]],
     ids=lambda arguments: arguments[0],
 )
 def test_a_path_that_cannot_be_made_is_one_line(arguments: list[str], tmp_path: Path, shell: Shell) -> None:
