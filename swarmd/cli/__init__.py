@@ -1,7 +1,9 @@
-"""The command line, one module a verb.
+"""The command line: which verbs there are, how one is run, and how errors are shown.
 
-A verb's module is imported only when the verb is used, so `swarmd --help` stays quick and never loads torch, hivemind
-or what else a verb may need.
+- Each verb has a module, which is imported only when the verb is used, so that `swarmd --help` stays quick. No help
+  loads torch, hivemind or web3.
+- Every error on purpose is two lines on stderr, what is wrong and what to do, and the exit code of its class.
+- A wrong command line is explained with what was given and the form that the command takes.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from typer.main import get_command
 from swarmd import __version__
 from swarmd.errors import ExitCode, SwarmdError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a write: it has no room
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write for which there is no room
 KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
 class Verb(NamedTuple):
-    """A line of help, and a whole command line as an example.
+    """A line of help, and a complete command line as an example.
 
-    A verb is written in the module of its name here, or that `module` names: as the function of its name, or as `app`.
+    The verb's code is in the module of its name, or in `module`: a function of its name, or a Typer called `app`.
     """
 
     summary: str
@@ -132,8 +134,8 @@ def load_verb(name: str) -> Any:
 
 
 def leave_to_verb(command: Any) -> None:
-    """Have the verb itself say of a file or directory that it may not be read, and why: to the parser of the command
-    line it would be a wrong argument.
+    """Let the verb itself report a file or directory that may not be read, with the reason: the parser of the command
+    line would call it a wrong argument.
     """
     for inner in getattr(command, "commands", {}).values():
         leave_to_verb(inner)
@@ -142,7 +144,7 @@ def leave_to_verb(command: Any) -> None:
 
 
 class VerbGroup(TyperGroup):
-    """Holds summaries of the verbs, and puts the real command in place of the one that is called."""
+    """Holds a summary of each verb, and loads the command of the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in VERBS:
@@ -150,7 +152,7 @@ class VerbGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The summary in this command's own help; all of it for `typer swarmd.cli utils docs`."""
+        """The summary for this command's own help, the whole command for `typer swarmd.cli utils docs`."""
         if ctx.command is not self and cmd_name in VERBS:
             return load_verb(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -177,11 +179,11 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """The options of swarmd itself; their callbacks do the work."""
+    """Declares the options of swarmd itself; their callbacks do the work."""
 
 
 def _summary_only() -> None:
-    """Stands in the help for a verb that is not loaded; `VerbGroup` replaces it before any call."""
+    """Stands for a verb in the help; `VerbGroup` replaces it before any call."""
 
 
 for _group, _verbs in GROUPS.items():
@@ -190,7 +192,7 @@ for _group, _verbs in GROUPS.items():
 
 
 def run_command(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; errors are told on stderr."""
+    """Run one command line and return its exit code; errors are printed on stderr."""
     try:
         outcome = get_command(app).main(list(args) or ["--help"], prog_name="swarmd", standalone_mode=False)
         sys.stdout.flush()
@@ -201,7 +203,7 @@ def run_command(args: Sequence[str]) -> int:
         return tell_usage(error)
     except (typer.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone away, as `head` does: stop writing, quietly
+    except BrokenPipeError:  # whoever read our output has ended, as `head` does: stop writing, quietly
         drop(sys.stdout)
         return ExitCode.FAILURE  # the code that Typer has for it
     except Exception as error:
@@ -210,14 +212,14 @@ def run_command(args: Sequence[str]) -> int:
 
 
 def tell_error(message: str, fix: str = "") -> None:
-    """One line that says what is wrong and, where there is one, a line that says what to do."""
+    """Print what is wrong and, if it is known, what to do: a line each."""
     say(f"error: {message}")
     if fix:
         say(f"fix: {fix}")
 
 
 def say(line: str) -> None:
-    """Print on stderr. Where nobody reads that any more the exit code still says how it ended."""
+    """Print on stderr. If nobody reads that any more, the exit code still says how the command ended."""
     try:
         print(line, file=sys.stderr)
     except OSError:
@@ -225,7 +227,7 @@ def say(line: str) -> None:
 
 
 def tell_unexpected(error: Exception) -> int:
-    """A file or directory that the system refuses is named in one line; anything else is shown with its traceback."""
+    """Name a file or directory that the system refuses in one line; show anything else with its traceback."""
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         drop(sys.stdout)
         tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
@@ -244,12 +246,12 @@ def tell_unexpected(error: Exception) -> int:
 
 
 def tell_usage(error: typer.TyperException) -> int:
-    """A wrong command line: the parser's complaint and where help is."""
+    """Explain a wrong command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
         say(error.format_message())
     else:
         message, fix = explain_usage(error)
-        tell_error(KEY.sub("[redacted]", message), fix)  # a key is no argument, but people try
+        tell_error(KEY.sub("[redacted]", message), fix)  # keys are not taken as arguments, but people try
     return ExitCode.USAGE
 
 
@@ -291,7 +293,7 @@ def explain_usage(error: Any) -> tuple[str, str]:
 
 
 def _explain_value(error: Any, message: str) -> tuple[str, str]:
-    """Of a value that an option or argument does not take."""
+    """Explain a value that an option or argument does not take."""
     found = error.__cause__.errors()[0]
     name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
     wanted = WANTED.get(found["type"])
@@ -303,7 +305,7 @@ def _explain_value(error: Any, message: str) -> tuple[str, str]:
 
 
 def form_of(context: Any, optional: bool = False) -> str:
-    """A command with all that it needs, and where asked for with the arguments that may be left out."""
+    """The command with its required arguments and options; with `optional`, with the other arguments too."""
     parts = [context.command_path]
     for each in context.command.params:
         word = each.metavar or (each.name or "").upper()
@@ -320,17 +322,17 @@ def _option_form(option: Any) -> str:
 
 
 def drop(stream: TextIO) -> None:
-    """What is printed from here on, and what the stream still holds, goes nowhere: at its end Python writes that."""
+    """Discard what the stream still holds, which Python would write at its end, and all that follows."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fill_streams() -> None:
-    """Put empty streams in the place of closed ones, as `<&-` has them: the next file opened would take the number of
-    one, and be what is read or printed into.
+    """Replace closed standard streams, as `<&-` makes them, by empty ones: else the next file that is opened would get
+    the number of one, and be read or printed into.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is that of the stream
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
@@ -339,5 +341,5 @@ def main() -> None:
     """Entry point of the `swarmd` script."""
     fill_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter, or a path that is no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # terminals that lack a letter, paths that are not text
     sys.exit(run_command(sys.argv[1:]))

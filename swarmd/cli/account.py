@@ -1,4 +1,7 @@
-"""`swarmd account`: make the account that pays for submissions, look at it, or take over the key of one."""
+"""`swarmd account`: make the account that pays for submissions, show it, or import the key of one.
+
+A key and a passphrase are read from a file, standard input or a terminal without echo, never from the command line.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ NewPassphrase = Annotated[
     typer.Option(
         "--passphrase-file",
         metavar="FILE",
-        help="A private file that holds it, made with a random one where there is none; else it is asked for.",
+        help="A private file that holds it, made with a random one if it is missing; else it is asked for.",
     ),
 ]
 
@@ -42,7 +45,7 @@ def new(path: File, passphrase_file: NewPassphrase = None) -> None:
 
 @app.command("import")
 def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
-    """Encrypt the key of an account that there is already. It is read from standard input, or asked for."""
+    """Encrypt the key of an existing account, which is read from standard input or asked for."""
     from swarmd.chain import keystore
 
     refuse_existing(path, "a keystore")

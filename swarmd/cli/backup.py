@@ -1,4 +1,4 @@
-"""Backups of a node: `swarmd backup` makes or checks one, `swarmd restore` makes a node's directory of one."""
+"""`swarmd backup` makes or checks a backup of a node, `swarmd restore` makes a node's directory from one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
         )
     *named, out = places
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
-        raise ConfigError(f"{out} is no file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
+        raise ConfigError(f"{out} is not a file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
     node = locate(named[0] if named else None, config)
     log_in(node, not named and config is None)
     return node, out

@@ -1,4 +1,10 @@
-"""`swarmd bundle`: an archive for whoever is asked for help, without secrets, that replays elsewhere."""
+"""`swarmd bundle`: an archive for people who are asked for help, without secrets, that can be replayed elsewhere.
+
+- Beside the log lie status, stories, findings, configuration and journal. What cannot be made is left out, and a note
+  in the archive says why.
+- Every file is searched for the node's secrets before it is written, and what looks like one is covered.
+- Opening a bundle folds its log, which must give the state that it gave where the bundle was made.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +80,7 @@ def bundle(
 
 
 def find_config(place: Path) -> Path | None:
-    """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
+    """The configuration that belongs to a data directory: the one in it, or that of the service whose data it is."""
     own = NodeDirectory(place).config
     if own.is_file():
         return own
@@ -84,7 +90,7 @@ def find_config(place: Path) -> Path | None:
 
 @contextlib.contextmanager
 def _passed_credentials(config: Path | None) -> Iterator[None]:
-    """Those of a service lie beside its configuration, and are passed to it alone."""
+    """Read a service's credentials from beside its configuration: systemd passes them to the service alone."""
     kept = config.parent / "credentials" if config is not None else None
     if kept is None or not kept.is_dir() or CREDENTIALS in os.environ:
         yield
@@ -101,7 +107,7 @@ def _open(file: Path, to: Path | None) -> None:
         raise ConfigError("--open needs a place", "Give --to DIR, a directory that is new or empty")
     made = open_bundle(file, to, _progress)
     typer.echo(f"{to}: {made.next_seq - made.first_seq} events of {made.peer} in swarm {made.swarm}")
-    typer.echo("the log folds to the very state that it had where it was made")
+    typer.echo("the log folds to the state that the node had when the bundle was made")
     place = quoted(to)
     for note in made.notes:
         typer.echo(f"note: {note}")
@@ -160,7 +166,7 @@ def _files(place: Path) -> bytes:
 
 
 def _findings(place: Path, config: Path | None) -> bytes:
-    """What doctor says without asking anybody; a process of its own, so that it cannot hold this one up."""
+    """What doctor finds offline, in a process of its own, so that it cannot block this one."""
     of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
     call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
     done = subprocess.run(call, capture_output=True, timeout=120, check=False)
@@ -178,7 +184,7 @@ def _journal(unit: str, cover: Redactor) -> bytes:
 
 
 def _keys_in(place: Path) -> frozenset[str]:
-    """The passphrase of the account beside the data; keys themselves lie encrypted or in binary form."""
+    """The account's passphrase, if it lies in the data directory; keys are encrypted or binary."""
     try:
         text = NodeDirectory(place).passphrase.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""`swarmd chart`: list the statecharts, draw one, mark where a node stands in it."""
+"""`swarmd chart`: list the statecharts or draw one, with the present state of a node marked."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def overview(charts: Charts, current: dict[str, str]) -> Table:
 
 
 def transitions_table(chart: AnyChart, current: str | None) -> Table:
-    """Leaf by leaf, what leads where; the current state is marked."""
+    """For each leaf state, what leads where; the current state is marked."""
     table = Table("", "state", "trigger", "to", "why", box=None, title=chart.name, title_justify="left")
     for state in chart.states:
         moves = [(trigger, to) for (source, trigger), to in chart.table.items() if source == state]

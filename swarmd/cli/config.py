@@ -36,9 +36,9 @@ def check(
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
-    The model has to be on this machine or on the Hub, which is asked where it is not here, and of a file of questions
-    its kind must be able to train; right answers to a sample of them must be paid. A device that is named has to be
-    there. With --elsewhere none of these is looked for.
+    The model has to be on this machine or else on the Hub, and a named device has to be here. A file of questions must
+    be one that its kind can train on, and right answers to a sample of them must be paid. With --elsewhere none of
+    these is checked.
     """
     config = load_config(file)
     untried = require_usable(config, file.parent / config.data, elsewhere)
@@ -63,7 +63,7 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
 
 
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
-    """All keys as TOML, the tables last; a value that stands in `given` is commented with `origin`."""
+    """All keys as TOML, tables last, each commented with `origin` if `given` has it, else as a default."""
     document, cover = tomlkit.document(), Redactor(secrets_outside_files(config, {}))
     _fill(document, config, given, origin, cover)
     return tomlkit.dumps(document)

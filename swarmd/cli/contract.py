@@ -55,11 +55,15 @@ class ReachedChain(NamedTuple):
 async def reach(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
 ) -> AsyncIterator[ReachedChain]:
-    """The chain behind endpoints. Raises ChainMismatch where it is not `chain_id`, ChainError where no endpoint
-    answers.
+    """Connect to the chain behind endpoints.
 
-    With `fees` something is to be signed: an endpoint that shows a head without a base fee has failed, unless they say
-    that the chain has none.
+    Args:
+        fees: given if something is to be signed; then an endpoint whose newest block has no base fee counts as failed,
+            unless `fees` says that the chain has none.
+
+    Raises:
+        ChainMismatch: it is not the chain `chain_id`.
+        ChainError: no endpoint answers.
     """
     for url in urls:
         check_url(url)
@@ -76,7 +80,7 @@ async def reach(
 
 
 def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None:
-    """Show the chain; ask before anything is paid for with coins that are worth something."""
+    """Show the chain, and ask before anything is paid for, unless it is a local one."""
     typer.echo(f"chain: {reached.chain_id} at {name_of(url)}")
     if reached.is_local or yes:
         return
@@ -86,7 +90,7 @@ def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None
 
 
 class Target(NamedTuple):
-    """The swarm that a command is about, and what lies beside its manifest."""
+    """The swarm that a command acts on, and the node beside its manifest."""
 
     path: Path
     manifest: Manifest
@@ -98,7 +102,7 @@ class Target(NamedTuple):
 
     @property
     def chain(self) -> ManifestChain:
-        """Raises ConfigError where the swarm has none."""
+        """Raises ConfigError if the swarm has none."""
         if self.manifest.chain is None:
             raise ConfigError(
                 f"the swarm {self.manifest.id} has no chain: its coordinator opens and closes the rounds",
@@ -107,7 +111,7 @@ class Target(NamedTuple):
         return self.manifest.chain
 
     def urls(self, given: Sequence[str]) -> list[str]:
-        """Endpoints: those given, else of the node beside the manifest, else the manifest's. Raises ConfigError."""
+        """Endpoints that were given, else of the node beside the manifest, else of the manifest. Raises ConfigError."""
         if given:
             return list(given)
         if self.config is not None and self.config.chain is not None:
@@ -154,15 +158,15 @@ async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordin
 def open_orders(
     reached: ReachedChain, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
 ) -> OperatorTransactions:
-    """Orders of an account, told on stdout. Raises ChainMismatch when the journal is of another chain or account."""
+    """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
     journal = journal or Journal()
     journal.begin(reached.chain_id, reached.genesis, str(key.address))
     return OperatorTransactions(reached.rpc, key, fees, journal, typer.echo)
 
 
-PEER_GAS = 50_000  # what one peer more on the allow-list takes, a little more than measured
-SETTLE_LOOKS = 450  # for the blocks on top of the contract's, so far apart:
-SETTLE_LOOK_S = 2.0
+PEER_GAS = 50_000  # for each peer on the allow-list, a little more than measured
+SETTLE_LOOKS = 450  # at most, for the blocks on top of the contract's
+SETTLE_LOOK_S = 2.0  # between two looks
 
 
 class CreatedContract(NamedTuple):
@@ -201,7 +205,7 @@ async def create_contract(
 
 
 async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
-    """Told before the first step, not in the middle. Raises ChainError."""
+    """See that the account can pay for all steps before the first one. Raises ChainError."""
     price = await quote(orders.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
     balance_wei = await orders.balance_wei()
@@ -214,7 +218,7 @@ async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fee
 
 
 async def _settle(orders: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
-    """Wait until the contract lies as deep as nodes ask for; a reorganisation may have moved it to another block."""
+    """Wait until the contract is as deep as nodes require; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
     blocks = Blocks(orders.caller, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")

@@ -1,4 +1,7 @@
-"""`swarmd dashboard`: the page and the HTTP interface of a node, its daemon up or down."""
+"""`swarmd dashboard`: the page and the HTTP interface of a node, from its log, whether its daemon runs or not.
+
+The same page shows an archived log (`swarmd replay --web`), or a swarm that is observed in the DHT without a node.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class PageOptions(NamedTuple):
     token: str = ""
     hosts: tuple[str, ...] = ()
     open_page: bool = False
-    else_any: bool = False
+    else_any: bool = False  # if the port is taken, listen on any
 
 
 def dashboard(
@@ -71,7 +74,7 @@ def dashboard(
 
     With --config, listen address, token and host names are by default those of its section web. With --manifest nothing
     is read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
-    contract, where it has one.
+    contract, if it has one.
     """
     given = str(token_file.absolute()) if token_file is not None else ""  # a path is relative to where it is given
     if swarm is not None:
@@ -91,7 +94,7 @@ def dashboard(
 
 
 def usable(found: Path | None) -> Path | None:
-    """A node's own configuration, where it can be read; the page shows its log all the same where it cannot."""
+    """A node's own configuration, if it can be read; without it, the page shows the log all the same."""
     try:
         return found if found is not None and load_config(found) else None
     except SwarmdError:
@@ -99,10 +102,14 @@ def usable(found: Path | None) -> Path | None:
 
 
 def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
-    """Put a server of a data directory's log in this process's place; does not return.
+    """Replace this process by a server of a data directory's log; does not return.
 
-    An `archive` is a log that does not grow, in place of the directory's own; its daemon is not asked. Raises
-    ConfigError or AddressInUse where the address is none, or would let untrusted people in, or cannot be listened on.
+    Args:
+        archive: a log that does not grow, shown in place of the directory's own; the daemon is not asked.
+
+    Raises:
+        ConfigError: the address is not one, or other machines could reach it without a token.
+        AddressInUse: it cannot be listened on.
     """
     from swarmd.web.companion import PageServerSetup, become
 
@@ -122,10 +129,15 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
 
 
 def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
-    """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
+    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped.
 
-    `bootstrap` are nodes beyond the manifest's, `rpc` are endpoints in place of its own. Raises ManifestError, and
-    ConfigError and AddressInUse as `serve_log`.
+    Args:
+        bootstrap: addresses of nodes beyond the manifest's.
+        rpc: endpoints in place of the manifest's.
+
+    Raises:
+        ManifestError: the manifest is not sound.
+        ConfigError, AddressInUse: as `serve_log`.
     """
 
     from swarmd.chain.endpoints import read_urls

@@ -1,4 +1,7 @@
-"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round."""
+"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round.
+
+The checks are in swarmd.doctor; here is what is examined, how the findings are printed, and the exit code.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,9 @@ def doctor(
 
 
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
-    """The configuration that is meant, None where nothing was named and there is none here.
+    """The configuration that is meant; None if nothing was named and there is none here.
 
-    Raises NotFoundError where what was named is not there, or has no configuration.
+    Raises NotFoundError if what was named is not there, or has no configuration.
     """
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")

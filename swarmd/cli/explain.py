@@ -1,5 +1,8 @@
-"""`swarmd explain`: the story of a round or of a gap, in sentences, from the event log alone; with --evidence, who
-signed two different records for one place, checked offline.
+"""`swarmd explain`: the story of a round, or of rounds that were skipped, in sentences, from the event log alone.
+
+- A round of a long log is told from the nearest point before it at which the node had just joined a stage, so that
+  little is read.
+- `--evidence` shows peers that signed two different records for one stage, and checks the signatures offline.
 """
 
 from __future__ import annotations
@@ -48,10 +51,10 @@ def explain(
         bool, typer.Option("--evidence", help="Show who signed two different records for one place, and check both.")
     ] = False,
 ) -> int:
-    """Tell what became of a round and why: trained, skipped and for which cause, or under way.
+    """Tell what became of a round and why: trained, skipped with the cause, or under way.
 
     Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
-    with 1 where the log holds what proves nothing.
+    with 1 if some of it proves nothing.
     """
     directory, round_ = read_words(words or [], config)
     if evidence:
@@ -86,20 +89,22 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
         raise ConfigError(f"one round at most is explained, not {' and '.join(numbers)}", example)
     if len(places) > 1:
         wrong = next((place for place in places if not Path(place).exists()), places[-1])
-        raise ConfigError(f"{wrong!r} is no round: rounds are numbers, from 0 on", example)
+        raise ConfigError(f"{wrong!r} is not a round: rounds are numbers, from 0 on", example)
     place = Path(places[0]) if places else None
     return log_of(place, config), int(numbers[0]) if numbers else None
 
 
 def has_daemon(directory: Path) -> bool:
-    """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
+    """Whether a daemon runs on a data directory, or its events directory, even if it is too busy to answer."""
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
 def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
-    """The story of one round; `now` is in POSIX seconds, where a daemon runs.
+    """The story of one round.
 
-    At `points` the node had just joined a stage, where some are known: the last ones of the log.
+    Args:
+        now: POSIX seconds, if a daemon runs.
+        points: at which the node had just joined a stage, the last ones of the log, if they are known.
     """
     log = find_log(directory)
     teller = StoryTeller(round_)
@@ -115,8 +120,8 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
 
 
 def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Base]:
-    """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
-    joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
+    """Points from which a round may be told, the nearest first: one at which the node had just joined a stage at least
+    a round before it, then snapshots. If none of `points` is such a one, the log is searched for it.
     """
 
     def is_before(state: State) -> bool:
@@ -134,7 +139,7 @@ def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Bas
 
 
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
-    """The last gap, if there is any, and the round that the node is at or trained last."""
+    """The last rounds that were skipped, if any were, and the round that the node is at or trained last."""
     state, points = load_with_points(find_log(directory), joins_stage)
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
@@ -169,13 +174,13 @@ class Exhibit(msgspec.Struct, frozen=True):
     peer: str
     round: int
     stage: int
-    problem: str  # why it proves nothing; empty where anybody can see that `peer` signed both
+    problem: str  # why it proves nothing; empty if anybody can see that `peer` signed both
     records: tuple[dict[str, str | int | float | bool], ...]  # what each of the two says
     signed: tuple[str, ...]  # in base64: the msgpack arrays [owner, payload, expiration, signature]
 
 
 def show(directory: Path, as_json: bool) -> int:
-    """Print all evidence in a node's log. Returns 1 where a piece of it proves nothing."""
+    """Print all evidence in a node's log. Returns 1 if a piece of it proves nothing."""
     exhibits = list(exhibits_in(directory))
     if as_json:
         typer.echo(to_json(exhibits))

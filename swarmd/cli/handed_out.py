@@ -1,4 +1,4 @@
-"""What a manifest names and does not hold: a file of questions, a model; how both get to those who join.
+"""Files that a manifest names without holding them, questions and a model: how they get to nodes that join.
 
 - A manifest has the questions' file name and the digest of its rows, and of a model directory `./NAME` and the digest
   of its weights. Both are handed out beside the manifest, and nobody trains on others.
@@ -39,12 +39,12 @@ from swarmd.training.models.source import (
 
 # --- questions ---
 
-WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
+WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are not files
 
 
 def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """The options as a manifest has them: the file's name alone, the digest of its rows, and its data set if that is
-    on the Hub. Raises SwarmError.
+    """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
+    if that is on the Hub. Raises SwarmError.
     """
     name = questions_of(options)
     if not name:
@@ -61,18 +61,18 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
 
 
 def tell_untried(reason: str) -> None:
-    """Say why right answers were not tried, where `check_questions` gives a reason."""
+    """Print the reason for which `check_questions` did not try right answers, if there is one."""
     if reason:
         typer.echo(f"note: whether right answers are paid was not tried: {reason}")
 
 
 def _refuse_other_files(named: object, home: Path) -> None:
-    """Raise SwarmError for what nobody would be handed, nor asked for by its digest, and what `join` would refuse."""
+    """Raise SwarmError for a file or directory that would not be handed out, or that `join` would refuse."""
     if not isinstance(named, str) or not named or named in WORDS:
         return
     try:
         is_file, is_directory = (home / named).is_file(), (home / named).is_dir()
-    except OSError as error:  # of a name that no file can have, or a place that may not be looked at
+    except OSError as error:  # the name is one that no file can have, or the place may not be read
         raise SwarmError(
             f"swarm.options.data leads nowhere: {error}", "Name a file beside the configuration"
         ) from error
@@ -89,7 +89,7 @@ def _refuse_other_files(named: object, home: Path) -> None:
 
 
 def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
-    """Make the file of the data set that the options name, where they name one and the file is not there."""
+    """Make the file from the data set that the options name, if they name one and the file is not there."""
     if options.get("dataset"):
         keep_dataset(home, name, source_of(options), str(options.get("digest", "")))
 
@@ -97,11 +97,16 @@ def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
 def find_questions(
     options: Mapping[str, Any], manifest: Path, data: Path, download_bytes: int = DOWNLOAD_BYTES_MAX
 ) -> Path | None:
-    """Where the file lies that a manifest's options name, in the data directory or beside the manifest; None without
-    one.
+    """Find the file of questions that a manifest's options name: in the data directory, or beside the manifest.
 
-    A data set on the Hub of at most `download_bytes` is loaded where it lies in neither. Raises ManifestError where it
-    is nowhere or named as no manifest should, SwarmError where it is another one or may not be downloaded.
+    If it is in neither and was made of a data set on the Hub, it is made again, from at most `download_bytes`.
+
+    Returns:
+        None if the options name no file.
+
+    Raises:
+        ManifestError: it is not there, or the options name something else than a file.
+        SwarmError: its rows are others than the swarm's, or it may not be downloaded.
     """
     name, digest = questions_of(options), str(options.get("digest", ""))
     if _leads_elsewhere(options.get("data")) or (name and not digest):
@@ -112,7 +117,7 @@ def find_questions(
         return None
     source = options.get("dataset")
     if source and not (isinstance(source, str) and is_hub_id(source) and not (data / source).exists()):
-        raise ManifestError("recipe.options: dataset is no name of the Hub", "Get a manifest from its creator")
+        raise ManifestError("recipe.options: dataset is not a name of the Hub", "Get a manifest from its creator")
     for directory in (data, manifest.parent):
         if (directory / name).exists():
             load_rows(directory, name, digest)
@@ -142,8 +147,8 @@ def _not_handed_out(names: list[str], manifest: Path) -> ManifestError:
 
 
 def _leads_elsewhere(named: object) -> bool:
-    """Whether an option `data`, whatever its kind makes of it, is a path out of the data directory, or hidden in it;
-    or lines that would stand in an error as if swarmd said them.
+    """Whether an option `data` is a path out of the data directory or a hidden file, or holds line breaks that would
+    look like swarmd's own words in an error.
     """
     if not isinstance(named, str) or not named:
         return False
@@ -151,9 +156,9 @@ def _leads_elsewhere(named: object) -> bool:
 
 
 def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
-    """Put the file that a configuration's options name into another data directory, in place of one that is there.
+    """Copy the file that a configuration's options name into another data directory, over one that is there.
 
-    Raises SwarmError where it is missing or not sound.
+    Raises SwarmError if it is missing or not sound.
     """
     name = questions_of(options)
     _load_into(home, name, options)
@@ -164,14 +169,14 @@ def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file so that nobody sees a part of it."""
+    """Copy a file so that nobody sees an incomplete one."""
     fresh = target.with_name(f".{target.name}.new")
     shutil.copyfile(source, fresh)
     fresh.replace(target)
 
 
 def copy_questions(source: Path, data: Path) -> None:
-    """Put the file into a data directory; one that is there is kept when it is the same. Raises SwarmError."""
+    """Copy the file into a data directory, unless it is there already. Raises SwarmError if another one is."""
     target = data / source.name
     if target.exists():
         if not target.samefile(source) and target.read_bytes() != source.read_bytes():
@@ -186,11 +191,11 @@ def copy_questions(source: Path, data: Path) -> None:
 
 
 def settle_model(training: TrainingConfig) -> TrainingConfig:
-    """The settings with the model as a manifest can name it, and with its revision; what a start refuses is refused.
+    """The settings with the model as a manifest can name it, and with its revision.
 
     Raises:
         ManifestError: no manifest can name it.
-        ModelError: it is not there, or cannot be trained.
+        ModelError: it is not there, or cannot be trained, as a start would say.
         ConfigError: the revision does not go with it.
     """
     if training.model == AUTO:
@@ -223,17 +228,17 @@ def settle_model(training: TrainingConfig) -> TrainingConfig:
 
 
 def _pinned(training: TrainingConfig, commit: str) -> TrainingConfig:
-    """With the commit as revision where none is named. A colocated vLLM is told the model's name alone."""
+    """The settings with the commit as revision if none is given; a colocated vLLM takes only the model's name."""
     if training.revision or training.vllm.mode == "colocate":
         return training
     return msgspec.structs.replace(training, revision=commit)
 
 
 def find_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
-    """Where the model lies that a manifest names: in the data directory, or beside the manifest.
+    """Find the model that a manifest names: in the data directory, or beside the manifest.
 
     Returns:
-        A path, or the name as the manifest has it if the model is not handed out.
+        A path, or the manifest's name of the model if it is not handed out.
 
     Raises:
         ManifestError: it is handed out, and is in neither place.

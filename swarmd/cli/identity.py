@@ -1,4 +1,8 @@
-"""`swarmd identity`: make a node's key, show it, back it up, bring it back, check it, or take over one of RL Swarm."""
+"""`swarmd identity`: make, show, back up, restore and check a node's key, or import one of RL Swarm.
+
+A key file is never overwritten. A backup is sealed with a passphrase, and notes how far the node had come, so that a
+restore can warn: a node that signs a round twice loses its place.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ def show(path: File, as_json: PrintJson = False) -> None:
 
 
 def _load(path: Path) -> Identity:
-    """As `load_identity`; what is not a key is named so first, for whom its mode does not matter."""
+    """As `load_identity`, but first say so if the file is not a key: then its mode does not matter."""
     with suppress(OSError):
         parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
     return load_identity(path)
@@ -168,9 +172,9 @@ def import_key(
 
 
 def _words_of(source: Path, names: Path | None) -> Words | None:
-    """RL Swarm's words for names; None where nobody named their file and none lies where RL Swarm has it.
+    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it.
 
-    Raises IdentityError for a file that was named and does not hold them, NotFoundError where there is none.
+    Raises IdentityError for a named file that does not hold them, NotFoundError if it is not there.
     """
     for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
         try:
@@ -211,7 +215,7 @@ def _read_foreign(path: Path) -> bytes:
 
 
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
-    """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
+    """How far the node has come. A log beside the key that cannot be read is only warned of: the key is backed up."""
     if data is not None:
         marks = read_marks(NodeDirectory(data), peer)
         if marks is None:
@@ -230,7 +234,7 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks |
 
 
 def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
-    """What somebody should know before a node runs with a restored identity; `logged` is how far the log there came."""
+    """Warnings for a node with a restored identity; `logged` is how far the log in its directory goes."""
     lines = [
         f"the node that used this identity last {_whereabouts(opened.marks)} when the backup was made "
         f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
@@ -250,7 +254,7 @@ def _whereabouts(marks: BackupMarks | None) -> str:
 
 
 def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
-    """What `check` prints. Raises SwarmdError for whatever is not as it should be."""
+    """What `check` prints. Raises SwarmdError for anything that is wrong."""
     identity = _load(path)
     status = path.stat()
     report: dict[str, Any] = {

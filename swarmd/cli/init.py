@@ -1,10 +1,11 @@
-"""`swarmd init`: asks what a node is to be, and makes it. Each answer is a flag and an environment variable, too.
+"""`swarmd init`: asks what a node is to be, and makes it. Each answer can be given as an option or a variable.
 
-- What makes the node is `swarmd swarm new` and `swarmd join`. Nothing that exists is changed, and no secret is taken
-  from a command line.
-- A new swarm begins with one of the shipped configurations: a kind, a model, and whether it fits here.
-- Of the kind `file` the questions are the creator's own, and so may the model be. Where their answers are numbers, the
-  last number of a completion is compared with them, else what stands between answer tags.
+- `swarmd swarm new` and `swarmd join` make the node. Nothing that exists is changed, and no secret is taken from the
+  command line.
+- A new swarm starts from a shipped configuration: a kind, and a model that fits this machine.
+- With the kind `file` the questions are the creator's own, and the model can be. If their answers are numbers, they are
+  compared with the last number of a completion, else with what stands between answer tags.
+- What the answers make is checked in memory first, so that a wrong one leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ OTHERS = ("coordinator", "follower")
 
 
 class InitProfile(NamedTuple):
-    """A shipped configuration to start from. `path` is None where the kind's defaults are meant."""
+    """A shipped configuration to start from. `path` is None for the kind's defaults."""
 
     name: str
     path: Path | None
@@ -66,22 +67,22 @@ class InitProfile(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Billions of parameters as the name has them; empty where it has none."""
+        """Billions of parameters, as in the name; empty if it has none."""
         found = SIZE.search(self.name)
         return found[1] if found else ""
 
 
 class ProfileFit(NamedTuple):
-    """A profile, and what its model takes here."""
+    """A profile, and the memory that training its model takes here."""
 
     profile: InitProfile
-    chosen: ModelFit | None  # the model that fits, of a pool the largest; None where none does
-    need: int  # bytes, of that or of the least of the pool
+    chosen: ModelFit | None  # the largest model of its pool that fits; None if none does
+    need: int  # bytes for that model, or for the smallest of the pool
     why: str = ""
 
 
 def list_profiles(kind: str) -> list[InitProfile]:
-    """The one of a shipped model first, then the shipped configurations of a kind."""
+    """The shipped configurations of a kind, first the one with a shipped model."""
     home = configs_directory() / kind
     base = home / "coordinator.toml"
     shipped = base if base.is_file() else None
@@ -108,9 +109,9 @@ def _weigh(profile: InitProfile, answer: ProbeAnswer) -> ProfileFit:
 
 
 def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
-    """The profile that is meant: by name, by size in billions, or `auto` for the largest that fits.
+    """The profile of that name or size in billions; `auto`: the largest that fits.
 
-    Raises ConfigError where there is none, or it does not fit here.
+    Raises ConfigError if there is none, or it does not fit here.
     """
     if wanted == "auto":
         return max((each for each in weighed if each.chosen), key=lambda each: each.need, default=weighed[0])
@@ -161,7 +162,7 @@ def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = 
     return tomlkit.dumps(document)
 
 
-# Where a completion has its answer: settings of the kind `file`, the first that pays right answers being offered.
+# Where a completion has its answer, with the settings of the kind `file`; the first that pays right answers is offered.
 ANSWERS: dict[str, dict[str, Any]] = {
     "last-number": {"answer": "last-number", "rewards": [{"name": "numeric", "weight": 1.0}]},
     "tags": {"answer": "tags"},
@@ -169,7 +170,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "last-line": {"answer": "last-line"},
     "whole": {"answer": "whole"},
 }
-# For a model that was trained before: configs/file has those of a tiny one.
+# For a pretrained model; the settings in configs/file are those of a tiny one.
 PRETRAINED = {"steps": 4, "completion_tokens": 256, "learning_rate": 1e-6}
 
 
@@ -181,7 +182,7 @@ class OwnQuestions(NamedTuple):
 
 
 def offer_answers(questions: Path) -> tuple[str, ...]:
-    """Where answers may stand, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
+    """Keys of `ANSWERS`, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
     if not questions.is_file():
         fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'
         raise NotFoundError(f"there is no file of questions {questions}", fix)
@@ -212,7 +213,7 @@ Word = TypeVar("Word", bound=str)
 
 
 class Asker:
-    """Asks where there is a terminal; `silent` takes every default (--yes)."""
+    """Asks questions at a terminal; `silent` (--yes) takes every default."""
 
     def __init__(self, silent: bool, terminal: bool) -> None:
         self.silent = silent
@@ -223,7 +224,7 @@ class Asker:
         return self._terminal and not self.silent
 
     def ask(self, question: str, default: str, flag: str) -> str:
-        """The answer. Raises ConfigError where there is nobody to ask and defaults were not asked for."""
+        """The answer. Raises ConfigError if there is no terminal, and defaults are not to be taken."""
         if self.silent:
             return default
         self.need_terminal(flag)
@@ -246,7 +247,7 @@ class Asker:
 
 
 class Answers(NamedTuple):
-    """What is known so far; None is what nobody has said."""
+    """The answers so far; None has not been given."""
 
     root: Path
     manifest: Path | None
@@ -310,7 +311,7 @@ class Answers(NamedTuple):
         return answers._replace(announce=announce, rpc=rpc)
 
     def _complete_questions(self, asker: Asker) -> Answers:
-        """What the kind `file` has to know."""
+        """Ask for what the kind `file` needs."""
         if self.kind != FILE:
             if self.questions or self.answer:
                 raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
@@ -360,11 +361,11 @@ class Answers(NamedTuple):
             asker.need_terminal("--hub-token-file")
             token = ask_hidden("Token of the Hub (is not shown)").strip()
         if not TOKEN.fullmatch(token):
-            raise ConfigError("this is no token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
+            raise ConfigError("this is not a token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
         return token
 
     def amendments(self) -> dict[str, Any]:
-        """Keys of the configuration that `join` and `swarm new` do not ask for."""
+        """Keys of the configuration that `join` and `swarm new` have no option for."""
         found: dict[str, Any] = {}
         if self.name and (self.manifest is not None or self.name != CREATOR):
             found["name"] = self.name
@@ -394,17 +395,17 @@ def init(
     swarm: Annotated[str | None, _option("swarm", "Make a swarm of this name.", metavar="NAME")] = None,
     kind: Annotated[str | None, _option("kind", "What a new swarm trains, see `swarmd swarm list`.")] = None,
     questions: Annotated[
-        Path | None, _option("questions", "Of the kind file: one JSON object with prompt and answer a line.")
+        Path | None, _option("questions", "For the kind file: one JSON object with prompt and answer a line.")
     ] = None,
     answer: Annotated[
-        str | None, _option("answer", f"Of the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
+        str | None, _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
     ] = None,
     model: Annotated[
         str | None,
         _option(
             "model",
-            "Of a new swarm: auto, embedded, a size in billions, or a name in configs/KIND/; of the kind file a "
-            "directory or an id of the Hub.",
+            "For a new swarm: auto, embedded, a size in billions, or a name in configs/KIND/; for the kind file "
+            "a directory or an id of the Hub.",
         ),
     ] = None,
     rpc: Annotated[
@@ -458,7 +459,7 @@ def init(
 
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
-    """Raise OtherSwarm where the node that is there is not of the swarm that was asked for."""
+    """Raise OtherSwarm if the node that is there does not belong to the swarm that was asked for."""
     there = load_config(root / CONFIG)
     asked = swarm_of_config(there)
     if manifest is not None:
@@ -469,7 +470,7 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
 
 
 def _make(given: Answers, asker: Asker) -> None:
-    """Ask what is left to ask, then make the node by the verb that does so."""
+    """Ask what was not given, then make the node with `join` or `swarm new`."""
     answers = given.complete(asker)
     token = answers.take_token(asker)
     if answers.manifest is not None:
@@ -492,8 +493,8 @@ def _make(given: Answers, asker: Asker) -> None:
 
 
 def _rehearse(answers: Answers, path: Path) -> None:
-    """Make the configuration of somebody who joins, in memory: what it cannot hold is told before there is a node,
-    which the next run would leave as it is. Raises ConfigError, ManifestError.
+    """Make the configuration of a node that joins, in memory: once the node is there, the next run would keep a wrong
+    one as it is. Raises ConfigError, ManifestError.
     """
     manifest = read_manifest(path)
     rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
@@ -502,7 +503,7 @@ def _rehearse(answers: Answers, path: Path) -> None:
 
 
 def _found(answers: Answers, asker: Asker) -> None:
-    """Make a swarm of a shipped configuration, in which one model has the place of a pool."""
+    """Make a swarm from a shipped configuration, with one model in place of a pool."""
     kind = answers.kind or "digits"
     chosen = choose_model(answers, kind, asker)
     changes: dict[str, Any] = {"device": answers.device or "auto"}
@@ -524,7 +525,7 @@ def _found(answers: Answers, asker: Asker) -> None:
 
 
 def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
-    """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
+    """The profile to start from: the one that was asked for, if it fits this machine. Raises ConfigError."""
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
     if wanted == SMALL:
@@ -546,7 +547,7 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
 
 
 def _keep_token(answers: Answers, token: str) -> None:
-    """Into a private file in the data directory; one that is there is kept."""
+    """Write the token into a private file in the data directory; one that is there is kept."""
     path = answers.root / TOKEN_NAME
     if path.exists():
         typer.echo(f"{path}: exists, kept as it is")
@@ -556,7 +557,7 @@ def _keep_token(answers: Answers, token: str) -> None:
 
 
 def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
-    """A configuration's text with keys put in; its comments stay. Raises ConfigError where one is wrong."""
+    """A configuration's text with keys set; its comments stay. Raises ConfigError for a wrong value."""
     document = tomlkit.parse(text)
     for dotted, value in amendments.items():
         fill_in(document, dotted, value)

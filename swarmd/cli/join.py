@@ -1,4 +1,11 @@
-"""`swarmd join`: from a manifest to a node that is ready to run."""
+"""`swarmd join`: from a manifest to a node that is ready to run.
+
+- Nothing that exists is changed. If there is a configuration, it stays in force, and its identity and account are used;
+  options that it overrules are named.
+- The manifest, and all files that it names, are checked before anything is made.
+- On a chain, the contract must be the one that the manifest describes. The node is registered at once if its account
+  can pay, else it registers by itself when it runs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +62,7 @@ LISTEN = "/ip4/0.0.0.0/tcp/0"
 
 
 class JoinOptions(NamedTuple):
-    """What the command line asks for."""
+    """The options of one call."""
 
     path: Path
     name: str
@@ -98,11 +105,11 @@ def join(
     ] = "",
     max_gwei: MaxGwei = MAX_GWEI,
     download_bytes: Annotated[
-        int, typer.Option(min=1, help="Of a data set that the manifest names on the Hub, at most.")
+        int, typer.Option(min=1, help="Bytes to download at most, if the manifest names a data set on the Hub.")
     ] = DOWNLOAD_BYTES_MAX,
 ) -> None:
-    """Check a manifest, and make a node of that swarm: identity, account where there is a chain, configuration, and a
-    copy of the manifest beside it.
+    """Check a manifest, and make a node of that swarm: identity, account if there is a chain, configuration, and a copy
+    of the manifest beside it.
 
     On a chain, register the node at once if its account can pay. Nothing that exists is changed.
     """
@@ -165,7 +172,7 @@ def _swarm_of(manifest: Manifest) -> SwarmConfig:
 
 
 def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
-    known = node.data.root / existing.dht.identity if existing else None  # that a configuration made earlier names
+    known = node.data.root / existing.dht.identity if existing else None  # as a configuration made earlier has it
     identity = node.identity(known if known is not None and known.exists() else wishes.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
@@ -201,7 +208,7 @@ def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Conf
 
 
 def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
-    """Lay the manifest beside the configuration, where `swarmd doctor` compares the two; one that is there stays."""
+    """Keep the manifest beside the configuration, for `swarmd doctor` to compare; one that is there stays."""
     path = node.home.manifest
     if not path.exists():
         write_manifest(path, manifest)
@@ -210,7 +217,7 @@ def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     with contextlib.suppress(ManifestError, OtherVersion):
         if read_manifest(path) == manifest:
             return
-    typer.echo(f"note: {path} is another one than was given, and is kept. Put the newer one in its place")
+    typer.echo(f"note: {path} differs from the one that was given, and is kept. Put the newer one in its place")
 
 
 def _tell_ignored(node: NewNode, wishes: JoinOptions) -> None:
@@ -236,7 +243,7 @@ def _tell_ignored(node: NewNode, wishes: JoinOptions) -> None:
 
 
 def _warn_averaged(node: NewNode, config: Config) -> None:
-    """Say whom the node lets into its model."""
+    """Name the peers whose weights go into this node's model."""
     training = config.training
     if training.average_weights_every:
         trusted = ", ".join(training.weights_from)
@@ -248,11 +255,12 @@ def _warn_averaged(node: NewNode, config: Config) -> None:
 
 
 def _name_of(peer: str, wishes: JoinOptions) -> str:
-    """The name to go by: the one given, else the one that an identity from RL Swarm has there. Says both.
+    """The node's name: the one given, else the one that an identity from RL Swarm has there. Prints both.
 
-    RL Swarm makes its names of words that swarmd does not ship, so that only a note of `swarmd identity import` tells.
+    RL Swarm makes its names from words that swarmd does not ship, so they are known only if `swarmd identity import`
+    noted them.
     """
-    if not peer.startswith("Qm"):  # RL Swarm's have RSA keys, and only their ids begin so
+    if not peer.startswith("Qm"):  # only ids of RSA keys, which RL Swarm has, begin like this
         return wishes.name
     there = known_name(wishes.identity, peer) if wishes.identity else ""
     name, own = wishes.name or there, animal_name(peer)
@@ -267,8 +275,10 @@ def _name_of(peer: str, wishes: JoinOptions) -> str:
 
 
 def _check_invited(node: NewNode, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None) -> None:
-    """Raises ConfigError where the invitation is not one of this peer. Without one, say how to come by it, and where a
-    configuration that is kept does not have it, where it goes."""
+    """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
+
+    Raises ConfigError if the invitation is not for this peer.
+    """
     known = existing.dht.invitation if existing else wishes.invitation
     if wishes.invitation:
         must_be_invited(read_invitation(wishes.invitation), manifest.id, manifest.creator, peer)
@@ -312,7 +322,7 @@ async def _join_chain(
                 check_bootnode(address)
                 bootnodes.append(address)
             except ManifestError as error:
-                typer.echo(f"note: the contract has a bootnode that is none: {error.message}")
+                typer.echo(f"note: the contract has a bootnode that is not one: {error.message}")
         choice = msgspec.structs.replace(choice, rpc=node.endpoints(urls), bootnodes=tuple(bootnodes))
         registered_to = await coordinator.eoa(choice.peer)
         if wishes.signer or (known is not None and known.sender != "wallet"):

@@ -1,7 +1,10 @@
-"""`swarmd leaderboard`: a swarm's standings, added up again from what its contract said or its members signed.
+"""`swarmd leaderboard`: a swarm's standings, added up again from the contract's events or the members' signed reports.
 
-What a log's whole life says of standings is `swarmd.eventlog.summaries.Gathered`: of a long log, what came since is
-read the next time.
+- Without a chain, a coordinator's log is folded, and each leaderboard is verified against the reports in it. Another
+  node's directory has the leaderboard that it read last, unverified.
+- With a chain, the contract's events are added up, from a node's log or an endpoint; the latter's sums are compared
+  with the contract's own.
+- Sums over a log are kept beside it (swarmd.eventlog.summaries), so that the next call reads only what is new.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ CHAIN = SummaryKind("chain", 1, needs_state=False)
 
 
 class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
-    """A coordinator's leaderboards, verified."""
+    """All leaderboards of a coordinator's log, verified: the last one, and what was wrong in any."""
 
     swarm: str = ""
     round: int = -1  # of the last one; -1 before any
@@ -48,11 +51,11 @@ class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
     rounds: int = 0  # how many there were
     reports: int = 0  # signed ones, in all of them
     problems: tuple[str, ...] = ()  # what is wrong, a sentence each
-    partial: int = 0  # rounds whose reports did not all find room, so that nothing was added up
+    partial: int = 0  # rounds that are not added up, since not all their reports fitted into the record
 
 
 class _KeptBoards(msgspec.Struct, array_like=True):
-    """`BoardGathering` as it is kept: `state` encoded, `counted` what the reports add up to."""
+    """`BoardGathering` as it is kept on disk: `state` is encoded, `counted` are the sums of the reports."""
 
     state: bytes
     counted: tuple[Standing, ...]
@@ -100,12 +103,12 @@ class BoardGathering:
 
     @property
     def coordinates(self) -> bool:
-        """Is the node its swarm's coordinator?"""
+        """Whether the node is its swarm's coordinator."""
         return self._fold.state.coordination is not None
 
     @property
     def swarm(self) -> str:
-        """What it calls its swarm; empty before it has started."""
+        """The swarm's id; empty before the node has started."""
         settings = self._fold.state.settings
         return settings.swarm if settings else ""
 
@@ -115,9 +118,11 @@ class BoardGathering:
 
 
 def read_boards(directory: Path) -> VerifiedBoards:
-    """The leaderboards of a coordinator's log, verified; of another node the one that it has read last, of 0 `rounds`.
+    """The leaderboards of a coordinator's log, verified; for another node, the one that it read last, with `rounds` 0.
 
-    Raises NotFoundError where there are none, LogDamaged.
+    Raises:
+        NotFoundError: there are none.
+        LogDamaged: the log cannot be read.
     """
     log = find_log(directory)
     gathering = BoardGathering()
@@ -137,7 +142,7 @@ def read_boards(directory: Path) -> VerifiedBoards:
 
 
 class KeptChain(msgspec.Struct, array_like=True):
-    """`ChainGathering` as it is kept: `head` is the newest block that was read, -1 for none."""
+    """What a log says of its chain: `head` is the newest block that was read, -1 for none."""
 
     chained: bool = False
     up: ChainUp | None = None
@@ -146,7 +151,7 @@ class KeptChain(msgspec.Struct, array_like=True):
 
 
 class ChainGathering:
-    """Adds up what a contract said, block by block; `found` says whether there is a chain, and how far it was read."""
+    """Adds up a contract's events, block by block; `found` says whether there is a chain, and how far it was read."""
 
     def __init__(self) -> None:
         self.standings = ChainStandings()
@@ -182,7 +187,7 @@ CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
 
 
 class ChainBoard(msgspec.Struct, frozen=True):
-    """Standings up to a block, and what there is to say about them."""
+    """Standings up to a block, with notes, and differences from the contract's own sums."""
 
     contract: str
     chain_id: int
@@ -195,9 +200,11 @@ class ChainBoard(msgspec.Struct, frozen=True):
 
 
 def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
-    """The standings that a node's log holds; None for a node without a chain.
+    """The standings in a node's log; None for a node without a chain.
 
-    Raises NotFoundError where nothing of the chain is in it yet, LogDamaged, ChainError for blocks without an order.
+    Raises:
+        NotFoundError: the node has not reached the chain yet.
+        LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another.
     """
     log = find_log(directory)
     read = ChainGathering()
@@ -223,7 +230,10 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
     """The standings read from the chain, compared with the contract's own sums.
 
-    Raises ConfigError for a wrong URL, address or block, ChainMismatch where there is no contract, ChainError.
+    Raises:
+        ConfigError: an URL, address or block is wrong.
+        ChainMismatch: there is no contract.
+        ChainError: no endpoint answers.
     """
     from swarmd.chain.coordinator import read_out
     from swarmd.chain.endpoints import read_urls
@@ -255,7 +265,7 @@ def _board(
 
 
 def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
-    """For JSON; rewards are decimal strings, because they have up to 256 bits and more."""
+    """The standings for JSON; rewards are decimal strings, since they can have more than 256 bits."""
 
     def figures(row: PeerStanding) -> dict[str, Any]:
         return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
@@ -326,10 +336,9 @@ def leaderboard(
 ) -> int:
     """Print a swarm's standings and check them.
 
-    With a chain they are added up from what the contract said and, read with --rpc, compared with its own sums. Without
-    one they are checked against the signed reports of every round in the coordinator's log; another node's directory
-    has those that its coordinator told last. Exits with 3 when they
-    differ.
+    With a chain they are added up from the contract's events and, with --rpc, compared with its own sums. Without one
+    they are checked against the signed reports of every round in the coordinator's log; another node's directory has
+    those that its coordinator published last. Exits with 3 if they differ.
     """
     if rpc is not None:
         if directory is not None or contract is None:
@@ -372,7 +381,7 @@ def print_board(board: ChainBoard, top: int) -> None:
     )
 
 
-NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
+NOT_ADMITTED = " (not admitted)"  # the peer has neither worked nor been invited
 
 
 def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:

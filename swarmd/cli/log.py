@@ -1,4 +1,7 @@
-"""`swarmd log`: print, follow, verify, export or compact an event log; all but the last also with the daemon up."""
+"""`swarmd log`: print, follow, verify, export or compact an event log.
+
+All but compacting can be done while the daemon runs.
+"""
 
 from __future__ import annotations
 

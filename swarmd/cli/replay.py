@@ -1,4 +1,9 @@
-"""`swarmd replay`: fold an event log offline and show what happened, what came of it, and whether it still does."""
+"""`swarmd replay`: fold an event log offline: list events and commands, step through them, verify them, compare.
+
+- It needs only the log, and starts from the latest snapshot before the first event that is wanted.
+- `--verify` compares every commit's commands with the digest in the log; `--against` folds the same events under other
+  charts or settings, and shows where the two part.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +110,7 @@ def replay(
     log = log_of(directory)
     if last is not None:
         refuse_removed(log, last)
-    if web:  # on the usual port or, where that is taken, on any
+    if web:  # on the usual port, or on any if that is taken
         serve_log(log.parent, PageOptions(else_any=True), archive=log)
     elif verify:
         show_verified(directory or log.parent, log, last, json)
@@ -121,7 +126,7 @@ def replay(
 
 
 class Filter:
-    """Which events are shown, from `first` on; the fold takes others too."""
+    """Which events are shown, from `first` on; others are folded without being shown."""
 
     def __init__(self, types: list[str], round_: int | None, stage: int | None, first: int) -> None:
         self._types = frozenset(map(known_type, types))
@@ -159,21 +164,21 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
 
 
 def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
-    """The fold from `base` to `last`."""
+    """Events from `base` to `last`, each with the states around it and its commands."""
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
 
 def start_of(log: Path, seq: int | None) -> Base:
-    """The latest point at or before event `seq` that a fold can start from; of the whole log for None."""
+    """The latest point at or before event `seq` from which a fold can start; the newest of the log for None."""
     if first := oldest_base(log).seq:
         typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
     return newest_base(log) if seq is None else base_upto(log, seq)
 
 
 def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
-    """Commits up to `last`, with a progress bar on stderr when that is a terminal."""
+    """Commits up to `last`, with a progress bar on stderr if that is a terminal."""
     commits = commits_upto(commits, last)
     return _with_bar(log, commits, last) if sys.stderr.isatty() else commits
 
@@ -217,7 +222,7 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
 
 
 def verified(log: Path, last: int | None) -> Verified:
-    """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
+    """Verify a log, on all cores if it has snapshots, with a progress bar on a terminal."""
     if len(sections_of(log, last)) == 1:
         return verify(log, partial(watch, log, last=last))
     if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`swarmd report`: what training gave, from event logs alone: a picture, JSON, or the model's card."""
+"""`swarmd report`: the results of training, from event logs alone: a picture, JSON, or the model's card."""
 
 from __future__ import annotations
 
@@ -60,21 +60,24 @@ def report(
 
 
 def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
-    """What is to be written. Raises ConfigError for a suffix that is neither .png nor .svg."""
+    """The files to write. Raises ConfigError for a suffix that is neither .png nor .svg."""
     from swarmd.results.picture import SUFFIXES
 
     if out is None and not wanted and not svg:
         return []
     first = out or OUT
     if first.suffix not in SUFFIXES:
-        raise ConfigError(f"--out {first}: {first.suffix or 'no suffix'} is no kind of picture", "Use .png or .svg")
+        raise ConfigError(f"--out {first}: {first.suffix or 'no suffix'} is not a kind of picture", "Use .png or .svg")
     return list(dict.fromkeys([first, first.with_suffix(".svg")] if svg else [first]))
 
 
 def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
-    """What the logs tell, in the order given.
+    """The training in each log, in the order given.
 
-    Raises NotFoundError where no node is, ConfigError where two logs are of one node, LogDamaged.
+    Raises:
+        NotFoundError: there is no node.
+        ConfigError: two logs belong to one node.
+        LogDamaged: a log cannot be read.
     """
     places = [place for directory in directories for place in node_directories(directory)]
     histories = [read_history(place) for place in places]
@@ -123,7 +126,7 @@ def print_summary(histories: Sequence[TrainingHistory]) -> None:
 
 
 def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:
-    """Draw, and say where, on stderr when something else is printed."""
+    """Draw, and name the files: on stderr if something else is printed."""
     from swarmd.results.picture import NODES_MAX, draw
 
     if files and not any(history.stages for history in histories):

@@ -46,7 +46,7 @@ def run(
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code
-    except Exception as error:  # told as a line of the log, which covers what its words and those of libraries may hold
+    except Exception as error:  # written as a line of the log, which covers secrets in its words
         refused = refusal(error)
         if refused is not None:
             tell_fatal(refused)
@@ -135,7 +135,7 @@ def _make_directories(place: ServicePaths) -> None:
 
 
 def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None:
-    """What is left to the operator."""
+    """Print what is left for the operator to do."""
     if config is None:
         typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
         return

@@ -51,7 +51,7 @@ def signer(
 ) -> int:
     """Hold the key of an account and submit for nodes, until told to stop.
 
-    With --config, the section [chain] of a node's configuration says how to reach the chain.
+    With --config, the section chain of a node's configuration says how to reach the chain.
     """
 
     from swarmd.chain.endpoints import read_urls
@@ -81,7 +81,7 @@ def signer(
 
 
 def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
-    """Raise ConfigError where an organisation has no name, or no peer can be meant: a variable may not be set."""
+    """Raise ConfigError for an empty organisation or peer, as a shell variable that is not set makes it."""
     from swarmd.chain.signer_http import PEER
 
     if not orgs or not all(map(str.strip, orgs)):

@@ -1,4 +1,7 @@
-"""`swarmd swarm`: the kinds there are, the files of a new one, what a manifest and its contract say; and its verbs."""
+"""`swarmd swarm`: kinds of swarms, the files of a new one, and what a swarm's manifest and contract say.
+
+Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.orders.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def list_swarms(
 
 
 TEMPLATES = Path(__file__).parent / "scaffolds"
-SUFFIX = ".txt"  # templates are no modules of swarmd
+SUFFIX = ".txt"  # so that templates are not taken for modules of swarmd
 NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
 QUESTIONS = "questions.jsonl"
 EXAMPLES = 80  # questions, of two tasks by turns
@@ -62,7 +65,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def scaffold(
-    name: Annotated[str, typer.Argument(help="Of the swarm: a-z, 0-9 and -, such as my-swarm.")],
+    name: Annotated[str, typer.Argument(help="The swarm's name: a-z, 0-9 and -, such as my-swarm.")],
     kind: Annotated[
         Literal["file", "plan"],
         typer.Option(help="file: questions and named rewards, no code; plan: a Python package."),
@@ -86,7 +89,9 @@ def scaffold(
 
 def _check(name: str, kind: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > 40:
-        raise ConfigError(f"{name!r} is no name of a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm")
+        raise ConfigError(
+            f"{name!r} is not a name for a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm"
+        )
     if kind == "plan" and name in BUILT_IN:
         raise ConfigError(f"swarmd has a kind {name!r} itself", "Choose another name")
     if kind == "plan" and _module(name) in TAKEN:
@@ -156,7 +161,7 @@ def status(
 ) -> None:
     """Say where a swarm on a chain is: round, stage, deadline, policy, peers, bootnodes, members.
 
-    Of a swarm without a chain, what its manifest says.
+    For a swarm without a chain, print what its manifest says.
     """
     from swarmd.cli.contract import find_target
 
@@ -218,7 +223,7 @@ async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from
 
 
 async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_block: int) -> ContractStatus:
-    """All of it, as of one block. Raises ChainError."""
+    """Read a contract's status as of one block. Raises ChainError."""
     from swarmd.chain.blocks import Blocks
 
     blocks = Blocks(rpc, coordinator.contract, RANGE_BLOCKS)
@@ -250,7 +255,7 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
 
 
 async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
-    """How many peers are registered, and the allow-list; the contract lists neither."""
+    """How many peers are registered, and the allow-list: both from events, since the contract lists neither."""
     from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
 
     registration = topic_of("PeerRegistered(address,string)")

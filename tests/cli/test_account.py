@@ -130,5 +130,5 @@ def test_what_is_typed_and_no_text_is_refused_and_not_shown(tmp_path: Path, prom
     terminal.answer(prompt, "gr\udcfcn correct horse")  # in Latin-1
     assert terminal.end() == ExitCode.BAD_DATA
     shown = terminal.seen
-    assert "what was typed is no text in" in shown and "Traceback" not in shown and "horse" not in shown
+    assert "what was typed is not text in" in shown and "Traceback" not in shown and "horse" not in shown
     assert not (tmp_path / "a.json").exists()

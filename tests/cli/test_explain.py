@@ -57,7 +57,7 @@ def story_of_rewards(capsys: pytest.CaptureFixture[str], round: int) -> set[str]
     [
         (("1", "2"), ExitCode.BAD_CONFIG, "one round at most is explained, not 1 and 2"),
         (("nowhere",), ExitCode.NO_INPUT, "nowhere"),
-        ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is no round"),
+        ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is not a round"),
         ((NODE, "99999"), ExitCode.BAD_CONFIG, f"its rounds go up to {reached(STATE)}"),
     ],
 )

@@ -262,7 +262,7 @@ def test_of_a_data_set_on_this_machine_a_manifest_tells_nothing(tmp_path: Path) 
 def test_a_manifest_names_no_data_set_on_this_machine(tmp_path: Path, dataset: object) -> None:
     (tmp_path / "here").mkdir()
     options = {"data": "sums.jsonl", "digest": "0" * 64, "dataset": dataset}
-    with pytest.raises(SwarmdError, match="no name of the Hub"):
+    with pytest.raises(SwarmdError, match="not a name of the Hub"):
         find_questions(options, tmp_path / "x" / "swarm.toml", tmp_path)
 
 

@@ -114,7 +114,7 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
         (["--name", "a\u200db"], ExitCode.BAD_CONFIG, "--name: 'a\\u200db' has characters that cannot be printed"),
         (["--web", "0.0.0.0:8800"], ExitCode.BAD_CONFIG, "other machines could reach the page"),
         (["--hub-repo", "u/n"], ExitCode.BAD_CONFIG, "--hub-token-file is not given"),
-        (["--hub-repo", "u/n", "--hub-token-file", "TOKEN"], ExitCode.BAD_CONFIG, "no token of the Hub"),
+        (["--hub-repo", "u/n", "--hub-token-file", "TOKEN"], ExitCode.BAD_CONFIG, "not a token of the Hub"),
     ],
 )
 def test_wrong_answers_make_nothing(shell: Shell, options: list[str], code: int, told: str, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_run_takes_a_directory(shell: Shell, made: Path, monkeypatch: pytest.Mon
 
 
 def test_a_backup_needs_a_file_to_write(shell: Shell, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "is no file for a backup" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", ran)
+    assert "is not a file for a backup" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", ran)
     assert "one node and one file" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", "a", "b", "c.tar")
     monkeypatch.chdir(ran)
     shell.well("backup", shell.root / "kept.tar", "--without-keys")

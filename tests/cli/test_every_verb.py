@@ -1,6 +1,7 @@
-"""One exit code for one kind of error: the table of the manual, the errors, and every verb that is given a file."""
+"""What holds for all verbs: one exit code for one kind of error, one name for one meaning."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,3 +151,46 @@ def test_a_secret_ends_alike_whatever_it_is(kind: SecretKind, tmp_path: Path) ->
     with pytest.raises(kind.error) as caught:
         write_secret(path, b"y", kind)
     assert caught.value.exit_code == ExitCode.CANNOT_CREATE
+
+
+# --- names of options ---
+
+# Words of which each stands for one thing that an option names, wherever it stands.
+MEANINGS = {
+    "MANIFEST": {"--manifest"},
+    "KEYSTORE": {"--account"},
+    "KIND": {"--kind"},
+    "KIND|FILE": {"--kind"},
+    "KEY=VALUE": {"--set"},
+    "ROUND": {"--from-round"},
+    "HOST:PORT": {"--listen"},
+    "CHECK": {"--only"},
+}
+
+
+def options() -> Iterator[tuple[str, Any]]:
+    for verb, command in VERB_LEAVES:
+        for parameter in command.params:
+            if parameter.opts[0].startswith("--"):
+                yield verb, parameter
+
+
+def test_an_option_has_the_same_short_form_in_all_verbs() -> None:
+    shorts = defaultdict(set)
+    for _, option in options():
+        shorts[option.opts[0]].add(tuple(option.opts[1:]))
+    assert {name: seen for name, seen in shorts.items() if len(seen) > 1} == {}
+
+
+def test_a_short_form_stands_for_one_option() -> None:
+    longs = defaultdict(set)
+    for _, option in options():
+        for short in option.opts[1:]:
+            longs[short].add(option.opts[0])
+    assert {short: seen for short, seen in longs.items() if len(seen) > 1} == {}
+
+
+def test_a_meaning_has_one_name() -> None:
+    for verb, option in options():
+        allowed = MEANINGS.get(option.metavar or "")
+        assert allowed is None or option.opts[0] in allowed, f"{verb} {option.opts[0]} {option.metavar}"
