@@ -69,7 +69,8 @@ def bundle(
     refuse_target(target)
     node = locate(directory, config)
     place, log = node.data, log_in(node, directory is None and config is None)
-    config = node.config or find_config(place)
+    service = place_with(place)
+    config = node.config or (service.config if service is not None else None)
     loaded = load_config(config) if config is not None else None
     with _passed_credentials(config):
         secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
@@ -77,15 +78,6 @@ def bundle(
     made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
     typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quoted(target.name)} --to DIR")
-
-
-def find_config(place: Path) -> Path | None:
-    """The configuration that belongs to a data directory: the one in it, or that of the service whose data it is."""
-    own = NodeDirectory(place).config
-    if own.is_file():
-        return own
-    service = place_with(place)
-    return service.config if service is not None else None
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
@@ -246,7 +247,8 @@ class Asker:
             raise ConfigError(f"there is no terminal to ask at, and {flag} is not given", "Add --yes to take defaults")
 
 
-class Answers(NamedTuple):
+@dataclass
+class Answers:
     """The answers so far; None has not been given."""
 
     root: Path
@@ -265,78 +267,68 @@ class Answers(NamedTuple):
     hub_token_file: Path | None
     web: str | None
 
-    def complete(self, asker: Asker) -> Answers:
-        """Ask for the rest. Raises ConfigError for answers that do not go together."""
-        answers = self._choose_swarm(asker)
-        answers = answers._complete_new(asker) if answers.manifest is None else answers
-        answers = answers._complete_own(asker)
-        answers._check()
-        return answers
-
-    def _choose_swarm(self, asker: Asker) -> Answers:
-        if self.manifest is not None and self.swarm is not None:
-            raise ConfigError(
-                "both --manifest and --swarm were given", "Leave out --swarm to join, or --manifest to begin one"
-            )
-        if self.manifest is None and self.swarm is None:
-            if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--manifest or --swarm") == JOIN:
-                path = Path(asker.ask("Its manifest, the file that its creator handed out", "swarm.toml", "--manifest"))
-                return self._replace(manifest=path)._with_manifest()
-            return self._replace(swarm=asker.ask("Name of your swarm", "my swarm", "--swarm"))
-        return self._with_manifest() if self.manifest is not None else self
-
-    def _with_manifest(self) -> Answers:
-        assert self.manifest is not None
-        if not self.manifest.is_file():
+    def complete(self, asker: Asker) -> None:
+        """Ask for the rest. Raises ConfigError for answers that do not go together, NotFoundError."""
+        self._choose_swarm(asker)
+        if self.manifest is None:
+            self._complete_new(asker)
+        elif not self.manifest.is_file():
             raise NotFoundError(f"there is no manifest {self.manifest}", "Ask the swarm's creator for the file")
-        if self.kind or self.model or self.questions or self.answer:
+        elif self.kind or self.model or self.questions or self.answer:
             raise ConfigError(
                 "--kind, --questions, --answer and --model are for a swarm of one's own",
                 "Leave them out: the manifest says what is trained",
             )
-        return self
+        self._complete_own(asker)
+        self._check()
 
-    def _complete_new(self, asker: Asker) -> Answers:
+    def _choose_swarm(self, asker: Asker) -> None:
+        if self.manifest is not None and self.swarm is not None:
+            raise ConfigError(
+                "both --manifest and --swarm were given", "Leave out --swarm to join, or --manifest to begin one"
+            )
+        if self.manifest is not None or self.swarm is not None:
+            return
+        if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--manifest or --swarm") == JOIN:
+            asked = "Its manifest, the file that its creator handed out"
+            self.manifest = Path(asker.ask(asked, "swarm.toml", "--manifest"))
+        else:
+            self.swarm = asker.ask("Name of your swarm", "my swarm", "--swarm")
+
+    def _complete_new(self, asker: Asker) -> None:
         question = f"What is to be trained; {FILE}: your own questions"
-        kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
-        find_kind(kind)
-        answers = self._replace(kind=kind)._complete_questions(asker)
-        announce, rpc = self.announce, self.rpc
-        if announce is None:
+        self.kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
+        find_kind(self.kind)
+        if self.kind == FILE:
+            self._complete_questions(asker)
+        elif self.questions or self.answer:
+            raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
+        if self.announce is None:
             question = "Address that other machines reach this one under (empty: only this machine joins)"
-            announce = asker.ask(question, "", "--announce")
-        if rpc is None:
+            self.announce = asker.ask(question, "", "--announce")
+        if self.rpc is None:
             url = asker.ask("Endpoint of a chain that is to keep the rounds (empty: none, the DHT alone)", "", "--rpc")
-            rpc = [url] if url else []
-        return answers._replace(announce=announce, rpc=rpc)
+            self.rpc = [url] if url else []
 
-    def _complete_questions(self, asker: Asker) -> Answers:
+    def _complete_questions(self, asker: Asker) -> None:
         """Ask for what the kind `file` needs."""
-        if self.kind != FILE:
-            if self.questions or self.answer:
-                raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
-            return self
         asked = 'Your questions, a file with one {"prompt": "...", "answer": "..."} a line'
-        questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
-        places = offer_answers(questions)
-        answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
-        if answer not in places:
-            raise ConfigError(f"--answer {answer}: no answer stands there", f"Choose one of {', '.join(places)}")
+        self.questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
+        places = offer_answers(self.questions)
+        self.answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
+        if self.answer not in places:
+            raise ConfigError(f"--answer {self.answer}: no answer stands there", f"Choose one of {', '.join(places)}")
         asked = "Model: a directory, an id of the Hugging Face Hub, or embedded, a tiny one"
-        model = self.model or asker.ask(asked, SMALL, "--model")
-        return self._replace(questions=questions, answer=answer, model=model)
+        self.model = self.model or asker.ask(asked, SMALL, "--model")
 
-    def _complete_own(self, asker: Asker) -> Answers:
-        name = self.name
-        if name is None:
+    def _complete_own(self, asker: Asker) -> None:
+        if self.name is None:
             question = "Name on the leaderboard" if self.manifest is None else "Name on the leaderboard (empty: none)"
-            name = asker.ask(question, CREATOR if self.manifest is None else "", "--name")
-        device = self.device or asker.choose("Device to train on", DEVICES, "--device")
-        repo = self.hub_repo
-        if repo is None:
+            self.name = asker.ask(question, CREATOR if self.manifest is None else "", "--name")
+        self.device = self.device or asker.choose("Device to train on", DEVICES, "--device")
+        if self.hub_repo is None:
             question = "Push the model to the Hugging Face Hub? user/name, or user/ (empty: no)"
-            repo = asker.ask(question, "", "--hub-repo")
-        return self._replace(name=name, device=device, hub_repo=repo)
+            self.hub_repo = asker.ask(question, "", "--hub-repo")
 
     def _check(self) -> None:
         check_name(self.name or "", "--name")
@@ -437,7 +429,7 @@ def init(
         _refuse_other_swarm(root, manifest, swarm)
         typer.echo(f"{root / CONFIG}: there is a node already, nothing was changed")
     else:
-        given = Answers(
+        answers = Answers(
             root=root,
             manifest=manifest,
             swarm=swarm,
@@ -454,7 +446,7 @@ def init(
             hub_token_file=hub_token_file,
             web=web,
         )
-        _make(given, asker)
+        _make(answers, asker)
     return finish(root, examine)
 
 
@@ -469,9 +461,9 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
     NewNode(root).existing(asked)
 
 
-def _make(given: Answers, asker: Asker) -> None:
+def _make(answers: Answers, asker: Asker) -> None:
     """Ask what was not given, then make the node with `join` or `swarm new`."""
-    answers = given.complete(asker)
+    answers.complete(asker)
     token = answers.take_token(asker)
     if answers.manifest is not None:
         _rehearse(answers, answers.manifest)
