@@ -76,7 +76,9 @@ def test_a_newer_manifest_is_told_and_the_old_one_kept(shell: Shell, manifest: P
     before = files(shell.root / "b")
     shell.well("swarm", "add-bootnode", manifest, f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}")
     kept = shell.root / "b" / "swarm.toml"
-    assert f"note: {kept} differs from the one that was given" in shell.well("join", manifest, "--dir", shell.root / "b")
+    assert f"note: {kept} differs from the one that was given" in shell.well(
+        "join", manifest, "--dir", shell.root / "b"
+    )
     assert files(shell.root / "b") == before
     kept.write_bytes(manifest.read_bytes())
     assert "differs from" not in shell.well("join", manifest, "--dir", shell.root / "b")

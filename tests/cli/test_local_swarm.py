@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from swarmd.bounds import Backoff
 from swarmd.cli import run_command
@@ -31,6 +32,8 @@ from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow
 from swarmd.paths import configs_directory
 from swarmd.training.models.source import EMBEDDED_DIR
+from tests.cli.owning import Shell
+from tests.web.serving import until
 
 
 def test_the_nodes_find_each_other(tmp_path: Path) -> None:
@@ -160,20 +163,9 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     stop_all([daemon], 5.0)
 
 
-def until(condition: object, within_s: float = 20.0) -> None:
-    end = time.monotonic() + within_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
-def listens(daemon: DaemonProcess) -> bool:
-    return daemon.place.control.exists()
-
-
 def test_a_daemon_that_hangs_is_killed(daemon: DaemonProcess) -> None:
     daemon.start()
-    until(lambda: listens(daemon))
+    until(daemon.place.control.exists)
     daemon.send(signal.SIGSTOP)
     begun = time.monotonic()
     stop_all([daemon], 0.5)
@@ -253,40 +245,35 @@ def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path) -> None:
         assert swarm.stop() == {"node-1": 0}
 
 
-def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(tmp_path: Path, shell: Shell) -> None:
     # The disk can never have so much free: the node refuses to start.
-    free = ["--set", f"storage.free_bytes_min={1 << 62}"]
-    code = run_command(["local", "--nodes", "1", "--rounds", "1", "--dir", str(tmp_path), *free])
-    assert code == ExitCode.FAILURE
-    shown = capsys.readouterr()
+    free = ("--set", f"storage.free_bytes_min={1 << 62}")
+    shown = shell("local", "--nodes", 1, "--rounds", 1, "--dir", tmp_path, *free)
+    assert shown.code == ExitCode.FAILURE
     assert f"node-1 ended with exit code {ExitCode.CANNOT_CREATE}, and stays down" in shown.out
     assert f"node-1 ended with exit code {ExitCode.CANNOT_CREATE} and stayed down; it said last:" in shown.err
     assert "free" in shown.err.split("it said last:")[1]
 
 
-def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, shell: Shell) -> None:
     """The second one would write the configurations of nodes that start, and kill their workers at its end."""
     with held_alone(tmp_path):
-        assert run_command(["local", "--nodes", "1", "--dir", str(tmp_path)]) == ExitCode.IN_USE
-    assert f"another command is at work in {tmp_path}" in capsys.readouterr().err
+        told = shell.fails(ExitCode.IN_USE, "local", "--nodes", 1, "--dir", tmp_path)
+    assert f"another command is at work in {tmp_path}" in told
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_setting_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run_command(["local", "--dir", str(tmp_path), "--set", "training.stepz=1"])
-    assert code == ExitCode.BAD_CONFIG
-    assert "Did you mean training.steps?" in capsys.readouterr().err
-    assert not (tmp_path / "node-1" / "daemon.log").exists()
-    assert run_command(["local", "--dir", str(tmp_path / "new"), "--kind", "nope"]) == ExitCode.BAD_CONFIG
+def test_a_wrong_setting_starts_nothing(tmp_path: Path, shell: Shell) -> None:
+    told = shell.fails(ExitCode.BAD_CONFIG, "local", "--dir", tmp_path, "--set", "training.stepz=1")
+    assert "Did you mean training.steps?" in told and not (tmp_path / "node-1" / "daemon.log").exists()
+    shell.fails(ExitCode.BAD_CONFIG, "local", "--dir", tmp_path / "new", "--kind", "nope")
     assert not (tmp_path / "new").exists()
 
 
 def test_long_output_is_set_aside(daemon: DaemonProcess) -> None:
     daemon.place.output.write_bytes(b"x\n" * OUTPUT_BYTES_MAX)
     daemon.start()
-    until(lambda: listens(daemon))
+    until(daemon.place.control.exists)
     assert daemon.place.output.stat().st_size < OUTPUT_BYTES_MAX
     assert (daemon.place.root / "daemon.log.1").stat().st_size > OUTPUT_BYTES_MAX
 
@@ -300,8 +287,6 @@ def test_the_ends_of_nodes_are_judged() -> None:
 
 
 def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
     show = line_printer(Console())
     show("", (NodeRow("node-1", "waiting", 0, done=1, total=20),))
     show("", (NodeRow("node-1", "waiting", 0, done=2, total=20),))
@@ -313,8 +298,6 @@ def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.Capt
 
 
 def test_a_long_silence_is_ended_by_how_far_all_are(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
     now = 0.0
     show = line_printer(Console(), lambda: now)
     for seconds in range(8):
@@ -330,8 +313,6 @@ def test_a_long_silence_is_ended_by_how_far_all_are(capsys: pytest.CaptureFixtur
 
 
 def test_the_report_quotes_what_a_shell_would_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
     directory = tmp_path / "my [bold] swarm"
     print_report(LocalSwarm(directory, 1), directory, Console())
     assert f"replay '{directory}/node-1'\n" in capsys.readouterr().out
