@@ -128,17 +128,17 @@ def load_verb(name: str) -> Any:
         target = app
     command = get_command(target)
     command.name = name
-    leave_to_verb(command)
+    allow_unreadable_paths(command)
     command.epilog = f"For example: {verb.example}"
     return command
 
 
-def leave_to_verb(command: Any) -> None:
+def allow_unreadable_paths(command: Any) -> None:
     """Let the verb itself report a file or directory that may not be read, with the reason: the parser of the command
     line would call it a wrong argument.
     """
     for inner in getattr(command, "commands", {}).values():
-        leave_to_verb(inner)
+        allow_unreadable_paths(inner)
     for parameter in command.params:
         parameter.type_descriptor.parameter_info.readable = False
 
@@ -197,61 +197,63 @@ def run_command(args: Sequence[str]) -> int:
         outcome = get_command(app).main(list(args) or ["--help"], prog_name="swarmd", standalone_mode=False)
         sys.stdout.flush()
     except SwarmdError as error:
-        tell_error(error.message, error.fix)
+        report_error(error.message, error.fix)
         return error.exit_code
     except typer.TyperException as error:
-        return tell_usage(error)
+        return report_usage(error)
     except (typer.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # whoever read our output has ended, as `head` does: stop writing, quietly
-        drop(sys.stdout)
+        discard_output(sys.stdout)
         return ExitCode.FAILURE  # the code that Typer has for it
     except Exception as error:
-        return tell_unexpected(error)
+        return report_unexpected(error)
     return outcome if isinstance(outcome, int) else ExitCode.OK
 
 
-def tell_error(message: str, fix: str = "") -> None:
+def report_error(message: str, fix: str = "") -> None:
     """Print what is wrong and, if it is known, what to do: a line each."""
-    say(f"error: {message}")
+    print_error_line(f"error: {message}")
     if fix:
-        say(f"fix: {fix}")
+        print_error_line(f"fix: {fix}")
 
 
-def say(line: str) -> None:
+def print_error_line(line: str) -> None:
     """Print on stderr. If nobody reads that any more, the exit code still says how the command ended."""
     try:
         print(line, file=sys.stderr)
     except OSError:
-        drop(sys.stderr)
+        discard_output(sys.stderr)
 
 
-def tell_unexpected(error: Exception) -> int:
+def report_unexpected(error: Exception) -> int:
     """Name a file or directory that the system refuses in one line; show anything else with its traceback."""
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
-        drop(sys.stdout)
-        tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
+        discard_output(sys.stdout)
+        report_error(
+            f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to"
+        )
         return ExitCode.CANNOT_CREATE
     from swarmd.files import refusal
 
     refused = refusal(error)
     if refused is not None:
-        tell_error(refused.message, refused.fix)
+        report_error(refused.message, refused.fix)
         return ExitCode.CANNOT_CREATE
     from swarmd.observe.redaction import redact_text
 
-    say(redact_text("".join(traceback.format_exception(error))).rstrip("\n"))
-    tell_error("swarmd met an error it does not know", "Please report it with the lines above")
+    print_error_line(redact_text("".join(traceback.format_exception(error))).rstrip("\n"))
+    report_error("swarmd met an error it does not know", "Please report it with the lines above")
     return ExitCode.FAILURE
 
 
-def tell_usage(error: typer.TyperException) -> int:
+def report_usage(error: typer.TyperException) -> int:
     """Explain a wrong command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        say(error.format_message())
+        print_error_line(error.format_message())
     else:
         message, fix = explain_usage(error)
-        tell_error(KEY.sub("[redacted]", message), fix)  # keys are not taken as arguments, but people try
+        report_error(KEY.sub("[redacted]", message), fix)  # keys are not taken as arguments, but people try
     return ExitCode.USAGE
 
 
@@ -321,7 +323,7 @@ def _option_form(option: Any) -> str:
     return name if option.is_flag else f"{name} {option.metavar or option.name.upper()}"
 
 
-def drop(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Discard what the stream still holds, which Python would write at its end, and all that follows."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -17,7 +17,7 @@ from swarmd.cli.options import (
     Located,
     keep_note_of_backup,
     locate,
-    log_in,
+    log_of_located,
     take_passphrase,
     utc,
 )
@@ -96,7 +96,7 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
         raise ConfigError(f"{out} is not a file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
     node = locate(named[0] if named else None, config)
-    log_in(node, not named and config is None)
+    log_of_located(node, not named and config is None)
     return node, out
 
 

@@ -25,7 +25,7 @@ import typer
 from swarmd.backup.archive import refuse_target
 from swarmd.backup.bundle import open_bundle, write_bundle
 from swarmd.cli.explain import tell_latest
-from swarmd.cli.options import ConfigFile, NodeDir, encode_json, locate, log_in
+from swarmd.cli.options import ConfigFile, NodeDir, encode_json, locate, log_of_located
 from swarmd.cli.status import read_status
 from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, SwarmdError
@@ -68,7 +68,7 @@ def bundle(
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     refuse_target(target)
     node = locate(directory, config)
-    place, log = node.data, log_in(node, directory is None and config is None)
+    place, log = node.data, log_of_located(node, directory is None and config is None)
     service = place_with(place)
     config = node.config or (service.config if service is not None else None)
     loaded = load_config(config) if config is not None else None

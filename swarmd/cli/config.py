@@ -11,7 +11,7 @@ import typer
 from tomlkit.container import Container
 from tomlkit.items import Table
 
-from swarmd.cli.handed_out import tell_untried
+from swarmd.cli.handed_out import print_untried_reason
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
 from swarmd.doctor.node import require_usable
 from swarmd.manifest import commented
@@ -49,7 +49,7 @@ def check(
             choose_device(config.training.device)
         require_model(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
-    tell_untried(untried)
+    print_untried_reason(untried)
 
 
 @app.command()

@@ -155,7 +155,7 @@ async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordin
     return coordinator
 
 
-def open_orders(
+def open_transactions(
     reached: ReachedChain, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
 ) -> OperatorTransactions:
     """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
@@ -192,39 +192,39 @@ async def create_contract(
     begun = journal.record is not None and bool(journal.record.steps)
     async with reach(paid_by.rpc, fees=paid_by.fees) as reached:
         confirm_chain(reached, paid_by.rpc[0], "creating the contract", yes or begun)
-        orders = open_orders(reached, key, paid_by.fees, journal)
+        transactions = open_transactions(reached, key, paid_by.fees, journal)
         if begun:
             typer.echo(f"going on with what {journal_file} says")
         else:
-            await _check_balance(orders, plan, paid_by.fees)
-        deployed = await deploy(orders, plan)
+            await _check_balance(transactions, plan, paid_by.fees)
+        deployed = await deploy(transactions, plan)
         if not reached.is_local:
-            deployed = await _settle(orders, plan, deployed, depth)
+            deployed = await _settle(transactions, plan, deployed, depth)
         _tell(deployed)
         return CreatedContract(reached.chain_id, deployed)
 
 
-async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
+async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
     """See that the account can pay for all steps before the first one. Raises ChainError."""
-    price = await quote(orders.chain, fees)
+    price = await quote(transactions.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
-    balance_wei = await orders.balance_wei()
+    balance_wei = await transactions.balance_wei()
     typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")
     if balance_wei < needed_wei:
         raise ChainError(
-            f"the account {orders.account} has {coins(balance_wei)}, less than the {coins(needed_wei)} needed",
+            f"the account {transactions.account} has {coins(balance_wei)}, less than the {coins(needed_wei)} needed",
             "Send it some, then run the same command again",
         )
 
 
-async def _settle(orders: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
+async def _settle(transactions: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
     """Wait until the contract is as deep as nodes require; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
-    blocks = Blocks(orders.caller, deployed.contract, 1)
+    blocks = Blocks(transactions.caller, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")
     for _ in range(SETTLE_LOOKS):
         if (await blocks.head()).number >= last + depth:
-            return await deploy(orders, plan)
+            return await deploy(transactions, plan)
         await anyio.sleep(SETTLE_LOOK_S)
     raise ChainError(
         f"block {last + depth} did not come within {SETTLE_LOOKS * SETTLE_LOOK_S:.0f} s", "Run the same command again"

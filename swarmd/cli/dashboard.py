@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from swarmd.cli.options import ConfigFile, NodeDir, locate, log_in
+from swarmd.cli.options import ConfigFile, NodeDir, locate, log_of_located
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
@@ -88,7 +88,7 @@ def dashboard(
     node = locate(directory, config)
     web = load_config(config).web if config is not None else WebConfig()
     if not NodeDirectory(node.data).events.is_dir():
-        log_in(node, directory is None and config is None)
+        log_of_located(node, directory is None and config is None)
     page = PageOptions(listen or web.listen or LISTEN, given or web.token, (*(hosts or ()), *web.hosts), open_page)
     serve_log(node.data, page, config or usable(node.config))
 

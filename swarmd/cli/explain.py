@@ -56,9 +56,9 @@ def explain(
     Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
     with 1 if some of it proves nothing.
     """
-    directory, round_ = read_words(words or [], config)
+    directory, round_ = parse_place_and_round(words or [], config)
     if evidence:
-        return show(directory, as_json)
+        return show_evidence(directory, as_json)
     now = time.time() if has_daemon(directory) else None
     stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
     if round_ is not None and stories[0].outcome == "ahead":
@@ -80,7 +80,7 @@ def _not_reached(directory: Path, round_: int) -> ConfigError:
     return ConfigError(f"round {round_} is not in the log in {directory}: {known}", fix)
 
 
-def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
+def parse_place_and_round(words: list[str], config: Path | None) -> tuple[Path, int | None]:
     """The directory and the round that are meant. Raises ConfigError."""
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
@@ -179,13 +179,15 @@ class Exhibit(msgspec.Struct, frozen=True):
     signed: tuple[str, ...]  # in base64: the msgpack arrays [owner, payload, expiration, signature]
 
 
-def show(directory: Path, as_json: bool) -> int:
+def show_evidence(directory: Path, as_json: bool) -> int:
     """Print all evidence in a node's log. Returns 1 if a piece of it proves nothing."""
     exhibits = list(exhibits_in(directory))
     if as_json:
         typer.echo(to_json(exhibits))
     else:
-        typer.echo("\n\n".join(map(words_of, exhibits)) or "The log holds no evidence of two records for one place.")
+        typer.echo(
+            "\n\n".join(map(describe_exhibit, exhibits)) or "The log holds no evidence of two records for one place."
+        )
     return ExitCode.FAILURE if any(each.problem for each in exhibits) else ExitCode.OK
 
 
@@ -206,7 +208,7 @@ def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
         evidence, charge = open_evidence(event.first, event.second)
     except RecordRejected as error:
         return Exhibit(seq, at, *said, f"{error.reason}: {error.message}", (), signed)
-    problem = "" if charge == said else f"the records show something else: {charge}"
+    problem = "" if charge == said else f"the records show_evidence something else: {charge}"
     records = tuple(
         {
             "expires": each.expiration,
@@ -217,7 +219,7 @@ def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
     return Exhibit(seq, at, *said, problem, records, signed)
 
 
-def words_of(exhibit: Exhibit) -> str:
+def describe_exhibit(exhibit: Exhibit) -> str:
     """A piece of evidence for a person."""
     proved = f"it proves nothing: {exhibit.problem}" if exhibit.problem else "both signatures are genuine"
     head = f"{exhibit.peer}: two records of kind {exhibit.kind}, round {exhibit.round} stage {exhibit.stage}"

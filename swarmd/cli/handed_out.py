@@ -42,7 +42,7 @@ from swarmd.training.models.source import (
 WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are not files
 
 
-def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
+def shared_options(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
     if that is on the Hub. Raises SwarmError.
     """
@@ -60,7 +60,7 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     return {key: value for key, value in shared.items() if key not in source_keys}
 
 
-def tell_untried(reason: str) -> None:
+def print_untried_reason(reason: str) -> None:
     """Print the reason for which `check_questions` did not try right answers, if there is one."""
     if reason:
         typer.echo(f"note: whether right answers are paid was not tried: {reason}")

@@ -19,7 +19,7 @@ import typer
 
 from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.handed_out import copy_questions, find_model, find_questions, refuse_missing, tell_untried
+from swarmd.cli.handed_out import copy_questions, find_model, find_questions, print_untried_reason, refuse_missing
 from swarmd.cli.options import (
     MAX_GWEI,
     Account,
@@ -123,7 +123,7 @@ def join(
     node = NewNode(root, existing.data if existing else data)
     if existing is None:
         refuse_missing(read.recipe, manifest, node.data.root)
-    wishes = JoinOptions(
+    options = JoinOptions(
         path=manifest,
         name=name,
         identity=identity,
@@ -139,28 +139,28 @@ def join(
         model=existing.training.model if existing else find_model(read.recipe, manifest, node.data.root),
         invitation=invitation,
     )
-    _check(read, wishes)
+    _check(read, options)
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
-        _make(node, read, wishes, existing)
+        _make(node, read, options, existing)
     typer.echo(f"\nnext:  swarmd run --config {quoted(node.home.config)}")
 
 
-def _check(manifest: Manifest, wishes: JoinOptions) -> None:
+def _check(manifest: Manifest, options: JoinOptions) -> None:
     swarm = _swarm_of(manifest)
     check_kind(swarm)
-    if wishes.questions is not None:
-        tell_untried(check_questions(swarm, TrainingConfig(), wishes.questions.parent))
-    check_name(wishes.name, "--name")
-    check_places((*wishes.listen, *wishes.announce))
-    if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
+    if options.questions is not None:
+        print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
+    check_name(options.name, "--name")
+    check_places((*options.listen, *options.announce))
+    if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
         told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
         raise ConfigError(told, "Leave them out")
-    if wishes.signer and wishes.paid_by.account:
+    if options.signer and options.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")
-    if bool(wishes.signer) != bool(wishes.org):
+    if bool(options.signer) != bool(options.org):
         raise ConfigError("--signer and --org go together", "The signer knows accounts by their organisation id")
-    if manifest.chain is not None and not (wishes.paid_by.rpc or manifest.chain.rpc):
+    if manifest.chain is not None and not (options.paid_by.rpc or manifest.chain.rpc):
         raise ConfigError(
             "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {manifest.chain.chain_id}"
         )
@@ -171,30 +171,30 @@ def _swarm_of(manifest: Manifest) -> SwarmConfig:
     return SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options)
 
 
-def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
+def _make(node: NewNode, manifest: Manifest, options: JoinOptions, existing: Config | None) -> None:
     known = node.data.root / existing.dht.identity if existing else None  # as a configuration made earlier has it
-    identity = node.identity(known if known is not None and known.exists() else wishes.identity)
+    identity = node.identity(known if known is not None and known.exists() else options.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
     if manifest.chain is None and manifest.membership == "allow-list" and identity.peer_id not in manifest.members:
-        _say_closed(wishes, identity.peer_id)
+        _say_closed(options, identity.peer_id)
     if manifest.membership == "invitation":
-        _check_invited(node, manifest, wishes, identity.peer_id, existing)
+        _check_invited(node, manifest, options, identity.peer_id, existing)
     choice = NodeChoice(
         peer=identity.peer_id,
-        name=_name_of(identity.peer_id, wishes) if existing is None else wishes.name,
-        data=wishes.data,
-        identity=node.name_of(wishes.identity) if wishes.identity else "",
-        listen=wishes.listen or (LISTEN,),
-        announce=wishes.announce,
-        invitation=wishes.invitation,
-        training={"model": wishes.model},
+        name=_name_of(identity.peer_id, options) if existing is None else options.name,
+        data=options.data,
+        identity=node.name_of(options.identity) if options.identity else "",
+        listen=options.listen or (LISTEN,),
+        announce=options.announce,
+        invitation=options.invitation,
+        training={"model": options.model},
     )
     if manifest.chain is not None:
-        choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)
+        choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
     config = existing or config_of(manifest, choice)
-    if wishes.questions is not None:
-        copy_questions(wishes.questions, node.data.root)
+    if options.questions is not None:
+        copy_questions(options.questions, node.data.root)
     for cut in find_cuts_of(existing.swarm if existing else _swarm_of(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:
@@ -202,7 +202,7 @@ def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Conf
     _keep_manifest(node, manifest)
     written = node.write(node.home.config, node_text(manifest, choice))
     if existing is not None:
-        _tell_ignored(node, wishes)
+        _tell_ignored(node, options)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.home.config} is not the manifest's; this node may train something else")
 
@@ -220,22 +220,22 @@ def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     typer.echo(f"note: {path} differs from the one that was given, and is kept. Put the newer one in its place")
 
 
-def _tell_ignored(node: NewNode, wishes: JoinOptions) -> None:
+def _tell_ignored(node: NewNode, options: JoinOptions) -> None:
     """Name the options that were given and have no effect, as the configuration that is there is kept."""
-    paid_by = wishes.paid_by
+    paid_by = options.paid_by
     given = {
-        "--name": wishes.name,
-        "--identity": wishes.identity,
-        "--listen": wishes.listen,
-        "--announce": wishes.announce,
-        "--data": wishes.data.removeprefix("."),
+        "--name": options.name,
+        "--identity": options.identity,
+        "--listen": options.listen,
+        "--announce": options.announce,
+        "--data": options.data.removeprefix("."),
         "--rpc": paid_by.rpc,
         "--account": paid_by.account,
         "--passphrase-file": paid_by.passphrase,
-        "--signer": wishes.signer,
-        "--org": wishes.org,
-        "--signer-account": wishes.signer_account,
-        "--token-file": wishes.token,
+        "--signer": options.signer,
+        "--org": options.org,
+        "--signer-account": options.signer_account,
+        "--token-file": options.token,
     }
     ignored = [option for option, value in given.items() if value]
     if ignored:
@@ -254,16 +254,16 @@ def _warn_averaged(node: NewNode, config: Config) -> None:
         typer.echo(f"    average_weights_every = 0\ninto [training] of {node.home.config}")
 
 
-def _name_of(peer: str, wishes: JoinOptions) -> str:
+def _name_of(peer: str, options: JoinOptions) -> str:
     """The node's name: the one given, else the one that an identity from RL Swarm has there. Prints both.
 
     RL Swarm makes its names from words that swarmd does not ship, so they are known only if `swarmd identity import`
     noted them.
     """
     if not peer.startswith("Qm"):  # only ids of RSA keys, which RL Swarm has, begin like this
-        return wishes.name
-    there = known_name(wishes.identity, peer) if wishes.identity else ""
-    name, own = wishes.name or there, animal_name(peer)
+        return options.name
+    there = known_name(options.identity, peer) if options.identity else ""
+    name, own = options.name or there, animal_name(peer)
     said = f"{there} in RL Swarm" if there else "its name in RL Swarm is not known here"
     typer.echo(f"name: {name or own}; {said}, {own} by swarmd's own words")
     if not name:
@@ -274,33 +274,33 @@ def _name_of(peer: str, wishes: JoinOptions) -> str:
     return name
 
 
-def _check_invited(node: NewNode, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None) -> None:
+def _check_invited(node: NewNode, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None) -> None:
     """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
 
     Raises ConfigError if the invitation is not for this peer.
     """
-    known = existing.dht.invitation if existing else wishes.invitation
-    if wishes.invitation:
-        must_be_invited(read_invitation(wishes.invitation), manifest.id, manifest.creator, peer)
+    known = existing.dht.invitation if existing else options.invitation
+    if options.invitation:
+        must_be_invited(read_invitation(options.invitation), manifest.id, manifest.creator, peer)
     elif not known and peer != manifest.creator:
         typer.echo("note: this swarm asks for an invitation. Its creator, or one whom the creator has invited, runs")
         typer.echo(f"    swarmd swarm invite {peer}")
         typer.echo(f'and what that prints goes into {node.home.config}, below [dht]: invitation = "..."')
-    if wishes.invitation and wishes.invitation != known:
+    if options.invitation and options.invitation != known:
         typer.echo(f"note: {node.home.config} does not have this invitation. It counts once there stands, below [dht],")
-        typer.echo(f'    invitation = "{wishes.invitation}"')
+        typer.echo(f'    invitation = "{options.invitation}"')
 
 
-def _say_closed(wishes: JoinOptions, peer: str) -> None:
+def _say_closed(options: JoinOptions, peer: str) -> None:
     typer.echo("note: this node is not on the swarm's allow-list yet. The swarm's creator must run")
-    typer.echo(f"    swarmd swarm allow {quoted(wishes.path.name)} {peer}")
+    typer.echo(f"    swarmd swarm allow {quoted(options.path.name)} {peer}")
 
 
 # --- the chain ---
 
 
 async def _join_chain(
-    node: NewNode, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
+    node: NewNode, manifest: Manifest, options: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
     from swarmd.chain.endpoints import read_urls
@@ -309,13 +309,13 @@ async def _join_chain(
 
     chain, known = manifest.chain, existing.chain if existing else None
     assert chain is not None
-    urls = list(wishes.paid_by.rpc or (read_urls(known.rpc, node.data.root) if known is not None else chain.rpc))
-    async with reach(urls, chain.chain_id, wishes.paid_by.fees) as reached:
+    urls = list(options.paid_by.rpc or (read_urls(known.rpc, node.data.root) if known is not None else chain.rpc))
+    async with reach(urls, chain.chain_id, options.paid_by.fees) as reached:
         coordinator = await check_contract(reached.rpc, chain, manifest.recipe.stages)
         typer.echo(f"chain: {chain.chain_id}, contract {chain.contract}: as the manifest says")
         (allowed,) = await coordinator.members([choice.peer])
         if not allowed:
-            _say_closed(wishes, choice.peer)
+            _say_closed(options, choice.peer)
         bootnodes = []
         for address in (await coordinator.bootnodes())[:BOOTNODES_MAX]:  # a contract takes any text
             try:
@@ -325,31 +325,31 @@ async def _join_chain(
                 typer.echo(f"note: the contract has a bootnode that is not one: {error.message}")
         choice = msgspec.structs.replace(choice, rpc=node.endpoints(urls), bootnodes=tuple(bootnodes))
         registered_to = await coordinator.eoa(choice.peer)
-        if wishes.signer or (known is not None and known.sender != "wallet"):
-            return _through_proxy(node, wishes, choice, registered_to)
+        if options.signer or (known is not None and known.sender != "wallet"):
+            return _through_proxy(node, options, choice, registered_to)
         if known is not None:  # a configuration made earlier names the account
             account = OwnAccount(load_account(known, node.data), known.keystore, known.passphrase)
             typer.echo(f"account: {account.key.address}, kept from {known.keystore}")
         else:
-            account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
-        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.paid_by.fees)
+            account = node.account(options.paid_by.account, options.paid_by.passphrase)
+        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, options.paid_by.fees)
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase
         )
 
 
-def _through_proxy(node: NewNode, wishes: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
+def _through_proxy(node: NewNode, options: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
     known = registered_to or "nobody yet; the node registers through the signer when it runs"
     typer.echo(f"registered to: {known}")
-    if registered_to and wishes.signer_account and registered_to.lower() != wishes.signer_account.lower():
-        raise _taken(choice.peer, registered_to, wishes.signer_account)
+    if registered_to and options.signer_account and registered_to.lower() != options.signer_account.lower():
+        raise _taken(choice.peer, registered_to, options.signer_account)
     return msgspec.structs.replace(
         choice,
         sender="proxy",
-        signer=wishes.signer,
-        org=wishes.org,
-        account=wishes.signer_account,
-        token=node.name_of(Path(wishes.token)) if wishes.token else "",
+        signer=options.signer,
+        org=options.org,
+        account=options.signer_account,
+        token=node.name_of(Path(options.token)) if options.token else "",
     )
 
 
@@ -371,7 +371,7 @@ async def _register(
 ) -> None:
     """Register the peer to the account now if it can pay; the node does so by itself later."""
     from swarmd.chain.contract import encode_call
-    from swarmd.cli.contract import open_orders
+    from swarmd.cli.contract import open_transactions
 
     address = str(account.key.address)
     if registered_to:
@@ -379,14 +379,16 @@ async def _register(
             raise _taken(peer, registered_to, address)
         typer.echo(f"registered: this node is, to {address}")
         return
-    orders = open_orders(reached, account.key, fees)
-    balance_wei = await orders.balance_wei()
+    transactions = open_transactions(reached, account.key, fees)
+    balance_wei = await transactions.balance_wei()
     if balance_wei == 0 or not allowed:
         typer.echo(f"account: {address} has {coins(balance_wei)}{'' if balance_wei else ': send it some'}")
         typer.echo("the node registers by itself when it runs, as soon as it may and can pay")
         return
     try:
-        receipt = await orders.carry_out("register", coordinator.contract, encode_call("registerPeer(string)", peer))
+        receipt = await transactions.carry_out(
+            "register", coordinator.contract, encode_call("registerPeer(string)", peer)
+        )
     except ChainError as error:
         typer.echo(f"note: not registered yet: {error.message}")
         typer.echo("the node registers by itself when it runs, as soon as its account can pay")

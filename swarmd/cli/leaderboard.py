@@ -343,15 +343,15 @@ def leaderboard(
     if rpc is not None:
         if directory is not None or contract is None:
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
-        return tell_board(board_of_chain(rpc, contract, from_block, sort, depth), top, as_json)
+        return show_board(board_of_chain(rpc, contract, from_block, sort, depth), top, as_json)
     if contract is not None:
         raise ConfigError("--contract means nothing without --rpc", "Give --rpc URL with it, or leave it out")
     log = log_of(directory)
     board = board_of_log(log, sort, depth)
-    return tell_board(board, top, as_json) if board else tell_reports(log, sort, top, as_json)
+    return show_board(board, top, as_json) if board else show_reports(log, sort, top, as_json)
 
 
-def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
+def show_board(board: ChainBoard, top: int, as_json: bool) -> int:
     """Print standings out of the chain. Returns the exit code."""
     if as_json:
         typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
@@ -384,7 +384,7 @@ def print_board(board: ChainBoard, top: int) -> None:
 NOT_ADMITTED = " (not admitted)"  # the peer has neither worked nor been invited
 
 
-def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
+def show_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")

@@ -170,22 +170,22 @@ def holds_log(place: Path) -> bool:
 
 def log_of(directory: Path | None, config: Path | None = None) -> Path:
     """The directory of a node's log segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate`."""
-    return log_in(locate(directory, config), directory is None and config is None)
+    return log_of_located(locate(directory, config), directory is None and config is None)
 
 
-def log_in(node: Located, unnamed: bool = False) -> Path:
+def log_of_located(node: Located, unnamed: bool = False) -> Path:
     """As `log_of`, for a node that was located; `unnamed` if no directory was given."""
     try:
         return find_log(node.data)
     except NotFoundError:
-        refuse_unmade(node, unnamed)
+        require_node(node, unnamed)
         raise NeverStarted(
             f"the node in {node.data} has no log: it was made and never started, or is just starting",
             f"Start it: `{node.next_command}`; if you have, try again in a few seconds",
         ) from None
 
 
-def refuse_unmade(node: Located, unnamed: bool = False) -> None:
+def require_node(node: Located, unnamed: bool = False) -> None:
     """Raise NotFoundError if there is no node at all."""
     if not node.made:
         here, there = (

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, refuse_unmade
+from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, require_node
 from swarmd.config import load_config
 from swarmd.core.state import State
 from swarmd.daemon.control import ask_status
@@ -43,7 +43,7 @@ def status(
     """
     node = locate(directory, config)
     if not node.data.is_dir():
-        refuse_unmade(node, directory is None and config is None)
+        require_node(node, directory is None and config is None)
     if watched:
         if as_json:
             raise ConfigError("--watch and --json exclude each other", "Call `swarmd status --json` as often as needed")
@@ -113,7 +113,7 @@ def status_from_log(node: Located, mute: str = "") -> Status:
 
 def _never_started(node: Located, mute: str) -> Status:
     """The status of a node that has no log yet. Raises NotFoundError if there is no node."""
-    refuse_unmade(node)
+    require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
     if not mute:
         reason = f"made, and never started: `{node.next_command}` starts it"

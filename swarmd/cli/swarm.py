@@ -1,6 +1,6 @@
 """`swarmd swarm`: kinds of swarms, the files of a new one, and what a swarm's manifest and contract say.
 
-Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.orders.
+Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.swarm_changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 
 from swarmd.cli.new import new
 from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, check_address, payer, print_json, utc
-from swarmd.cli.orders import invite, register_orders
+from swarmd.cli.swarm_changes import invite, register_changes
 from swarmd.errors import ConfigError, PathUnusable
 from swarmd.files import remedy
 from swarmd.manifest import Manifest, read_manifest
@@ -300,4 +300,4 @@ app.command()(new)
 app.command()(invite)
 app.command()(status)
 app.command()(check)
-register_orders(app)
+register_changes(app)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import handed_out
-from swarmd.cli.handed_out import find_questions, sealed
+from swarmd.cli.handed_out import find_questions, shared_options
 from swarmd.config import DIGEST, load_config
 from swarmd.errors import ExitCode, HubUnreachable, ModelError, SwarmdError
 from swarmd.swarms import file as dataset
@@ -157,7 +157,7 @@ def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
-        sealed({"data": "sums.txt"}, tmp_path)
+        shared_options({"data": "sums.txt"}, tmp_path)
 
 
 @pytest.mark.parametrize("named", ["copy", "../copy", "/srv/copy", "~/copy", "."])
@@ -165,7 +165,7 @@ def test_a_directory_or_path_makes_no_swarm(tmp_path: Path, named: str) -> None:
     """The first node would not find it in its own directory, and `join` refuses a path."""
     (tmp_path / "copy").mkdir()
     with pytest.raises(SwarmdError, match=r"no manifest can name the directory or path .* ends in \.jsonl"):
-        sealed({"data": named}, tmp_path)
+        shared_options({"data": named}, tmp_path)
 
 
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
@@ -255,7 +255,7 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
 def test_of_a_data_set_on_this_machine_a_manifest_tells_nothing(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.jsonl")
     options = {"data": "sums.jsonl", "dataset": "../private/copy", "split": "test", "columns": {"prompt": "ask"}}
-    assert sealed(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
+    assert shared_options(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
 
 
 @pytest.mark.parametrize("dataset", ["../copy", "/srv/copy", "~/copy", 3, "here"])

@@ -46,7 +46,7 @@ Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
 
 
-def register_orders(app: typer.Typer) -> None:
+def register_changes(app: typer.Typer) -> None:
     """Add these verbs to `swarmd swarm`."""
     for verb in (advance, set_policy, add_bootnode, remove_bootnode, allow, disallow, open_swarm, close_swarm):
         app.command(verb.__name__.removesuffix("_swarm").replace("_", "-"))(with_payer(verb))
@@ -60,15 +60,15 @@ def advance(
     ] = False,
 ) -> None:
     """Move the swarm on to its next stage, if its round policy allows it. Anybody may."""
-    _order(manifest, paid_by, partial(_move_on, as_manager))
+    _change_contract(manifest, paid_by, partial(_move_on, as_manager))
 
 
-async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: Coordinator) -> None:
+async def _move_on(as_manager: bool, transactions: OperatorTransactions, coordinator: Coordinator) -> None:
     from swarmd.chain.contract import encode_call
 
     call = encode_call("updateStageAndRound()" if as_manager else "advance()")
     try:
-        receipt = await orders.carry_out("advance", coordinator.contract, call)
+        receipt = await transactions.carry_out("advance", coordinator.contract, call)
     except ContractRefused as refused:
         if as_manager or refused.code != "AdvanceNotAllowed":
             raise
@@ -112,16 +112,16 @@ def set_policy(
     from swarmd.chain import operator
     from swarmd.chain.ports import RoundPolicy
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
         now = await coordinator.policy()
         wanted = RoundPolicy(
             now.min_submissions if min_submissions is None else min_submissions,
             now.max_stage_s if stage_seconds is None else stage_seconds,
         )
-        _tell(await operator.set_policy(orders, coordinator, wanted))
+        _tell(await operator.set_policy(transactions, coordinator, wanted))
         typer.echo(f"policy: {wanted.min_submissions} reports or {wanted.max_stage_s} s; nodes follow the contract")
 
-    _order(manifest, paid_by, job)
+    _change_contract(manifest, paid_by, job)
 
 
 def add_bootnode(
@@ -132,8 +132,8 @@ def add_bootnode(
     """Add an address that new nodes join through: to the contract, or without a chain to the manifest."""
     from swarmd.chain import operator
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        _tell(await operator.add_bootnodes(orders, coordinator, (address,)))
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
+        _tell(await operator.add_bootnodes(transactions, coordinator, (address,)))
 
     def change(old: Manifest) -> Manifest:
         return msgspec.structs.replace(old, bootnodes=tuple(dict.fromkeys((*old.bootnodes, address))))
@@ -150,8 +150,8 @@ def remove_bootnode(
     """Remove an address that new nodes join through."""
     from swarmd.chain import operator
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        _tell(await operator.remove_bootnode(orders, coordinator, address))
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
+        _tell(await operator.remove_bootnode(transactions, coordinator, address))
 
     def change(old: Manifest) -> Manifest:
         bootnodes = tuple(known for known in old.bootnodes if known != address)
@@ -199,12 +199,12 @@ def _change_members(
 ) -> None:
     from swarmd.chain import operator
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        receipts = [await operator.become_membership_manager(orders, coordinator)]
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
+        receipts = [await operator.become_membership_manager(transactions, coordinator)]
         if open is not None:
-            receipts.append(await operator.set_open(orders, coordinator, open))
-        receipts += await operator.allow_peers(orders, coordinator, added)
-        receipts += await operator.allow_peers(orders, coordinator, removed, allow=False)
+            receipts.append(await operator.set_open(transactions, coordinator, open))
+        receipts += await operator.allow_peers(transactions, coordinator, added)
+        receipts += await operator.allow_peers(transactions, coordinator, removed, allow=False)
         _tell(*receipts)
         if await coordinator.membership_open() and not open:
             typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")
@@ -244,7 +244,7 @@ def _change(path: Path, paid_by: Payer, job: Job, change: Callable[[Manifest], M
     from swarmd.cli.contract import find_target
 
     if find_target(path).manifest.chain is not None:
-        _order(path, paid_by, job)
+        _change_contract(path, paid_by, job)
         return None
     with held_alone(path.parent):  # else one of two commands would lose what the other did
         target = find_target(path)
@@ -268,9 +268,9 @@ def _sign_again(target: Target, manifest: Manifest) -> None:
     typer.echo(f"{target.path}: signed again; hand it to those who are yet to join")
 
 
-def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
+def _change_contract(manifest: Path, paid_by: Payer, job: Job) -> None:
     """Run a job on the swarm's contract, with the account that pays."""
-    from swarmd.cli.contract import check_contract, find_target, open_orders, reach
+    from swarmd.cli.contract import check_contract, find_target, open_transactions, reach
 
     target = find_target(manifest)
     chain = target.chain
@@ -279,7 +279,7 @@ def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
     async def work() -> None:
         async with reach(target.urls(paid_by.rpc), chain.chain_id, paid_by.fees) as reached:
             coordinator = await check_contract(reached.rpc, chain, target.manifest.recipe.stages)
-            await job(open_orders(reached, key, paid_by.fees), coordinator)
+            await job(open_transactions(reached, key, paid_by.fees), coordinator)
 
     anyio.run(work)
 
