@@ -208,7 +208,7 @@ def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
         evidence, charge = open_evidence(event.first, event.second)
     except RecordRejected as error:
         return Exhibit(seq, at, *said, f"{error.reason}: {error.message}", (), signed)
-    problem = "" if charge == said else f"the records show_evidence something else: {charge}"
+    problem = "" if charge == said else f"the records show something else: {charge}"
     records = tuple(
         {
             "expires": each.expiration,
