@@ -36,6 +36,7 @@ from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.eventlog.summaries import SummaryKind, gather
 from swarmd.observe.layers import printable
+from swarmd.observe.words import count
 from swarmd.paths import NodeDirectory
 
 BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
@@ -404,9 +405,11 @@ def show_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if boards.partial:
-            typer.echo(f"of {boards.partial} rounds not all reports found room: nothing was added up")
+            partial = count(boards.partial, "round")
+            typer.echo(f"{partial} could not be added up: the record had no room for all reports")
         if not boards.rounds:
             typer.echo("as the coordinator told it; only the coordinator's log has the signed reports that it adds up")
         elif not problems:
-            typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
+            reports, rounds = count(boards.reports, "signed report"), count(boards.rounds, "round")
+            typer.echo(f"these standings are the sum of {reports} of {rounds}")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK

@@ -19,6 +19,7 @@ from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import end_of, follow_commits, read_commits
 from swarmd.eventlog.replay import check_log
 from swarmd.eventlog.store import compact
+from swarmd.observe.words import count
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Print, follow, verify, export or compact an event log."
@@ -61,8 +62,9 @@ def verify(directory: LogDir = None) -> None:
     log = log_of(directory)
     found = check_log(log)
     typer.echo(
-        f"{directory or log.parent}: sound: {found.events} events (seq {found.from_seq} to {found.next_seq - 1}) in "
-        f"{found.commits} commits, {found.segments} segments, {found.snapshots} snapshots; node {found.node}"
+        f"{directory or log.parent}: sound: {count(found.events, 'event')} (seq {found.from_seq} to "
+        f"{found.next_seq - 1}) in {count(found.commits, 'commit')}, {count(found.segments, 'segment')}, "
+        f"{count(found.snapshots, 'snapshot')}; node {found.node}"
     )
     if found.torn_bytes:
         typer.echo(
@@ -97,7 +99,7 @@ def compact_log(
     log = log_of(directory)
     done = compact(log, keep_bytes)
     typer.echo(
-        f"{directory or log.parent}: {done.segments} segments removed, {done.before_bytes} bytes before, "
+        f"{directory or log.parent}: {count(done.segments, 'segment')} removed, {done.before_bytes} bytes before, "
         f"{done.after_bytes} bytes now"
     )
 

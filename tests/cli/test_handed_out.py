@@ -321,6 +321,17 @@ def test_a_model_directory_is_handed_out_beside_the_manifest(named: str, shell: 
     assert "model.other" in doctor and digest_weights(EMBEDDED_DIR)[:16] in doctor
 
 
+def test_a_joiner_is_told_all_that_is_missing_at_once(shell: Shell, tiny: Path) -> None:
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl")
+    (shell.root / "base.toml").write_text(CONFIG + '[training]\nmodel = "./models/tiny"\n', encoding="utf-8")
+    shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    handed = shell.root / "handed"
+    handed.mkdir()
+    shutil.copy(shell.root / "a" / "swarm.toml", handed)
+    told = shell.fails(ExitCode.BAD_DATA, "join", handed / "swarm.toml", "--dir", shell.root / "b")
+    assert "trains on tiny and sums.jsonl, not found beside" in told and "put them beside it" in told
+
+
 def test_a_shipped_model_is_named_with_its_weights(shell: Shell) -> None:
     shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
     recipe = shell.manifest("a").recipe

@@ -71,7 +71,7 @@ def test_flags_answer_every_question(shell: Shell, tmp_path: Path) -> None:
     assert (root / "hub.token").read_text() == TOKEN + "\n"
     assert stat.S_IMODE((root / "hub.token").stat().st_mode) == 0o600
     assert TOKEN not in shown and TOKEN not in (root / "config.toml").read_text()
-    assert '"School"' in shown
+    assert '"School"' in shown and "its first round opens when 3 members are there, itself included" in shown
 
 
 def test_variables_answer_as_well(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_standings_that_the_reports_add_up_to(tmp_path: Path, shell: Shell) -> N
     shown = shell.well("leaderboard", data)
     assert "leaderboard after round 2" in shown
     assert "1.500" in shown
-    assert "3 signed reports of 3 rounds add up to these standings" in shown
+    assert "these standings are the sum of 3 signed reports of 3 rounds" in shown
 
 
 def test_standings_that_nobody_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
