@@ -90,7 +90,7 @@ GROUPS = {
         "reference-server": Verb(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
-            "reference_server",
+            "servers",
         ),
     },
     "Keys and accounts": {
@@ -102,7 +102,9 @@ GROUPS = {
             "Make the account that submits to a chain, show or import one.", "swarmd account new my-node/account.json"
         ),
         "signer": Verb(
-            "Submit for many nodes with one account, over HTTP.", "swarmd signer --config my-node/config.toml"
+            "Submit for many nodes with one account, over HTTP.",
+            "swarmd signer --config my-node/config.toml",
+            "servers",
         ),
     },
     "Backup and return": {
