@@ -66,7 +66,7 @@ class Program:
         if self.name in os.environ.get("WITHOUT", "").split():
             return f"take it out of WITHOUT={os.environ['WITHOUT']!r}"
         if named := os.environ.get(self.variable):
-            return f"{self.variable}={named} is no program"
+            return f"{self.variable}={named} is not a program"
         packages = " ".join(dict.fromkeys(self.packages()))
         ways = [f"{'' if is_root() else 'sudo '}apt-get install {packages}"] if packages else []
         ways += [self.otherwise] if self.otherwise else []
@@ -194,7 +194,7 @@ def main() -> None:
     before = rights() if wanted and "--install" in sys.argv[1:] else None
     if before is not None:
         install(wanted, before)
-    # make gets anvil with the contract's packages, where there is npm.
+    # make gets anvil with the packages of the contract, if there is npm.
     left = [each for each in missing() if each.commands or which("npm") is None]
     if left:
         print("NOT HERE, so tests that need it will be skipped:")

@@ -283,7 +283,7 @@ def test_settings_of_a_task_and_options_of_a_kind_are_plain(value: Any) -> None:
 
 
 def test_what_keeps_programs_in_is_no_manifests_to_say() -> None:
-    """Else whoever makes a manifest could have peers' programs run on every machine that joins, without a sandbox."""
+    """Else the maker of a manifest could have peers' programs run on every machine that joins, without a sandbox."""
     options = {"sandbox": "none-i-accept-the-risk", "judge": "http://192.0.2.1/v1", "judge_model": "m", "level": 3}
     options["own_limits"] = {"memory_bytes": 2**40}
     recipe = recipe_of(Config(SwarmConfig("s", kind="proposer-solver", stages=2, options=options)))

@@ -107,7 +107,7 @@ def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Pat
 
 
 def with_snapshots(log: Path, copy: Path) -> list[Applied]:
-    """Write a log anew with a snapshot after every tenth commit; what its events came to."""
+    """Write a log again with a snapshot after every tenth commit. Returns its events, applied."""
     heard: list[Applied] = []
     with EventLog.open(copy, "node", "run", segment_bytes=2000) as event_log:
         for number, commit in enumerate(read_commits(log), 1):
