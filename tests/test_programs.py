@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +21,9 @@ for word in "$@"; do
   case "$word" in bubblewrap) word=bwrap;; util-linux) word="unshare setpriv";; install) continue;; esac
   for name in $word; do printf '#!/bin/sh\\n' > "{place}/$name"; chmod +x "{place}/$name"; done
 done
+"""
+NPM = """#!/bin/sh
+echo other > sparticuz-chromium-147.0.0.tgz
 """
 
 
@@ -58,15 +62,32 @@ def clean(tmp_path: Path) -> Clean:
     return Clean(tmp_path)
 
 
-def test_what_is_missing_is_installed_and_an_unknown_package_does_not_stop_the_others(clean: Clean) -> None:
+def test_what_is_missing_comes_in_one_call_and_is_told_before(clean: Clean) -> None:
+    clean.apt()
+    told = clean.install("bubblewrap", "unshare").splitlines()
+    assert told[0] == "installing what tests start, with apt-get: bubblewrap util-linux (about 6 MB)"
+    assert "bubblewrap" not in "\n".join(told[1:]) and "unshare" not in "\n".join(told[1:])
+    update, install = clean.calls.read_text().splitlines()
+    assert update.endswith("-q update") and install.endswith("install bubblewrap util-linux")
+
+
+def test_a_package_that_is_unknown_does_not_stop_the_others(clean: Clean) -> None:
     clean.apt(refused="bubblewrap")
     told = clean.install("bubblewrap", "unshare")
-    assert told.startswith("installing what tests start, with apt-get: bubblewrap util-linux\n")
-    assert "bubblewrap cannot be installed:\nE: Unable to locate package bubblewrap" in told
+    assert "apt-get install failed:\nE: Unable to locate package bubblewrap" in told
     assert re.search(r"bubblewrap \(the sandbox's first way\): (sudo )?apt-get install bubblewrap$", told, re.M)
     assert "unshare (the sandbox" not in told and (clean.path / "unshare").exists()
-    update, *installs = clean.calls.read_text().splitlines()
-    assert update.endswith("-q update") and installs[-1].endswith("install util-linux")
+
+
+def test_a_chromium_of_npm_that_is_another_is_not_unpacked(clean: Clean, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean.put("npm", NPM)
+    clean.put("node")
+    if not programs.npm_may_bring():
+        pytest.skip("npm has a Chromium for Linux on x86-64")
+    told = clean.install("chromium")
+    assert told.splitlines()[0].startswith("installing what tests start, with npm, into .tools: @sparticuz/chromium@")
+    assert "is not what it was: its SHA-512 is " in told and "  chromium (the pages, in a browser): " in told
+    assert {path.name for path in (clean.path.parent / ".tools").iterdir()} == {"install.log"}
 
 
 def test_tests_find_programs_through_the_table_alone() -> None:
