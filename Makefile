@@ -92,9 +92,8 @@ layers: $(READY) ## imports run downwards only
 
 drift: $(READY) ## generated files are what their sources say
 	@rm -rf build/charts
-	$(BIN)/swarmd chart --write build/charts
+	$(BIN)/python packaging/charts.py build/charts build/chart_types.py
 	diff -r build/charts docs/charts
-	$(BIN)/python -m swarmd.cli.chart build/chart_types.py
 	diff build/chart_types.py swarmd/core/chart_types.py
 	$(BIN)/typer swarmd.cli utils docs --name swarmd --output build/CLI.md
 	diff build/CLI.md docs/CLI.md
@@ -137,8 +136,7 @@ dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 	cd dist && $$(command -v sha256sum || echo shasum -a 256) *.whl *.tar.gz install.sh > SHA256SUMS
 
 charts: $(READY) ## draw the statecharts into docs/charts, and write their states and triggers as types
-	$(BIN)/swarmd chart --write docs/charts
-	$(BIN)/python -m swarmd.cli.chart swarmd/core/chart_types.py
+	$(BIN)/python packaging/charts.py docs/charts swarmd/core/chart_types.py
 
 bench: $(READY) ## the benchmarks, as tables
 	$(BIN)/python -m bench

@@ -1,7 +1,7 @@
-"""What programs of one's own may use, as `from swarmd import ...`: a log, a swarm's DHT, a node inside a program.
+"""What other programs may use, as `from swarmd import ...`: a log, a swarm's DHT, a node inside the program.
 
-Thin: each part hands out what the commands themselves use. Importing this loads neither torch nor hivemind;
-`open_swarm` and `open_node` load what they need when they are called. docs/PYTHON.md has an example of each.
+- Each part gives access to what the commands themselves use. docs/PYTHON.md has an example of each.
+- Importing this loads neither torch nor hivemind; `open_swarm` and `open_node` load what they need when called.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ PathLike = str | os.PathLike[str]
 def open_log(directory: PathLike) -> Log:
     """The event log of a node, to read: of a data directory, its events directory, or a copy of either.
 
-    A running node is not disturbed. Raises NotFoundError where there is none.
+    A running node is not disturbed. Raises NotFoundError if there is none.
     """
     return Log(find_log(Path(directory)))
 
 
 class Log:
-    """An event log. Each reading begins anew and sees what the log has by then.
+    """An event log. Each reading starts again and sees what the log holds by then.
 
-    Reading raises LogDamaged, LogForeign or OtherVersion where the log cannot be read on.
+    Reading raises LogDamaged, LogForeign or OtherVersion where the log cannot be read further.
 
     Attributes:
         directory: of the segments.
@@ -81,7 +81,7 @@ class Log:
     def fold(self, last: int | None = None) -> Iterator[Applied]:
         """Each event in order, with the state before and after it and the commands it caused, up to seq `last`.
 
-        Of a log whose beginning was removed, from its oldest snapshot on.
+        A log whose beginning was removed is read from its oldest snapshot on.
         """
         applied = fold_log(self.directory)
         return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
@@ -90,9 +90,9 @@ class Log:
         return self.fold()
 
     def state(self, last: int | None = None) -> State:
-        """The node's state after the event of seq `last`; else after all of them, where a snapshot saves most of it.
+        """The node's state after the event of seq `last`, else after all events, for which a snapshot saves most work.
 
-        Raises NotFoundError where that event was removed with the log's beginning.
+        Raises NotFoundError if that event was removed with the log's beginning.
         """
         if last is None:
             return load(self.directory)[0]
@@ -110,7 +110,7 @@ class Log:
 
 @contextlib.asynccontextmanager
 async def _tasks() -> AsyncIterator[TaskGroup]:
-    """A task group out of which an error comes as it was raised; of several a deliberate one."""
+    """A task group that raises a single error as it is and, if there are several, a SwarmdError among them."""
     try:
         async with anyio.create_task_group() as tasks:
             yield tasks
@@ -126,7 +126,7 @@ async def _tasks() -> AsyncIterator[TaskGroup]:
 async def open_swarm(
     manifest: PathLike, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()
 ) -> AsyncIterator[Swarm]:
-    """Follow a swarm's DHT, and its contract where it has one, without taking part: nothing is written there.
+    """Follow a swarm's DHT, and its contract if it has one, without taking part: nothing is written there.
 
     Args:
         manifest: the swarm's file, or the path of one.
@@ -134,8 +134,8 @@ async def open_swarm(
         rpc: endpoints of the chain in place of the manifest's.
 
     Raises:
-        NotFoundError, ManifestError: there is no sound manifest.
-        ConfigError: an endpoint is none, or the swarm has no chain.
+        NotFoundError, ManifestError: the manifest is not there, or not sound.
+        ConfigError: an endpoint is not an URL, or the swarm has no chain.
     """
     from swarmd.chain.endpoints import read_urls
     from swarmd.manifest import read_manifest
@@ -161,7 +161,7 @@ class Swarm:
         self._observed = observed
 
     async def view(self) -> SwarmView:
-        """Where the swarm is and who takes part, as far as it is known by now; `notes` says what is missing."""
+        """The swarm's round and members, as far as they are known by now; `notes` says what is missing."""
         return await self._observed.view()
 
     async def views(self) -> AsyncIterator[SwarmView]:
@@ -176,7 +176,7 @@ class Swarm:
         return await self._observed.curves(peers)
 
     async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers wrote: text of strangers."""
+        """What peers wrote: text of untrusted peers."""
         return await self._observed.gossip(since_round)
 
 
@@ -261,7 +261,7 @@ class RunningNode:
 
     @property
     def state(self) -> State:
-        """What the node knows: the fold of its log up to now. It does not change; ask again for a newer one."""
+        """The node's state, the fold of its log up to now. The value does not change; ask again for a newer one."""
         return self._node.engine.state
 
     def status(self) -> Status:
@@ -274,7 +274,7 @@ class RunningNode:
         return self._code
 
     async def stop(self) -> int:
-        """Ask for an orderly stop, and wait for it. Asking again is no hurry."""
+        """Ask for an orderly stop, and wait for it. Asking again does not hurry it."""
         with contextlib.suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._ask.send_nowait(signal.SIGTERM)
             self._ask.close()
@@ -300,7 +300,7 @@ async def _serve(
     *,
     task_status: TaskStatus[RunningNode],
 ) -> None:
-    """Run the node; tell when it has begun."""
+    """Run the node, and report when it has begun."""
     from swarmd.daemon.service import WORKER_PROGRAMS, serve_inside
 
     runs: list[RunningNode] = []

@@ -479,6 +479,8 @@ def decode(encoded: bytes) -> Config:
 
 
 RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
+NAME_LENGTH_MAX = 64  # characters, likewise
+LOG_BYTES_MIN = 1024 * 1024
 
 
 def check_together(config: Config, origin: str) -> None:
@@ -498,6 +500,12 @@ def check_together(config: Config, origin: str) -> None:
     if config.chain is not None:
         _check_chain(config.chain, origin)
     check_name(config.name, f"{origin}: name")
+    if config.storage.log_bytes_max < LOG_BYTES_MIN:
+        raise ConfigError(
+            f"{origin}: storage.log_bytes_max is {config.storage.log_bytes_max}, less than {LOG_BYTES_MIN}: the log "
+            "keeps its newest events and a snapshot of the state whatever the bound, and these may be as large",
+            "Write for example, in bytes: log_bytes_max = 2147483648",
+        )
     record_s = config.dht.record_s
     if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
         raise ConfigError(
@@ -530,6 +538,11 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def check_name(name: str, key: str) -> None:
     """Raise ConfigError for a name with which no peer takes a membership; `key` is where it was given, for people."""
+    if len(name) > NAME_LENGTH_MAX:
+        raise ConfigError(
+            f"{key}: the name has {len(name)} characters, and peers take {NAME_LENGTH_MAX} at most",
+            "Choose a shorter one",
+        )
     if not name.isprintable():
         raise ConfigError(
             f"{key}: {name!r} has characters that cannot be printed, and peers refuse it",

@@ -89,11 +89,7 @@ class WorkerDriver:
 
     async def send(self, message: ToWorker) -> None:
         """Send a frame."""
-        await self.send_bytes(encode_frame(message))
-
-    async def send_bytes(self, encoded: bytes) -> None:
-        """Send bytes as they are."""
-        self.process.stdin.write(encoded)
+        self.process.stdin.write(encode_frame(message))
         await self.process.stdin.drain()
 
     async def do(self, command: Command) -> None:

@@ -86,18 +86,15 @@ rounds = st.builds(
     quorum=st.floats(0.01, 1),
     rounds_max=st.integers(0, 1000),
 )
-chains = st.builds(
-    ManifestChain,
-    chain_id=st.integers(1, 2**40),
-    contract=st.just(CONTRACT),
-    from_block=st.integers(0, 2**40),
-    rpc=st.lists(st.just("https://rpc.example"), max_size=2).map(tuple),
-    depth=st.integers(0, 100),
-    min_submissions=st.integers(0, 2**32 - 1),
-    max_stage_s=st.integers(0, 2**32 - 1),
-    reward_scale=st.integers(1, 10**6),
-    winners=st.integers(0, 100),
-)
+
+
+def a_chain(**changes: Any) -> ManifestChain:
+    return msgspec.structs.replace(
+        ManifestChain(31337, CONTRACT, 5, ("http://127.0.0.1:8545",), 2, 0, 300, 1000, 1), **changes
+    )
+
+
+chains = st.builds(a_chain, chain_id=st.integers(1, 2**40), depth=st.integers(0, 100), winners=st.integers(0, 100))
 
 
 def unsigned(**changes: Any) -> Manifest:
@@ -116,12 +113,6 @@ def unsigned(**changes: Any) -> Manifest:
         "rounds": Rounds(CREATOR.peer_id, 1, 60.0, 300.0, 1.0, 0),
     }
     return Manifest(**values | changes)
-
-
-def a_chain(**changes: Any) -> ManifestChain:
-    return msgspec.structs.replace(
-        ManifestChain(31337, CONTRACT, 5, ("http://127.0.0.1:8545",), 2, 0, 300, 1000, 1), **changes
-    )
 
 
 def signed(identity: Identity = CREATOR, **changes: Any) -> Manifest:
@@ -184,14 +175,6 @@ def test_a_change_of_any_value_is_noticed(manifest: Manifest, data: st.DataObjec
         verify(msgspec.convert(content, Manifest))
 
 
-@given(st.binary(max_size=300))
-def test_rubbish_is_refused(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
-    file = tmp_path_factory.mktemp("rubbish") / "swarm.toml"
-    file.write_bytes(raw)
-    with pytest.raises(ManifestError):
-        read_manifest(file)
-
-
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_damaged_file_is_refused_or_says_the_same(
@@ -219,24 +202,34 @@ def test_an_rsa_identity_can_create_a_swarm() -> None:
     assert refusal(msgspec.structs.replace(manifest, name="Digit")).startswith("the signature is not the creator's")
 
 
-def test_each_fraud_has_its_own_words() -> None:
-    manifest, replace = signed(), msgspec.structs.replace
-    recipe = replace(manifest.recipe, steps=41)
-    forged = replace(recipe, digest=recipe_digest(recipe))
-    other, rounds = OTHER.peer_id, replace(manifest.rounds, coordinator=OTHER.peer_id)
-    usurped = {"creator": other, "rounds": rounds, "signature": Signature(other, manifest.signature.value)}
-    for changed, told in (
-        ({"recipe": recipe}, "the recipe does not have its digest"),
-        ({"recipe": replace(manifest.recipe, digest="f" * 64)}, "the recipe does not have its digest"),
-        ({"recipe": forged}, "the signature is not the creator's"),
-        ({"name": "Digit"}, "the signature is not the creator's"),
+RECIPE = signed().recipe
+LONGER = msgspec.structs.replace(RECIPE, steps=41)
+UNDIGESTED, UNSIGNED = "the recipe does not have its digest", "the signature is not the creator's"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"recipe": LONGER}, UNDIGESTED),
+        ({"recipe": msgspec.structs.replace(RECIPE, digest="f" * 64)}, UNDIGESTED),
+        ({"recipe": msgspec.structs.replace(LONGER, digest=recipe_digest(LONGER))}, UNSIGNED),
+        ({"name": "Digit"}, UNSIGNED),
         (
-            {"signature": replace(manifest.signature, by=other)},
-            f"the creator is {CREATOR.peer_id}, but '{other}' signed",
+            {"signature": Signature(OTHER.peer_id, "0" * 128)},
+            f"the creator is {CREATOR.peer_id}, but '{OTHER.peer_id}'",
         ),
-        (usurped, "the signature is not the creator's"),
-    ):
-        assert refusal(replace(manifest, **changed)).startswith(told)
+        (
+            {
+                "creator": OTHER.peer_id,
+                "rounds": Rounds(OTHER.peer_id, 1, 60.0, 300.0, 1.0, 0),
+                "signature": Signature(OTHER.peer_id, signed().signature.value),
+            },
+            UNSIGNED,
+        ),
+    ],
+)
+def test_each_fraud_has_its_own_words(changes: dict[str, Any], told: str) -> None:
+    assert refusal(msgspec.structs.replace(signed(), **changes)).startswith(told)
 
 
 def test_nobody_else_can_sign() -> None:
@@ -290,7 +283,7 @@ def test_settings_of_a_task_and_options_of_a_kind_are_plain(value: Any) -> None:
 
 
 def test_what_keeps_programs_in_is_no_manifests_to_say() -> None:
-    """Else whoever makes a manifest could have peers' programs run on every machine that joins, without a sandbox."""
+    """Else the maker of a manifest could have peers' programs run on every machine that joins, without a sandbox."""
     options = {"sandbox": "none-i-accept-the-risk", "judge": "http://192.0.2.1/v1", "judge_model": "m", "level": 3}
     options["own_limits"] = {"memory_bytes": 2**40}
     recipe = recipe_of(Config(SwarmConfig("s", kind="proposer-solver", stages=2, options=options)))

@@ -31,7 +31,7 @@ CALLED_FROM_OUTSIDE = {
     "tarfile": {"_proc_member"},
     "transformers": {"_get_grad_norm", "training_step", "on_pre_optimizer_step", "on_step_begin", "on_step_end"},
     "trl": {"_compute_loss", "_generate_and_score_completions"},
-    "typer": {"compact_log", "import_key", "resolve_command", "uninstall"},
+    "typer": {"compact_log", "import_key", "reference_server", "resolve_command", "uninstall"},
     "uvicorn": {
         "capture_signals",
         "connection_lost",

@@ -1,11 +1,14 @@
-"""The command line, one module a verb.
+"""The command line: which verbs there are, how one is run, and how errors are shown.
 
-A verb's module is imported only when the verb is used, so `swarmd --help` stays quick and never loads torch, hivemind
-or what else a verb may need.
+- Each verb has a module, which is imported only when the verb is used, so that `swarmd --help` stays quick. No help
+  loads torch, hivemind or web3.
+- Every error on purpose is two lines on stderr, what is wrong and what to do, and the exit code of its class.
+- A wrong command line is explained with what was given and the form that the command takes.
 """
 
 from __future__ import annotations
 
+import difflib
 import errno
 import io
 import os
@@ -23,14 +26,14 @@ from typer.main import get_command
 from swarmd import __version__
 from swarmd.errors import ExitCode, SwarmdError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a write: it has no room
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a write for which there is no room
 KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
 class Verb(NamedTuple):
-    """A line of help, and a whole command line as an example.
+    """A line of help, and a complete command line as an example.
 
-    A verb is written in the module of its name here, or that `module` names: as the function of its name, or as `app`.
+    The verb's code is in the module of its name, or in `module`: a function of its name, or a Typer called `app`.
     """
 
     summary: str
@@ -87,7 +90,7 @@ GROUPS = {
         "reference-server": Verb(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
-            "reference_server",
+            "servers",
         ),
     },
     "Keys and accounts": {
@@ -99,7 +102,9 @@ GROUPS = {
             "Make the account that submits to a chain, show or import one.", "swarmd account new my-node/account.json"
         ),
         "signer": Verb(
-            "Submit for many nodes with one account, over HTTP.", "swarmd signer --config my-node/config.toml"
+            "Submit for many nodes with one account, over HTTP.",
+            "swarmd signer --config my-node/config.toml",
+            "servers",
         ),
     },
     "Backup and return": {
@@ -125,23 +130,23 @@ def load_verb(name: str) -> Any:
         target = app
     command = get_command(target)
     command.name = name
-    leave_to_verb(command)
+    allow_unreadable_paths(command)
     command.epilog = f"For example: {verb.example}"
     return command
 
 
-def leave_to_verb(command: Any) -> None:
-    """Have the verb itself say of a file or directory that it may not be read, and why: to the parser of the command
-    line it would be a wrong argument.
+def allow_unreadable_paths(command: Any) -> None:
+    """Let the verb itself report a file or directory that may not be read, with the reason: the parser of the command
+    line would call it a wrong argument.
     """
     for inner in getattr(command, "commands", {}).values():
-        leave_to_verb(inner)
+        allow_unreadable_paths(inner)
     for parameter in command.params:
         parameter.type_descriptor.parameter_info.readable = False
 
 
 class VerbGroup(TyperGroup):
-    """Holds summaries of the verbs, and puts the real command in place of the one that is called."""
+    """Holds a summary of each verb, and loads the command of the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] in VERBS:
@@ -149,7 +154,7 @@ class VerbGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The summary in this command's own help; all of it for `typer swarmd.cli utils docs`."""
+        """The summary for this command's own help, the whole command for `typer swarmd.cli utils docs`."""
         if ctx.command is not self and cmd_name in VERBS:
             return load_verb(cmd_name)
         return super().get_command(ctx, cmd_name)
@@ -176,11 +181,11 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """The options of swarmd itself; their callbacks do the work."""
+    """Declares the options of swarmd itself; their callbacks do the work."""
 
 
 def _summary_only() -> None:
-    """Stands in the help for a verb that is not loaded; `VerbGroup` replaces it before any call."""
+    """Stands for a verb in the help; `VerbGroup` replaces it before any call."""
 
 
 for _group, _verbs in GROUPS.items():
@@ -189,83 +194,149 @@ for _group, _verbs in GROUPS.items():
 
 
 def run_command(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; errors are told on stderr."""
+    """Run one command line and return its exit code; errors are printed on stderr."""
     try:
         outcome = get_command(app).main(list(args) or ["--help"], prog_name="swarmd", standalone_mode=False)
         sys.stdout.flush()
     except SwarmdError as error:
-        tell_error(error.message, error.fix)
+        report_error(error.message, error.fix)
         return error.exit_code
     except typer.TyperException as error:
-        return tell_usage(error)
+        return report_usage(error)
     except (typer.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone away, as `head` does: stop writing, quietly
-        drop(sys.stdout)
+    except BrokenPipeError:  # whoever read our output has ended, as `head` does: stop writing, quietly
+        discard_output(sys.stdout)
         return ExitCode.FAILURE  # the code that Typer has for it
     except Exception as error:
-        return tell_unexpected(error)
+        return report_unexpected(error)
     return outcome if isinstance(outcome, int) else ExitCode.OK
 
 
-def tell_error(message: str, fix: str = "") -> None:
-    """One line that says what is wrong and, where there is one, a line that says what to do."""
-    say(f"error: {message}")
+def report_error(message: str, fix: str = "") -> None:
+    """Print what is wrong and, if it is known, what to do: a line each."""
+    print_error_line(f"error: {message}")
     if fix:
-        say(f"fix: {fix}")
+        print_error_line(f"fix: {fix}")
 
 
-def say(line: str) -> None:
-    """Print on stderr. Where nobody reads that any more the exit code still says how it ended."""
+def print_error_line(line: str) -> None:
+    """Print on stderr. If nobody reads that any more, the exit code still says how the command ended."""
     try:
         print(line, file=sys.stderr)
     except OSError:
-        drop(sys.stderr)
+        discard_output(sys.stderr)
 
 
-def tell_unexpected(error: Exception) -> int:
-    """A file or directory that the system refuses is named in one line; anything else is shown with its traceback."""
+def report_unexpected(error: Exception) -> int:
+    """Name a file or directory that the system refuses in one line; show anything else with its traceback."""
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
-        drop(sys.stdout)
-        tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
+        discard_output(sys.stdout)
+        report_error(
+            f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to"
+        )
         return ExitCode.CANNOT_CREATE
     from swarmd.files import refusal
 
     refused = refusal(error)
     if refused is not None:
-        tell_error(refused.message, refused.fix)
+        report_error(refused.message, refused.fix)
         return ExitCode.CANNOT_CREATE
     from swarmd.observe.redaction import redact_text
 
-    say(redact_text("".join(traceback.format_exception(error))).rstrip("\n"))
-    tell_error("swarmd met an error it does not know", "Please report it with the lines above")
+    print_error_line(redact_text("".join(traceback.format_exception(error))).rstrip("\n"))
+    report_error("swarmd met an error it does not know", "Please report it with the lines above")
     return ExitCode.FAILURE
 
 
-def tell_usage(error: typer.TyperException) -> int:
-    """A wrong command line: the parser's complaint and where help is."""
+def report_usage(error: typer.TyperException) -> int:
+    """Explain a wrong command line."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        say(error.format_message())
+        print_error_line(error.format_message())
     else:
-        from swarmd.cli.usage import explain_usage
-
         message, fix = explain_usage(error)
-        tell_error(KEY.sub("[redacted]", message), fix)  # a key is no argument, but people try
+        report_error(KEY.sub("[redacted]", message), fix)  # keys are not taken as arguments, but people try
     return ExitCode.USAGE
 
 
-def drop(stream: TextIO) -> None:
-    """What is printed from here on, and what the stream still holds, goes nowhere: at its end Python writes that."""
+WANTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number, without a unit",
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+}  # by pydantic's type of an error, with its context
+
+
+def explain_usage(error: Any) -> tuple[str, str]:
+    """What is wrong, and what to do about it."""
+    message = str(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return message, "swarmd --help lists what it takes"
+    command, path = context.command, context.command_path
+    kind = type(error).__name__
+    if kind == "BadParameter" and error.__cause__ is not None:
+        return _explain_value(error, message)
+    if message.startswith("Missing"):
+        return message, f"Write it as `{form_of(context)}`"
+    if kind == "NoSuchOption":
+        names = {name: each for each in command.params for name in each.opts if name.startswith("--")}
+        near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.7)
+        takes = ", ".join(_option_form(each) for each in dict.fromkeys(names.values()))
+        fix = f"Did you mean {near[0]}?" if near else f"Write it as `{form_of(context, optional=True)}`, with {takes}"
+        if error.option_name[1:].isdigit():
+            return f"{error.option_name} is below 0, which `{path}` takes nowhere", fix
+        return f"{path} has no option {error.option_name}", fix
+    if message.startswith("Got unexpected"):
+        return message, f"Write it as `{form_of(context, optional=True)}`"
+    if context.parent is not None and getattr(command, "commands", None):
+        return message, f"After `{path}` comes one of {', '.join(command.commands)}, as `{path} --help` shows"
+    return message, f"{path} --help lists what it takes"
+
+
+def _explain_value(error: Any, message: str) -> tuple[str, str]:
+    """Explain a value that an option or argument does not take."""
+    found = error.__cause__.errors()[0]
+    name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.name.upper()
+    wanted = WANTED.get(found["type"])
+    if str(found.get("input")).strip().lower() == "nan":
+        wanted = "a number"
+    if wanted is not None:
+        message = f"{name} takes {wanted.format(**found.get('ctx', {}))}, not {found['input']!r}"
+    return message.replace("Value error, ", ""), f"{name}: {error.param.help or ''}"
+
+
+def form_of(context: Any, optional: bool = False) -> str:
+    """The command with its required arguments and options; with `optional`, with the other arguments too."""
+    parts = [context.command_path]
+    for each in context.command.params:
+        word = each.metavar or (each.name or "").upper()
+        if each.param_type_name == "argument":
+            parts += [word] if each.required or optional else []
+        elif each.required:
+            parts.append(f"{each.opts[0]} {word}")
+    return " ".join(parts)
+
+
+def _option_form(option: Any) -> str:
+    name = option.opts[0]
+    return name if option.is_flag else f"{name} {option.metavar or option.name.upper()}"
+
+
+def discard_output(stream: TextIO) -> None:
+    """Discard what the stream still holds, which Python would write at its end, and all that follows."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fill_streams() -> None:
-    """Put empty streams in the place of closed ones, as `<&-` has them: the next file opened would take the number of
-    one, and be what is read or printed into.
+    """Replace closed standard streams, as `<&-` makes them, by empty ones: else the next file that is opened would get
+    the number of one, and be read or printed into.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is that of the stream
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is that of the stream
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
@@ -274,5 +345,5 @@ def main() -> None:
     """Entry point of the `swarmd` script."""
     fill_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter, or a path that is no text
+        sys.stdout.reconfigure(errors="backslashreplace")  # terminals that lack a letter, paths that are not text
     sys.exit(run_command(sys.argv[1:]))

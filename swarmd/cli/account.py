@@ -1,4 +1,7 @@
-"""`swarmd account`: make the account that pays for submissions, look at it, or take over the key of one."""
+"""`swarmd account`: make the account that pays for submissions, show it, or import the key of one.
+
+A key and a passphrase are read from a file, standard input or a terminal without echo, never from the command line.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import typer
 
 from swarmd.cli.options import KeyPassphraseFile, ask_hidden, refuse_existing, take_passphrase
 from swarmd.errors import KeystoreDamaged
-from swarmd.gas import COIN_WEI
+from swarmd.gas import coins
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
 
@@ -24,7 +27,7 @@ NewPassphrase = Annotated[
     typer.Option(
         "--passphrase-file",
         metavar="FILE",
-        help="A private file that holds it, made with a random one where there is none; else it is asked for.",
+        help="A private file that holds it, made with a random one if it is missing; else it is asked for.",
     ),
 ]
 
@@ -42,7 +45,7 @@ def new(path: File, passphrase_file: NewPassphrase = None) -> None:
 
 @app.command("import")
 def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
-    """Encrypt the key of an account that there is already. It is read from standard input, or asked for."""
+    """Encrypt the key of an existing account, which is read from standard input or asked for."""
     from swarmd.chain import keystore
 
     refuse_existing(path, "a keystore")
@@ -71,9 +74,7 @@ def show(
         return
     chain_id, balance_wei, count = asyncio.run(_ask_about(address, rpc))
     typer.echo(f"chain: {chain_id}")
-    whole, rest = divmod(balance_wei, COIN_WEI)
-    exactly = f"{whole}.{rest:018d}".rstrip("0").removesuffix(".")
-    typer.echo(f"balance: {exactly} ({balance_wei} wei)")
+    typer.echo(f"balance: {coins(balance_wei)} ({balance_wei} wei)")
     typer.echo(f"transactions: {count}")
 
 

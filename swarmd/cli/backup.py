@@ -1,29 +1,29 @@
-"""Backups of a node: `swarmd backup` makes or checks one, `swarmd restore` makes a node's directory of one."""
+"""`swarmd backup` makes or checks a backup of a node, `swarmd restore` makes a node's directory from one."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, restore_backup
 from swarmd.cli.options import (
     RULE,
     BackupPassphraseFile,
+    ConfigFile,
     Located,
     keep_note_of_backup,
     locate,
-    log_in,
+    log_of_located,
     take_passphrase,
     utc,
 )
-from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
-
-if TYPE_CHECKING:
-    from swarmd.backup.backup import BackupManifest
-
+from swarmd.errors import ConfigError
+from swarmd.observe.panel import span
+from swarmd.paths import NodeDirectory, quoted
 
 MIB = 1024 * 1024
 
@@ -61,19 +61,13 @@ def make(
         bool,
         typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
     ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration, where it does not lie in DIR."),
-    ] = None,
+    config: ConfigFile = None,
     for_move: Annotated[
         bool,
         typer.Option("--for-move", help="The node, which is stopped, moves to another host: it will not start here."),
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
-    from swarmd.backup.backup import BackupPlan, make_backup
-    from swarmd.paths import NodeDirectory, quoted
-
     node, out = _read_places(places, config)
     directory = node.data
     outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
@@ -100,9 +94,9 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
         )
     *named, out = places
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
-        raise ConfigError(f"{out} is no file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
+        raise ConfigError(f"{out} is not a file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
     node = locate(named[0] if named else None, config)
-    log_in(node, not named and config is None)
+    log_of_located(node, not named and config is None)
     return node, out
 
 
@@ -112,8 +106,6 @@ def check(
     passphrase_file: BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    from swarmd.backup.backup import check_backup
-
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
     _tell(file, manifest)
@@ -152,36 +144,16 @@ def restore(
     ] = 0,
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
-    from swarmd.backup.backup import check_backup, restore_backup
-
     sealed = check_backup(file).sealed and not without_keys
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
     typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
-    _tell_other_swarm(directory)
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
-        from swarmd.observe.panel import span
-
         age = span(time.time() - manifest.made_at)
         typer.echo(
             f"the backup was made {age} ago. What this node signed since is not in it: it will take part from the "
             "round after the first one that it sees opening",
             err=True,
         )
-
-
-def _tell_other_swarm(directory: Path) -> None:
-    """Say so where the configuration in the backup is not of the swarm of the log in it: no node starts like that."""
-    from swarmd.config import load_config
-    from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
-    from swarmd.paths import NodeDirectory
-
-    try:
-        data = NodeDirectory(directory)
-        refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
-    except OtherSwarm as error:
-        typer.echo(f"note: no node starts with this configuration: {error}", err=True)
-    except SwarmdError:
-        return  # there is none, or its first use says what is wrong with it

@@ -1,4 +1,10 @@
-"""`swarmd bundle`: an archive for whoever is asked for help, without secrets, that replays elsewhere."""
+"""`swarmd bundle`: an archive for people who are asked for help, without secrets, that can be replayed elsewhere.
+
+- Beside the log lie status, stories, findings, configuration and journal. What cannot be made is left out, and a note
+  in the archive says why.
+- Every file is searched for the node's secrets before it is written, and what looks like one is covered.
+- Opening a bundle folds its log, which must give the state that it gave where the bundle was made.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +13,26 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
-from swarmd.cli.options import NodeDir, encode_json, locate, log_in
+from swarmd.backup.archive import refuse_target
+from swarmd.backup.bundle import open_bundle, write_bundle
+from swarmd.cli.explain import tell_latest
+from swarmd.cli.options import ConfigFile, NodeDir, encode_json, locate, log_of_located
+from swarmd.cli.status import read_status
+from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.eventlog.export import to_json
+from swarmd.observe.redaction import SECRET_CHARACTERS_MIN, Redactor, known_secrets, redact_field
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from swarmd.config import Config
-    from swarmd.observe.redaction import Redactor
-
+from swarmd.units import place_with
 
 MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
@@ -33,10 +44,7 @@ UNCONFIGURED = "the configuration is not in it, and secrets that it names were n
 
 def bundle(
     directory: NodeDir = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file; else config.toml in DIR."),
-    ] = None,
+    config: ConfigFile = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The archive to make.")] = None,
     log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="At most so much of the log, the newest part.")] = 64,
     unit: Annotated[
@@ -56,16 +64,13 @@ def bundle(
     if opened is not None:
         _open(opened, to)
         return
-    from swarmd.backup.archive import refuse_target
-    from swarmd.backup.bundle import write_bundle
-    from swarmd.config import load_config
-    from swarmd.observe.redaction import Redactor, known_secrets
 
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     refuse_target(target)
     node = locate(directory, config)
-    place, log = node.data, log_in(node, directory is None and config is None)
-    config = node.config or find_config(place)
+    place, log = node.data, log_of_located(node, directory is None and config is None)
+    service = place_with(place)
+    config = node.config or (service.config if service is not None else None)
     loaded = load_config(config) if config is not None else None
     with _passed_credentials(config):
         secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
@@ -75,20 +80,9 @@ def bundle(
     typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quoted(target.name)} --to DIR")
 
 
-def find_config(place: Path) -> Path | None:
-    """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
-    from swarmd.units import place_with
-
-    own = NodeDirectory(place).config
-    if own.is_file():
-        return own
-    service = place_with(place)
-    return service.config if service is not None else None
-
-
 @contextlib.contextmanager
 def _passed_credentials(config: Path | None) -> Iterator[None]:
-    """Those of a service lie beside its configuration, and are passed to it alone."""
+    """Read a service's credentials from beside its configuration: systemd passes them to the service alone."""
     kept = config.parent / "credentials" if config is not None else None
     if kept is None or not kept.is_dir() or CREDENTIALS in os.environ:
         yield
@@ -101,13 +95,11 @@ def _passed_credentials(config: Path | None) -> Iterator[None]:
 
 
 def _open(file: Path, to: Path | None) -> None:
-    from swarmd.backup.bundle import open_bundle
-
     if to is None:
         raise ConfigError("--open needs a place", "Give --to DIR, a directory that is new or empty")
     made = open_bundle(file, to, _progress)
     typer.echo(f"{to}: {made.next_seq - made.first_seq} events of {made.peer} in swarm {made.swarm}")
-    typer.echo("the log folds to the very state that it had where it was made")
+    typer.echo("the log folds to the state that the node had when the bundle was made")
     place = quoted(to)
     for note in made.notes:
         typer.echo(f"note: {note}")
@@ -125,10 +117,6 @@ def _texts(
     place: Path, file: Path | None, config: Config | None, unit: str, cover: Redactor
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
-    from swarmd.cli.explain import tell_latest
-    from swarmd.cli.status import read_status
-    from swarmd.eventlog.export import to_json
-
     makers: list[tuple[str, Callable[[], bytes]]] = [
         ("status.json", lambda: encode_json(read_status(NodeDirectory(place)))),
         ("stories.json", lambda: to_json(tell_latest(place))),
@@ -154,10 +142,6 @@ def _texts(
 
 def _config(config: Config, cover: Redactor) -> bytes:
     """What is in force, with what looks like a secret covered."""
-    import msgspec
-
-    from swarmd.observe.redaction import redact_field
-
     plain = cover.hide(msgspec.to_builtins(config))
     return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
 
@@ -174,9 +158,7 @@ def _files(place: Path) -> bytes:
 
 
 def _findings(place: Path, config: Path | None) -> bytes:
-    """What doctor says without asking anybody; a process of its own, so that it cannot hold this one up."""
-    import sys
-
+    """What doctor finds offline, in a process of its own, so that it cannot block this one."""
     of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
     call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
     done = subprocess.run(call, capture_output=True, timeout=120, check=False)
@@ -194,9 +176,7 @@ def _journal(unit: str, cover: Redactor) -> bytes:
 
 
 def _keys_in(place: Path) -> frozenset[str]:
-    """The passphrase of the account beside the data; keys themselves lie encrypted or in binary form."""
-    from swarmd.observe.redaction import SECRET_CHARACTERS_MIN
-
+    """The account's passphrase, if it lies in the data directory; keys are encrypted or binary."""
     try:
         text = NodeDirectory(place).passphrase.read_text().strip()
     except (OSError, UnicodeDecodeError):

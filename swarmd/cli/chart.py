@@ -1,9 +1,7 @@
-"""`swarmd chart`: list the statecharts, draw one, mark where a node stands in it."""
+"""`swarmd chart`: list the statecharts or draw one, with the present state of a node marked."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,32 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from swarmd.cli.options import log_of
-from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_chart, load_charts, shipped_directory
+from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_charts
 from swarmd.core.contract.submissions import head_of
 from swarmd.core.state import State
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import load
-
-PAGE = """\
-# The chart `{name}`
-
-Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this one.
-
-```mermaid
-{mermaid}
-```
-
-| Trigger | From | To | Why |
-|---|---|---|---|
-{rows}
-
-These change nothing. Any other trigger in any other state is an error in tests and in the simulator; a node leaves its
-state as it is, and logs it.
-
-| Trigger | In | Why |
-|---|---|---|
-{ignored}
-"""
 
 
 def chart(
@@ -47,18 +24,11 @@ def chart(
         Path | None, typer.Option("--state", help="Mark the state that this data directory's log leads to.")
     ] = None,
     charts: Annotated[Path | None, typer.Option("--charts", help="Read the charts from this directory.")] = None,
-    write: Annotated[
-        Path | None, typer.Option("--write", help="Write one Markdown page per chart into this directory.")
-    ] = None,
 ) -> None:
     """List the statecharts or draw one."""
     loaded = load_charts(charts)
     current = chart_states(load(log_of(state))[0]) if state else {}
-    if write:
-        write.mkdir(parents=True, exist_ok=True)
-        for each in NAMES:
-            (write / f"{each}.md").write_text(page(pick(loaded, each)), encoding="utf-8")
-    elif name is None:
+    if name is None:
         Console().print(overview(loaded, current))
     elif mermaid:
         typer.echo(to_mermaid(pick(loaded, name), current.get(name)))
@@ -116,7 +86,7 @@ def overview(charts: Charts, current: dict[str, str]) -> Table:
 
 
 def transitions_table(chart: AnyChart, current: str | None) -> Table:
-    """Leaf by leaf, what leads where; the current state is marked."""
+    """For each leaf state, what leads where; the current state is marked."""
     table = Table("", "state", "trigger", "to", "why", box=None, title=chart.name, title_justify="left")
     for state in chart.states:
         moves = [(trigger, to) for (source, trigger), to in chart.table.items() if source == state]
@@ -134,40 +104,3 @@ def _why(chart: AnyChart, state: str, trigger: str) -> str:
         if row["trigger"] == trigger and parents & set(sources):
             return str(row.get("why", ""))
     return ""
-
-
-def page(chart: AnyChart) -> str:
-    """The Markdown page of a chart, the same bytes for the same chart."""
-    rows = "\n".join(
-        f"| {each['trigger']} | {_in_words(each['source'], 'any')} | {each['dest']} | {each.get('why', '')} |"
-        for each in chart.source["transitions"]
-    )
-    ignored = "\n".join(
-        f"| {each['trigger']} | {_in_words(each['source'], 'any other')} | {each['why']} |"
-        for each in chart.source.get("ignored", ())
-    )
-    return PAGE.format(name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
-
-
-def _in_words(source: str | list[str], all_of_them: str) -> str:
-    return ", ".join(source) if isinstance(source, list) else all_of_them if source == "*" else source
-
-
-HEAD = '''"""The states and triggers of `statecharts/*.yaml`, as types. Written by `make charts`: change the charts."""
-
-from typing import Literal
-'''
-
-
-def source_of(charts: Iterable[AnyChart]) -> str:
-    """The module, formatted as ruff would."""
-    return HEAD + "".join(
-        f"\n{chart.name.title()}{what} = Literal[\n" + "".join(f'    "{name}",\n' for name in names) + "]\n"
-        for chart in charts
-        for what, names in (("State", chart.states), ("Trigger", chart.triggers))
-    )
-
-
-if __name__ == "__main__":
-    charts = [load_chart(shipped_directory() / f"{name}.yaml") for name in NAMES]
-    Path(sys.argv[1]).write_text(source_of(charts), encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import tomlkit
@@ -11,13 +11,13 @@ import typer
 from tomlkit.container import Container
 from tomlkit.items import Table
 
-from swarmd.cli.questions import tell_untried
+from swarmd.cli.handed_out import print_untried_reason
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
+from swarmd.doctor.node import require_usable
 from swarmd.manifest import commented
+from swarmd.observe.redaction import Redactor, secrets_outside_files
 from swarmd.toml_text import parse_toml
-
-if TYPE_CHECKING:
-    from swarmd.observe.redaction import Redactor
+from swarmd.training.models.source import require_model
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
@@ -36,13 +36,10 @@ def check(
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
-    The model has to be on this machine or on the Hub, which is asked where it is not here, and of a file of questions
-    its kind must be able to train; right answers to a sample of them must be paid. A device that is named has to be
-    there. With --elsewhere none of these is looked for.
+    The model has to be on this machine or else on the Hub, and a named device has to be here. A file of questions must
+    be one that its kind can train on, and right answers to a sample of them must be paid. With --elsewhere none of
+    these is checked.
     """
-    from swarmd.doctor.node import require_usable
-    from swarmd.training.models.source import require_model
-
     config = load_config(file)
     untried = require_usable(config, file.parent / config.data, elsewhere)
     if not elsewhere:
@@ -52,7 +49,7 @@ def check(
             choose_device(config.training.device)
         require_model(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
-    tell_untried(untried)
+    print_untried_reason(untried)
 
 
 @app.command()
@@ -66,9 +63,7 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
 
 
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
-    """All keys as TOML, the tables last; a value that stands in `given` is commented with `origin`."""
-    from swarmd.observe.redaction import Redactor, secrets_outside_files
-
+    """All keys as TOML, tables last, each commented with `origin` if `given` has it, else as a default."""
     document, cover = tomlkit.document(), Redactor(secrets_outside_files(config, {}))
     _fill(document, config, given, origin, cover)
     return tomlkit.dumps(document)

@@ -1,5 +1,8 @@
-"""How a command reaches a swarm's contract, which endpoints, which account, what the chain is; and the part of
-`swarmd swarm new` that is done on a chain.
+"""How commands reach a swarm's contract: through which endpoints, with which account; and how one is created.
+
+- Every endpoint must be of the chain that the manifest names. What costs real coins is asked about first.
+- Creating a contract takes several transactions. A journal beside the manifest has those that were sent, so that the
+  same command goes on after it was interrupted, and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from swarmd.chain.endpoints import Rpc, check_url, name_of, read_urls
 from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account
 from swarmd.chain.operator import DEPLOY_GAS, Deployed, DeploymentPlan, Journal, OperatorTransactions, deploy
-from swarmd.chain.ports import RoundPolicy
-from swarmd.cli.directory import NewNode, OwnAccount, open_keystore
+from swarmd.cli.directory import open_keystore
+from swarmd.cli.options import Payer
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainError, ChainMismatch, ConfigError
 from swarmd.gas import coins
@@ -30,8 +33,6 @@ from swarmd.paths import CONFIG, NodeDirectory
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
-
-    from swarmd.cli.new import NewSwarmOptions
 
 
 CALL_S = 15.0  # every call to an endpoint ends within this
@@ -54,11 +55,15 @@ class ReachedChain(NamedTuple):
 async def reach(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
 ) -> AsyncIterator[ReachedChain]:
-    """The chain behind endpoints. Raises ChainMismatch where it is not `chain_id`, ChainError where no endpoint
-    answers.
+    """Connect to the chain behind endpoints.
 
-    With `fees` something is to be signed: an endpoint that shows a head without a base fee has failed, unless they say
-    that the chain has none.
+    Args:
+        fees: given if something is to be signed; then an endpoint whose newest block has no base fee counts as failed,
+            unless `fees` says that the chain has none.
+
+    Raises:
+        ChainMismatch: it is not the chain `chain_id`.
+        ChainError: no endpoint answers.
     """
     for url in urls:
         check_url(url)
@@ -75,7 +80,7 @@ async def reach(
 
 
 def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None:
-    """Show the chain; ask before anything is paid for with coins that are worth something."""
+    """Show the chain, and ask before anything is paid for, unless it is a local one."""
     typer.echo(f"chain: {reached.chain_id} at {name_of(url)}")
     if reached.is_local or yes:
         return
@@ -85,7 +90,7 @@ def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None
 
 
 class Target(NamedTuple):
-    """The swarm that a command is about, and what lies beside its manifest."""
+    """The swarm that a command acts on, and the node beside its manifest."""
 
     path: Path
     manifest: Manifest
@@ -97,7 +102,7 @@ class Target(NamedTuple):
 
     @property
     def chain(self) -> ManifestChain:
-        """Raises ConfigError where the swarm has none."""
+        """Raises ConfigError if the swarm has none."""
         if self.manifest.chain is None:
             raise ConfigError(
                 f"the swarm {self.manifest.id} has no chain: its coordinator opens and closes the rounds",
@@ -106,7 +111,7 @@ class Target(NamedTuple):
         return self.manifest.chain
 
     def urls(self, given: Sequence[str]) -> list[str]:
-        """Endpoints: those given, else of the node beside the manifest, else the manifest's. Raises ConfigError."""
+        """Endpoints that were given, else of the node beside the manifest, else of the manifest. Raises ConfigError."""
         if given:
             return list(given)
         if self.config is not None and self.config.chain is not None:
@@ -150,77 +155,76 @@ async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordin
     return coordinator
 
 
-def open_orders(
+def open_transactions(
     reached: ReachedChain, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
 ) -> OperatorTransactions:
-    """Orders of an account, told on stdout. Raises ChainMismatch when the journal is of another chain or account."""
+    """Transactions of an account, reported on stdout. Raises ChainMismatch if the journal is of another one."""
     journal = journal or Journal()
     journal.begin(reached.chain_id, reached.genesis, str(key.address))
     return OperatorTransactions(reached.rpc, key, fees, journal, typer.echo)
 
 
-PEER_GAS = 50_000  # what one peer more on the allow-list takes, a little more than measured
-SETTLE_LOOKS = 450  # for the blocks on top of the contract's, so far apart:
-SETTLE_LOOK_S = 2.0
+PEER_GAS = 50_000  # for each peer on the allow-list, a little more than measured
+SETTLE_LOOKS = 450  # at most, for the blocks on top of the contract's
+SETTLE_LOOK_S = 2.0  # between two looks
 
 
-def create_contract(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
-    """Create the swarm's contract, or go on where an earlier run ended. Raises as
-    `swarmd.chain.operator.transactions.deploy`."""
-    return anyio.run(_create, node, wishes, manifest, account)
+class CreatedContract(NamedTuple):
+    """A contract that nodes can rely on, and the chain it is on."""
+
+    chain_id: int
+    deployed: Deployed
 
 
-async def _create(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
-    policy = RoundPolicy(wishes.min_submissions, wishes.stage_s)
-    members = manifest.members if wishes.closed else None
-    plan = DeploymentPlan(manifest.recipe.stages, policy, manifest.bootnodes, members)
-    journal = Journal(node.home.deployment)
+async def create_contract(
+    plan: DeploymentPlan, paid_by: Payer, key: LocalAccount, journal_file: Path, depth: int, yes: bool
+) -> CreatedContract:
+    """Create a swarm's contract, or go on where an earlier run ended, as its journal says.
+
+    Args:
+        depth: blocks that have to lie on top of it, on a chain that is not local.
+        yes: do not ask before anything is paid for.
+
+    Raises:
+        ChainError: it cannot be paid for or was not mined, or as `swarmd.chain.operator.deploy` raises.
+    """
+    journal = Journal(journal_file)
     begun = journal.record is not None and bool(journal.record.steps)
-    async with reach(wishes.paid_by.rpc, fees=wishes.paid_by.fees) as reached:
-        confirm_chain(reached, wishes.paid_by.rpc[0], "creating the contract", wishes.yes or begun)
-        orders = open_orders(reached, account.key, wishes.paid_by.fees, journal)
+    async with reach(paid_by.rpc, fees=paid_by.fees) as reached:
+        confirm_chain(reached, paid_by.rpc[0], "creating the contract", yes or begun)
+        transactions = open_transactions(reached, key, paid_by.fees, journal)
         if begun:
-            typer.echo(f"going on with what {node.home.deployment} says")
+            typer.echo(f"going on with what {journal_file} says")
         else:
-            await _check_balance(orders, plan, wishes.paid_by.fees)
-        deployed = await deploy(orders, plan)
+            await _check_balance(transactions, plan, paid_by.fees)
+        deployed = await deploy(transactions, plan)
         if not reached.is_local:
-            deployed = await _settle(orders, plan, deployed, wishes.depth)
+            deployed = await _settle(transactions, plan, deployed, depth)
         _tell(deployed)
-        return ManifestChain(
-            chain_id=reached.chain_id,
-            contract=deployed.contract,
-            from_block=deployed.from_block,
-            rpc=_hints(wishes),
-            depth=wishes.depth,
-            min_submissions=policy.min_submissions,
-            max_stage_s=policy.max_stage_s,
-            reward_scale=wishes.base.chain.reward_scale if wishes.base.chain else 1000,
-            winners=wishes.base.chain.winners if wishes.base.chain else 1,
-        )
+        return CreatedContract(reached.chain_id, deployed)
 
 
-async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
-    """Told before the first step, not in the middle. Raises ChainError."""
-    price = await quote(orders.chain, fees)
+async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
+    """See that the account can pay for all steps before the first one. Raises ChainError."""
+    price = await quote(transactions.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
-    balance_wei = await orders.balance_wei()
+    balance_wei = await transactions.balance_wei()
     typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")
     if balance_wei < needed_wei:
         raise ChainError(
-            f"the account {orders.account} has {coins(balance_wei)}, less than the {coins(needed_wei)} needed",
+            f"the account {transactions.account} has {coins(balance_wei)}, less than the {coins(needed_wei)} needed",
             "Send it some, then run the same command again",
         )
 
 
-async def _settle(orders: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
-    """Wait until the contract lies as deep as nodes ask for; a reorganisation may have moved it to another block."""
+async def _settle(transactions: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
+    """Wait until the contract is as deep as nodes require; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
-    blocks = Blocks(orders.caller, deployed.contract, 1)
+    blocks = Blocks(transactions.caller, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")
     for _ in range(SETTLE_LOOKS):
         if (await blocks.head()).number >= last + depth:
-            return await deploy(orders, plan)
+            return await deploy(transactions, plan)
         await anyio.sleep(SETTLE_LOOK_S)
     raise ChainError(
         f"block {last + depth} did not come within {SETTLE_LOOKS * SETTLE_LOOK_S:.0f} s", "Run the same command again"
@@ -233,15 +237,3 @@ def _tell(deployed: Deployed) -> None:
     gas = sum(receipt.gas_used for receipt in deployed.receipts)
     cost = sum(receipt.cost_wei for receipt in deployed.receipts)
     typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {coins(cost)}")
-
-
-def _hints(wishes: NewSwarmOptions) -> tuple[str, ...]:
-    """Endpoints for the manifest, which everybody may read: none that may hold somebody's key."""
-    if wishes.public_rpc:
-        return wishes.public_rpc
-    plain = tuple(url for url in wishes.paid_by.rpc if name_of(url) == url.rstrip("/"))
-    if len(plain) < len(wishes.paid_by.rpc):
-        typer.echo(
-            "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
-        )
-    return plain

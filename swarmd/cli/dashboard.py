@@ -1,20 +1,25 @@
-"""`swarmd dashboard`: the page and the HTTP interface of a node, its daemon up or down."""
+"""`swarmd dashboard`: the page and the HTTP interface of a node, from its log, whether its daemon runs or not.
+
+The same page shows an archived log (`swarmd replay --web`), or a swarm that is observed in the DHT without a node.
+"""
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from swarmd.cli.options import ConfigFile, NodeDir, locate, log_in
+from swarmd.cli.options import ConfigFile, NodeDir, locate, log_of_located
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
+from swarmd.manifest import read_manifest
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
-    import socket
-
     from swarmd.web.http.guard import AccessRules
 
 
@@ -28,7 +33,7 @@ class PageOptions(NamedTuple):
     token: str = ""
     hosts: tuple[str, ...] = ()
     open_page: bool = False
-    else_any: bool = False
+    else_any: bool = False  # if the port is taken, listen on any
 
 
 def dashboard(
@@ -69,7 +74,7 @@ def dashboard(
 
     With --config, listen address, token and host names are by default those of its section web. With --manifest nothing
     is read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
-    contract, where it has one.
+    contract, if it has one.
     """
     given = str(token_file.absolute()) if token_file is not None else ""  # a path is relative to where it is given
     if swarm is not None:
@@ -83,13 +88,13 @@ def dashboard(
     node = locate(directory, config)
     web = load_config(config).web if config is not None else WebConfig()
     if not NodeDirectory(node.data).events.is_dir():
-        log_in(node, directory is None and config is None)
+        log_of_located(node, directory is None and config is None)
     page = PageOptions(listen or web.listen or LISTEN, given or web.token, (*(hosts or ()), *web.hosts), open_page)
     serve_log(node.data, page, config or usable(node.config))
 
 
 def usable(found: Path | None) -> Path | None:
-    """A node's own configuration, where it can be read; the page shows its log all the same where it cannot."""
+    """A node's own configuration, if it can be read; without it, the page shows the log all the same."""
     try:
         return found if found is not None and load_config(found) else None
     except SwarmdError:
@@ -97,10 +102,14 @@ def usable(found: Path | None) -> Path | None:
 
 
 def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
-    """Put a server of a data directory's log in this process's place; does not return.
+    """Replace this process by a server of a data directory's log; does not return.
 
-    An `archive` is a log that does not grow, in place of the directory's own; its daemon is not asked. Raises
-    ConfigError or AddressInUse where the address is none, or would let untrusted people in, or cannot be listened on.
+    Args:
+        archive: a log that does not grow, shown in place of the directory's own; the daemon is not asked.
+
+    Raises:
+        ConfigError: the address is not one, or other machines could reach it without a token.
+        AddressInUse: it cannot be listened on.
     """
     from swarmd.web.companion import PageServerSetup, become
 
@@ -120,15 +129,18 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
 
 
 def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
-    """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
+    """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped.
 
-    `bootstrap` are nodes beyond the manifest's, `rpc` are endpoints in place of its own. Raises ManifestError, and
-    ConfigError and AddressInUse as `serve_log`.
+    Args:
+        bootstrap: addresses of nodes beyond the manifest's.
+        rpc: endpoints in place of the manifest's.
+
+    Raises:
+        ManifestError: the manifest is not sound.
+        ConfigError, AddressInUse: as `serve_log`.
     """
-    import tempfile
 
     from swarmd.chain.endpoints import read_urls
-    from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
     from swarmd.web.observer import DhtSwarm
@@ -146,7 +158,6 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
 
 def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
-    from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
     from swarmd.uvicorn_server import bind
     from swarmd.web.http.guard import AccessRules
 

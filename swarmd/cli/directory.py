@@ -1,4 +1,4 @@
-"""The directory of one node of a swarm: identity, account and configuration, made once and never overwritten."""
+"""Makes the directory of a node: identity, account and configuration, each made once and never overwritten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OwnAccount(NamedTuple):
 
 
 def passphrase_beside(keystore: Path) -> Path:
-    """Where the passphrase of a keystore is looked for when no file is named."""
+    """Where the passphrase of a keystore is, if no file is named."""
     return keystore.with_suffix(".pass")
 
 
@@ -56,14 +56,14 @@ def put_private(path: Path, text: str) -> None:
 
 
 class NewNode:
-    """Makes the files of a node, data relative to `root`, and tells, a line each, what was made and what was kept."""
+    """Makes the files of a node, and prints a line for each: made, or kept. `data` is relative to `root`."""
 
     def __init__(self, root: Path, data: str = ".") -> None:
         self.home, self.data = NodeDirectory(root), NodeDirectory(root / data)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the directory, and keep other runs of the same command out of it. Raises PathUnusable."""
+        """Make the directories, and keep other commands out until done. Raises PathUnusable."""
         self.home.create()
         self.data.create()
         with held_alone(self.home.root):
@@ -97,7 +97,7 @@ class NewNode:
         return OwnAccount(key, *names)
 
     def name_of(self, path: Path) -> str:
-        """How the configuration names a file: relative to the data directory, where it lies in it."""
+        """How the configuration names a file: relative to the data directory if it lies there."""
         whole, data = path.resolve(), self.data.root.resolve()
         return str(whole.relative_to(data) if whole.is_relative_to(data) else whole)
 
@@ -120,10 +120,11 @@ class NewNode:
         return True
 
     def existing(self, asked: SwarmName) -> Config | None:
-        """The configuration that is there, which stays in force, and with it the kind that it names.
+        """The configuration that is there, which stays in force with the kind that it names; None without one.
 
-        Raises OtherSwarm where it, or the log of its node, is of another swarm; and as `load` where the log cannot be
-        read.
+        Raises:
+            OtherSwarm: it, or the log of its node, belongs to another swarm.
+            LogDamaged: the log cannot be read.
         """
         config = load_config(self.home.config) if self.home.config.exists() else None
         data = NodeDirectory(self.home.root / config.data) if config else self.data

@@ -1,23 +1,22 @@
-"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round."""
+"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round.
+
+The checks are in swarmd.doctor; here is what is examined, how the findings are printed, and the exit code.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from swarmd.cli.options import RULE, ConfigFile, DataDir, config_of_node, holds_log, place_of, print_json
+from swarmd.doctor.examination import Check, DoctorReport, Finding, Severity, Subject, examine
 from swarmd.errors import NotFoundError
 from swarmd.paths import CONFIG
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from swarmd.doctor.examination import Check, DoctorReport, Finding, Severity, Subject
-
 
 COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 RUNNING_SHOWN = 3  # names of checks under way that are shown
@@ -44,7 +43,6 @@ def doctor(
     changes nothing, and may be run while the node runs.
     """
     from swarmd.doctor.checks import CHECKS, choose_checks
-    from swarmd.doctor.examination import Subject
 
     if listing:
         for check in CHECKS:
@@ -66,9 +64,9 @@ def doctor(
 
 
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
-    """The configuration that is meant, None where nothing was named and there is none here.
+    """The configuration that is meant; None if nothing was named and there is none here.
 
-    Raises NotFoundError where what was named is not there, or has no configuration.
+    Raises NotFoundError if what was named is not there, or has no configuration.
     """
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
@@ -79,10 +77,6 @@ def find_config(directory: Path | None, config: Path | None) -> Path | None:
 
 def examine_visibly(subject: Subject, checks: Sequence[Check], quiet: bool = False) -> DoctorReport:
     """Make the checks; on a terminal, say on stderr which are under way."""
-    from rich.console import Console
-
-    from swarmd.doctor.examination import examine
-
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         return asyncio.run(examine(subject, checks))
@@ -99,8 +93,6 @@ def examine_visibly(subject: Subject, checks: Sequence[Check], quiet: bool = Fal
 
 def print_report(report: DoctorReport, brief: bool = False) -> None:
     """The findings for people, the worst first; `brief` leaves out what is well and what was left out."""
-    from rich.console import Console
-
     console = Console(highlight=False, soft_wrap=True)
     for finding in report.findings:
         if not (brief and finding.severity == "ok"):

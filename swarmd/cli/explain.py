@@ -1,5 +1,8 @@
-"""`swarmd explain`: the story of a round or of a gap, in sentences, from the event log alone; with --evidence, who
-signed two different records for one place, checked offline.
+"""`swarmd explain`: the story of a round, or of rounds that were skipped, in sentences, from the event log alone.
+
+- A round of a long log is told from the nearest point before it at which the node had just joined a stage, so that
+  little is read.
+- `--evidence` shows peers that signed two different records for one stage, and checks the signatures offline.
 """
 
 from __future__ import annotations
@@ -9,22 +12,26 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from swarmd.cli.options import ConfigFile, log_of, utc
+from swarmd.cli.replay import folded, start_of, watch
+from swarmd.core.events import Equivocated
+from swarmd.core.state import State
+from swarmd.daemon.control import ask_status
+from swarmd.dht.wire.evidence import open_evidence
 from swarmd.errors import ConfigError, ExitCode, RecordRejected
-from swarmd.paths import NodeDirectory
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from swarmd.core.state import State
-    from swarmd.eventlog.fold import Base
-    from swarmd.observe.story import Story
-
+from swarmd.eventlog.export import clock, to_json
+from swarmd.eventlog.fold import Base, bases_where, commits_from, load, load_with_points, nearer_base
+from swarmd.eventlog.segment import find_log
+from swarmd.observe.story import Story, StoryTeller, joins_stage, reached
+from swarmd.paths import NodeDirectory, quoted
 
 ANSWER_S = 2.0  # longest wait for a daemon
 
@@ -44,20 +51,18 @@ def explain(
         bool, typer.Option("--evidence", help="Show who signed two different records for one place, and check both.")
     ] = False,
 ) -> int:
-    """Tell what became of a round and why: trained, skipped and for which cause, or under way.
+    """Tell what became of a round and why: trained, skipped with the cause, or under way.
 
     Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
-    with 1 where the log holds what proves nothing.
+    with 1 if some of it proves nothing.
     """
-    from rich.console import Console
-
-    from swarmd.eventlog.export import to_json
-
-    directory, round_ = read_words(words or [], config)
+    directory, round_ = parse_place_and_round(words or [], config)
     if evidence:
-        return show(directory, as_json)
+        return show_evidence(directory, as_json)
     now = time.time() if has_daemon(directory) else None
     stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
+    if round_ is not None and stories[0].outcome == "ahead":
+        raise _not_reached(directory, round_)
     if as_json:
         typer.echo(to_json(stories))
         return ExitCode.OK
@@ -67,7 +72,15 @@ def explain(
     return ExitCode.OK
 
 
-def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
+def _not_reached(directory: Path, round_: int) -> ConfigError:
+    """The error for a round that the node has not heard of."""
+    last = reached(load(find_log(directory))[0])
+    known = f"its rounds go up to {last}" if last >= 0 else "no round has opened yet"
+    fix = f"`swarmd explain {quoted(directory)}` tells of the newest; `swarmd status` says where the swarm is"
+    return ConfigError(f"round {round_} is not in the log in {directory}: {known}", fix)
+
+
+def parse_place_and_round(words: list[str], config: Path | None) -> tuple[Path, int | None]:
     """The directory and the round that are meant. Raises ConfigError."""
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
@@ -76,28 +89,23 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
         raise ConfigError(f"one round at most is explained, not {' and '.join(numbers)}", example)
     if len(places) > 1:
         wrong = next((place for place in places if not Path(place).exists()), places[-1])
-        raise ConfigError(f"{wrong!r} is no round: rounds are numbers, from 0 on", example)
+        raise ConfigError(f"{wrong!r} is not a round: rounds are numbers, from 0 on", example)
     place = Path(places[0]) if places else None
     return log_of(place, config), int(numbers[0]) if numbers else None
 
 
 def has_daemon(directory: Path) -> bool:
-    """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
-    from swarmd.daemon.control import ask_status
-    from swarmd.eventlog.segment import find_log
-
+    """Whether a daemon runs on a data directory, or its events directory, even if it is too busy to answer."""
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
 def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
-    """The story of one round; `now` is in POSIX seconds, where a daemon runs.
+    """The story of one round.
 
-    At `points` the node had just joined a stage, where some are known: the last ones of the log.
+    Args:
+        now: POSIX seconds, if a daemon runs.
+        points: at which the node had just joined a stage, the last ones of the log, if they are known.
     """
-    from swarmd.cli.replay import folded
-    from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import StoryTeller
-
     log = find_log(directory)
     teller = StoryTeller(round_)
     for base in bases_before(log, round_, points):
@@ -112,11 +120,9 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
 
 
 def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Base]:
-    """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
-    joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
+    """Points from which a round may be told, the nearest first: one at which the node had just joined a stage at least
+    a round before it, then snapshots. If none of `points` is such a one, the log is searched for it.
     """
-    from swarmd.eventlog.fold import bases_where, nearer_base
-    from swarmd.observe.story import joins_stage, reached
 
     def is_before(state: State) -> bool:
         return reached(state) < round_ - 1
@@ -133,11 +139,7 @@ def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Bas
 
 
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
-    """The last gap, if there is any, and the round that the node is at or trained last."""
-    from swarmd.eventlog.fold import load_with_points
-    from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import joins_stage, reached
-
+    """The last rounds that were skipped, if any were, and the round that the node is at or trained last."""
     state, points = load_with_points(find_log(directory), joins_stage)
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
@@ -146,12 +148,6 @@ def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
 
 def picture_of(story: Story) -> RenderableType:
     """A story for a person."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from swarmd.eventlog.export import clock
-
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)
     for style in ("dim", "dim"):
@@ -178,30 +174,25 @@ class Exhibit(msgspec.Struct, frozen=True):
     peer: str
     round: int
     stage: int
-    problem: str  # why it proves nothing; empty where anybody can see that `peer` signed both
+    problem: str  # why it proves nothing; empty if anybody can see that `peer` signed both
     records: tuple[dict[str, str | int | float | bool], ...]  # what each of the two says
     signed: tuple[str, ...]  # in base64: the msgpack arrays [owner, payload, expiration, signature]
 
 
-def show(directory: Path, as_json: bool) -> int:
-    """Print all evidence in a node's log. Returns 1 where a piece of it proves nothing."""
-    from swarmd.eventlog.export import to_json
-
+def show_evidence(directory: Path, as_json: bool) -> int:
+    """Print all evidence in a node's log. Returns 1 if a piece of it proves nothing."""
     exhibits = list(exhibits_in(directory))
     if as_json:
         typer.echo(to_json(exhibits))
     else:
-        typer.echo("\n\n".join(map(words_of, exhibits)) or "The log holds no evidence of two records for one place.")
+        typer.echo(
+            "\n\n".join(map(describe_exhibit, exhibits)) or "The log holds no evidence of two records for one place."
+        )
     return ExitCode.FAILURE if any(each.problem for each in exhibits) else ExitCode.OK
 
 
 def exhibits_in(directory: Path) -> Iterator[Exhibit]:
     """All evidence in a log, checked by the records alone."""
-    from swarmd.cli.replay import start_of, watch
-    from swarmd.core.events import Equivocated
-    from swarmd.eventlog.fold import commits_from
-    from swarmd.eventlog.segment import find_log
-
     log = find_log(directory)
     for commit in watch(log, commits_from(log, start_of(log, 0)), None):
         for seq, event in enumerate(commit.events, commit.seq):
@@ -209,12 +200,8 @@ def exhibits_in(directory: Path) -> Iterator[Exhibit]:
                 yield exhibit_of(event, seq, commit.at)
 
 
-def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:
+def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:
     """What an event's two records say, and whether they prove what it says of them."""
-    from swarmd.core.events import Equivocated
-    from swarmd.dht.wire.evidence import open_evidence
-
-    assert isinstance(event, Equivocated)
     said = (event.kind, event.peer, event.round, event.stage)
     signed = tuple(base64.b64encode(each).decode() for each in (event.first, event.second))
     try:
@@ -232,7 +219,7 @@ def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:
     return Exhibit(seq, at, *said, problem, records, signed)
 
 
-def words_of(exhibit: Exhibit) -> str:
+def describe_exhibit(exhibit: Exhibit) -> str:
     """A piece of evidence for a person."""
     proved = f"it proves nothing: {exhibit.problem}" if exhibit.problem else "both signatures are genuine"
     head = f"{exhibit.peer}: two records of kind {exhibit.kind}, round {exhibit.round} stage {exhibit.stage}"

@@ -1,11 +1,16 @@
-"""`swarmd identity`: make a node's key, show it, back it up, bring it back, check it, or take over one of RL Swarm."""
+"""`swarmd identity`: make, show, back up, restore and check a node's key, or import one of RL Swarm.
+
+A key file is never overwritten. A backup is sealed with a passphrase, and notes how far the node had come, so that a
+restore can warn: a node that signs a round twice loses its place.
+"""
 
 from __future__ import annotations
 
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +25,7 @@ from swarmd.cli.options import (
     utc,
     warn,
 )
+from swarmd.dht.identity.backup import Backup, BackupMarks, open_backup, read_backup, read_marks, seal_backup
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
@@ -32,10 +38,6 @@ from swarmd.dht.identity.identity import (
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, SwarmdError
 from swarmd.files import read_start, remedy
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from swarmd.dht.identity.backup import Backup, BackupMarks
-
 
 NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
 NAME_FILE_BYTES_MAX = 1 << 18
@@ -57,11 +59,18 @@ def new(path: File) -> None:
 @app.command()
 def show(path: File, as_json: PrintJson = False) -> None:
     """Check a key file and print its peer id, the node's fingerprint."""
-    identity = load_identity(path)
+    identity = _load(path)
     if as_json:
         print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
     else:
         typer.echo(identity.peer_id)
+
+
+def _load(path: Path) -> Identity:
+    """As `load_identity`, but first say so if the file is not a key: then its mode does not matter."""
+    with suppress(OSError):
+        parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
+    return load_identity(path)
 
 
 @app.command()
@@ -75,8 +84,6 @@ def backup(
     passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
-    from swarmd.dht.identity.backup import Backup, seal_backup
-
     identity = load_identity(path)
     refuse_existing(out, "it")
     marks = _marks_for_backup(path, data, identity.peer_id)
@@ -99,8 +106,6 @@ def restore(
     passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
-    from swarmd.dht.identity.backup import open_backup, read_backup, read_marks
-
     refuse_existing(path, "it")
     raw = read_backup(source)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
@@ -167,9 +172,9 @@ def import_key(
 
 
 def _words_of(source: Path, names: Path | None) -> Words | None:
-    """RL Swarm's words for names; None where nobody named their file and none lies where RL Swarm has it.
+    """RL Swarm's words for names; None if no file was named and none lies where RL Swarm has it.
 
-    Raises IdentityError for a file that was named and does not hold them, NotFoundError where there is none.
+    Raises IdentityError for a named file that does not hold them, NotFoundError if it is not there.
     """
     for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
         try:
@@ -210,9 +215,7 @@ def _read_foreign(path: Path) -> bytes:
 
 
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
-    """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
-    from swarmd.dht.identity.backup import read_marks
-
+    """How far the node has come. A log beside the key that cannot be read is only warned of: the key is backed up."""
     if data is not None:
         marks = read_marks(NodeDirectory(data), peer)
         if marks is None:
@@ -231,7 +234,7 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks |
 
 
 def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
-    """What somebody should know before a node runs with a restored identity; `logged` is how far the log there came."""
+    """Warnings for a node with a restored identity; `logged` is how far the log in its directory goes."""
     lines = [
         f"the node that used this identity last {_whereabouts(opened.marks)} when the backup was made "
         f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
@@ -251,8 +254,8 @@ def _whereabouts(marks: BackupMarks | None) -> str:
 
 
 def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
-    """What `check` prints. Raises SwarmdError for whatever is not as it should be."""
-    identity = load_identity(path)
+    """What `check` prints. Raises SwarmdError for anything that is wrong."""
+    identity = _load(path)
     status = path.stat()
     report: dict[str, Any] = {
         "file": str(path),
@@ -268,8 +271,6 @@ def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> di
 
 
 def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None) -> dict[str, Any]:
-    from swarmd.dht.identity.backup import open_backup, read_backup
-
     raw = read_backup(path)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
     if opened.identity.encode() != identity.encode():

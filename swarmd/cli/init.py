@@ -1,10 +1,11 @@
-"""`swarmd init`: asks what a node is to be, and makes it. Each answer is a flag and an environment variable, too.
+"""`swarmd init`: asks what a node is to be, and makes it. Each answer can be given as an option or a variable.
 
-- What makes the node is `swarmd swarm new` and `swarmd join`. Nothing that exists is changed, and no secret is taken
-  from a command line.
-- A new swarm begins with one of the shipped configurations: a kind, a model, and whether it fits here.
-- Of the kind `file` the questions are the creator's own, and so may the model be. Where their answers are numbers, the
-  last number of a completion is compared with them, else what stands between answer tags.
+- `swarmd swarm new` and `swarmd join` make the node. Nothing that exists is changed, and no secret is taken from the
+  command line.
+- A new swarm starts from a shipped configuration: a kind, and a model that fits this machine.
+- With the kind `file` the questions are the creator's own, and the model can be. If their answers are numbers, they are
+  compared with the last number of a completion, else with what stands between answer tags.
+- What the answers make is checked in memory first, so that a wrong one leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -15,29 +16,34 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 import tomlkit
 import typer
 
+from swarmd.cli.config import check
 from swarmd.cli.directory import NewNode, put_private
-from swarmd.cli.fit import device_named
+from swarmd.cli.doctor import examine_visibly, print_report
+from swarmd.cli.join import join
+from swarmd.cli.local_swarm import fill_in
 from swarmd.cli.new import CREATOR, new, swarm_id
-from swarmd.cli.options import ask_hidden
-from swarmd.config import SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
-from swarmd.dht.addresses import is_address, suggest_address
+from swarmd.cli.options import ask_hidden, check_places
+from swarmd.config import Device, SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
+from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.doctor.children import ModelFit, ProbeAnswer, ProbeQuestion, ask_torch
+from swarmd.doctor.examination import Subject
 from swarmd.errors import ConfigError, ExitCode, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
+from swarmd.manifest import NodeChoice, node_text, read_manifest
 from swarmd.paths import CONFIG, configs_directory, quoted
 from swarmd.results.hub import TOKEN as KIND
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret, write_secret
-
-if TYPE_CHECKING:
-    from swarmd.doctor.children import ModelFit, ProbeAnswer
-
+from swarmd.swarms.registry import BUILT_IN, check_questions, find_kind
 
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
@@ -46,7 +52,7 @@ OTHERS = ("coordinator", "follower")
 
 
 class InitProfile(NamedTuple):
-    """A shipped configuration to start from. `path` is None where the kind's defaults are meant."""
+    """A shipped configuration to start from. `path` is None for the kind's defaults."""
 
     name: str
     path: Path | None
@@ -62,22 +68,22 @@ class InitProfile(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Billions of parameters as the name has them; empty where it has none."""
+        """Billions of parameters, as in the name; empty if it has none."""
         found = SIZE.search(self.name)
         return found[1] if found else ""
 
 
 class ProfileFit(NamedTuple):
-    """A profile, and what its model takes here."""
+    """A profile, and the memory that training its model takes here."""
 
     profile: InitProfile
-    chosen: ModelFit | None  # the model that fits, of a pool the largest; None where none does
-    need: int  # bytes, of that or of the least of the pool
+    chosen: ModelFit | None  # the largest model of its pool that fits; None if none does
+    need: int  # bytes for that model, or for the smallest of the pool
     why: str = ""
 
 
 def list_profiles(kind: str) -> list[InitProfile]:
-    """The one of a shipped model first, then the shipped configurations of a kind."""
+    """The shipped configurations of a kind, first the one with a shipped model."""
     home = configs_directory() / kind
     base = home / "coordinator.toml"
     shipped = base if base.is_file() else None
@@ -104,9 +110,9 @@ def _weigh(profile: InitProfile, answer: ProbeAnswer) -> ProfileFit:
 
 
 def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
-    """The profile that is meant: by name, by size in billions, or `auto` for the largest that fits.
+    """The profile of that name or size in billions; `auto`: the largest that fits.
 
-    Raises ConfigError where there is none, or it does not fit here.
+    Raises ConfigError if there is none, or it does not fit here.
     """
     if wanted == "auto":
         return max((each for each in weighed if each.chosen), key=lambda each: each.need, default=weighed[0])
@@ -157,7 +163,7 @@ def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = 
     return tomlkit.dumps(document)
 
 
-# Where a completion has its answer: settings of the kind `file`, the first that pays right answers being offered.
+# Where a completion has its answer, with the settings of the kind `file`; the first that pays right answers is offered.
 ANSWERS: dict[str, dict[str, Any]] = {
     "last-number": {"answer": "last-number", "rewards": [{"name": "numeric", "weight": 1.0}]},
     "tags": {"answer": "tags"},
@@ -165,7 +171,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "last-line": {"answer": "last-line"},
     "whole": {"answer": "whole"},
 }
-# For a model that was trained before: configs/file has those of a tiny one.
+# For a pretrained model; the settings in configs/file are those of a tiny one.
 PRETRAINED = {"steps": 4, "completion_tokens": 256, "learning_rate": 1e-6}
 
 
@@ -177,9 +183,7 @@ class OwnQuestions(NamedTuple):
 
 
 def offer_answers(questions: Path) -> tuple[str, ...]:
-    """Where answers may stand, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
-    from swarmd.swarms.registry import check_questions
-
+    """Keys of `ANSWERS`, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
     if not questions.is_file():
         fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'
         raise NotFoundError(f"there is no file of questions {questions}", fix)
@@ -200,16 +204,17 @@ def offer_answers(questions: Path) -> tuple[str, ...]:
     raise refused or ConfigError("no answer is known")
 
 
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICES: tuple[Device, ...] = get_args(Device)
 OWN, JOIN = "new", "join"
 FILE = "file"  # the kind whose questions lie in a file of the creator's own
 TOKEN = re.compile(r"[!-~]{8,512}")
 TOKEN_FIX = "Make one that may write at huggingface.co/settings/tokens"
 TOKEN_NAME = "hub.token"  # in the data directory
+Word = TypeVar("Word", bound=str)
 
 
 class Asker:
-    """Asks where there is a terminal; `silent` takes every default (--yes)."""
+    """Asks questions at a terminal; `silent` (--yes) takes every default."""
 
     def __init__(self, silent: bool, terminal: bool) -> None:
         self.silent = silent
@@ -220,20 +225,21 @@ class Asker:
         return self._terminal and not self.silent
 
     def ask(self, question: str, default: str, flag: str) -> str:
-        """The answer. Raises ConfigError where there is nobody to ask and defaults were not asked for."""
+        """The answer. Raises ConfigError if there is no terminal, and defaults are not to be taken."""
         if self.silent:
             return default
         self.need_terminal(flag)
         return str(typer.prompt(question, default=default, show_default=bool(default)))
 
-    def choose(self, question: str, choices: tuple[str, ...], flag: str) -> str:
+    def choose(self, question: str, choices: tuple[Word, ...], flag: str) -> Word:
         """One of the choices, the first by default."""
         if self.silent:
             return choices[0]
         while True:
             answer = self.ask(f"{question} ({', '.join(choices)})", choices[0], flag)
-            if answer in choices:
-                return answer
+            for choice in choices:
+                if choice == answer:
+                    return choice
             typer.echo(f"  {answer!r} is none of them")
 
     def need_terminal(self, flag: str) -> None:
@@ -241,8 +247,9 @@ class Asker:
             raise ConfigError(f"there is no terminal to ask at, and {flag} is not given", "Add --yes to take defaults")
 
 
-class Answers(NamedTuple):
-    """What is known so far; None is what nobody has said."""
+@dataclass
+class Answers:
+    """The answers so far; None has not been given."""
 
     root: Path
     manifest: Path | None
@@ -254,93 +261,78 @@ class Answers(NamedTuple):
     rpc: list[str] | None
     announce: str | None
     name: str | None
-    device: str | None
+    device: Device | None
     processes: int | None
     hub_repo: str | None
     hub_token_file: Path | None
     web: str | None
 
-    def complete(self, asker: Asker) -> Answers:
-        """Ask for the rest. Raises ConfigError for answers that do not go together."""
-        answers = self._choose_swarm(asker)
-        answers = answers._complete_new(asker) if answers.manifest is None else answers
-        answers = answers._complete_own(asker)
-        answers._check()
-        return answers
-
-    def _choose_swarm(self, asker: Asker) -> Answers:
-        if self.manifest is not None and self.swarm is not None:
-            raise ConfigError(
-                "both --manifest and --swarm were given", "Leave out --swarm to join, or --manifest to begin one"
-            )
-        if self.manifest is None and self.swarm is None:
-            if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--manifest or --swarm") == JOIN:
-                path = Path(asker.ask("Its manifest, the file that its creator handed out", "swarm.toml", "--manifest"))
-                return self._replace(manifest=path)._with_manifest()
-            return self._replace(swarm=asker.ask("Name of your swarm", "my swarm", "--swarm"))
-        return self._with_manifest() if self.manifest is not None else self
-
-    def _with_manifest(self) -> Answers:
-        assert self.manifest is not None
-        if not self.manifest.is_file():
+    def complete(self, asker: Asker) -> None:
+        """Ask for the rest. Raises ConfigError for answers that do not go together, NotFoundError."""
+        self._choose_swarm(asker)
+        if self.manifest is None:
+            self._complete_new(asker)
+        elif not self.manifest.is_file():
             raise NotFoundError(f"there is no manifest {self.manifest}", "Ask the swarm's creator for the file")
-        if self.kind or self.model or self.questions or self.answer:
+        elif self.kind or self.model or self.questions or self.answer:
             raise ConfigError(
                 "--kind, --questions, --answer and --model are for a swarm of one's own",
                 "Leave them out: the manifest says what is trained",
             )
-        return self
+        self._complete_own(asker)
+        self._check()
 
-    def _complete_new(self, asker: Asker) -> Answers:
-        from swarmd.swarms.registry import BUILT_IN, find_kind
+    def _choose_swarm(self, asker: Asker) -> None:
+        if self.manifest is not None and self.swarm is not None:
+            raise ConfigError(
+                "both --manifest and --swarm were given", "Leave out --swarm to join, or --manifest to begin one"
+            )
+        if self.manifest is not None or self.swarm is not None:
+            return
+        if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--manifest or --swarm") == JOIN:
+            asked = "Its manifest, the file that its creator handed out"
+            self.manifest = Path(asker.ask(asked, "swarm.toml", "--manifest"))
+        else:
+            self.swarm = asker.ask("Name of your swarm", "my swarm", "--swarm")
 
+    def _complete_new(self, asker: Asker) -> None:
         question = f"What is to be trained; {FILE}: your own questions"
-        kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
-        find_kind(kind)
-        answers = self._replace(kind=kind)._complete_questions(asker)
-        announce, rpc = self.announce, self.rpc
-        if announce is None:
+        self.kind = self.kind or (FILE if self.questions else asker.choose(question, tuple(BUILT_IN), "--kind"))
+        find_kind(self.kind)
+        if self.kind == FILE:
+            self._complete_questions(asker)
+        elif self.questions or self.answer:
+            raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
+        if self.announce is None:
             question = "Address that other machines reach this one under (empty: only this machine joins)"
-            announce = asker.ask(question, "", "--announce")
-        if rpc is None:
+            self.announce = asker.ask(question, "", "--announce")
+        if self.rpc is None:
             url = asker.ask("Endpoint of a chain that is to keep the rounds (empty: none, the DHT alone)", "", "--rpc")
-            rpc = [url] if url else []
-        return answers._replace(announce=announce, rpc=rpc)
+            self.rpc = [url] if url else []
 
-    def _complete_questions(self, asker: Asker) -> Answers:
-        """What the kind `file` has to know."""
-        if self.kind != FILE:
-            if self.questions or self.answer:
-                raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
-            return self
+    def _complete_questions(self, asker: Asker) -> None:
+        """Ask for what the kind `file` needs."""
         asked = 'Your questions, a file with one {"prompt": "...", "answer": "..."} a line'
-        questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
-        places = offer_answers(questions)
-        answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
-        if answer not in places:
-            raise ConfigError(f"--answer {answer}: no answer stands there", f"Choose one of {', '.join(places)}")
+        self.questions = self.questions or Path(asker.ask(asked, "questions.jsonl", "--questions"))
+        places = offer_answers(self.questions)
+        self.answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
+        if self.answer not in places:
+            raise ConfigError(f"--answer {self.answer}: no answer stands there", f"Choose one of {', '.join(places)}")
         asked = "Model: a directory, an id of the Hugging Face Hub, or embedded, a tiny one"
-        model = self.model or asker.ask(asked, SMALL, "--model")
-        return self._replace(questions=questions, answer=answer, model=model)
+        self.model = self.model or asker.ask(asked, SMALL, "--model")
 
-    def _complete_own(self, asker: Asker) -> Answers:
-        name = self.name
-        if name is None:
+    def _complete_own(self, asker: Asker) -> None:
+        if self.name is None:
             question = "Name on the leaderboard" if self.manifest is None else "Name on the leaderboard (empty: none)"
-            name = asker.ask(question, CREATOR if self.manifest is None else "", "--name")
-        device = self.device or asker.choose("Device to train on", DEVICES, "--device")
-        repo = self.hub_repo
-        if repo is None:
+            self.name = asker.ask(question, CREATOR if self.manifest is None else "", "--name")
+        self.device = self.device or asker.choose("Device to train on", DEVICES, "--device")
+        if self.hub_repo is None:
             question = "Push the model to the Hugging Face Hub? user/name, or user/ (empty: no)"
-            repo = asker.ask(question, "", "--hub-repo")
-        return self._replace(name=name, device=device, hub_repo=repo)
+            self.hub_repo = asker.ask(question, "", "--hub-repo")
 
     def _check(self) -> None:
-        if self.device not in DEVICES:
-            raise ConfigError(f"there is no device {self.device!r}", f"Choose one of {', '.join(DEVICES)}")
         check_name(self.name or "", "--name")
-        if self.announce and not is_address(self.announce):
-            raise ConfigError(f"{self.announce!r} is no address", suggest_address(self.announce))
+        check_places([self.announce] if self.announce else [])
         if self.hub_repo:
             check_repo(self.hub_repo, "--hub-repo")
         if self.web and not is_loopback(parse_listen(self.web, PAGE_PORT, "--web").host):
@@ -361,11 +353,11 @@ class Answers(NamedTuple):
             asker.need_terminal("--hub-token-file")
             token = ask_hidden("Token of the Hub (is not shown)").strip()
         if not TOKEN.fullmatch(token):
-            raise ConfigError("this is no token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
+            raise ConfigError("this is not a token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
         return token
 
     def amendments(self) -> dict[str, Any]:
-        """Keys of the configuration that `join` and `swarm new` do not ask for."""
+        """Keys of the configuration that `join` and `swarm new` have no option for."""
         found: dict[str, Any] = {}
         if self.name and (self.manifest is not None or self.name != CREATOR):
             found["name"] = self.name
@@ -395,17 +387,17 @@ def init(
     swarm: Annotated[str | None, _option("swarm", "Make a swarm of this name.", metavar="NAME")] = None,
     kind: Annotated[str | None, _option("kind", "What a new swarm trains, see `swarmd swarm list`.")] = None,
     questions: Annotated[
-        Path | None, _option("questions", "Of the kind file: one JSON object with prompt and answer a line.")
+        Path | None, _option("questions", "For the kind file: one JSON object with prompt and answer a line.")
     ] = None,
     answer: Annotated[
-        str | None, _option("answer", f"Of the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
+        str | None, _option("answer", f"For the kind file, where a completion has its answer: {', '.join(ANSWERS)}.")
     ] = None,
     model: Annotated[
         str | None,
         _option(
             "model",
-            "Of a new swarm: auto, embedded, a size in billions, or a name in configs/KIND/; of the kind file a "
-            "directory or an id of the Hub.",
+            "For a new swarm: auto, embedded, a size in billions, or a name in configs/KIND/; for the kind file "
+            "a directory or an id of the Hub.",
         ),
     ] = None,
     rpc: Annotated[
@@ -415,7 +407,7 @@ def init(
         str | None, _option("announce", "Address that other machines reach this one under, /ip4/192.0.2.1/tcp/38331.")
     ] = None,
     name: Annotated[str | None, _option("name", "Shown to others on the leaderboard.")] = None,
-    device: Annotated[str | None, _option("device", "auto, cpu, cuda, mps or xpu.")] = None,
+    device: Annotated[Device | None, _option("device", "What to train on.")] = None,
     processes: Annotated[int | None, _option("processes", "Trainer processes, one on each GPU.", min=1)] = None,
     hub_repo: Annotated[
         str | None, _option("hub-repo", 'Push the model to the Hugging Face Hub: "user/name", or "user/".')
@@ -437,7 +429,7 @@ def init(
         _refuse_other_swarm(root, manifest, swarm)
         typer.echo(f"{root / CONFIG}: there is a node already, nothing was changed")
     else:
-        given = Answers(
+        answers = Answers(
             root=root,
             manifest=manifest,
             swarm=swarm,
@@ -454,15 +446,12 @@ def init(
             hub_token_file=hub_token_file,
             web=web,
         )
-        _make(given, asker)
+        _make(answers, asker)
     return finish(root, examine)
 
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
-    """Raise OtherSwarm where the node that is there is not of the swarm that was asked for."""
-    from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
-    from swarmd.manifest import read_manifest
-
+    """Raise OtherSwarm if the node that is there does not belong to the swarm that was asked for."""
     there = load_config(root / CONFIG)
     asked = swarm_of_config(there)
     if manifest is not None:
@@ -472,11 +461,9 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
     NewNode(root).existing(asked)
 
 
-def _make(given: Answers, asker: Asker) -> None:
-    """Ask what is left to ask, then make the node by the verb that does so."""
-    from swarmd.cli.join import join
-
-    answers = given.complete(asker)
+def _make(answers: Answers, asker: Asker) -> None:
+    """Ask what was not given, then make the node with `join` or `swarm new`."""
+    answers.complete(asker)
     token = answers.take_token(asker)
     if answers.manifest is not None:
         _rehearse(answers, answers.manifest)
@@ -498,12 +485,9 @@ def _make(given: Answers, asker: Asker) -> None:
 
 
 def _rehearse(answers: Answers, path: Path) -> None:
-    """Make the configuration of somebody who joins, in memory: what it cannot hold is told before there is a node,
-    which the next run would leave as it is. Raises ConfigError, ManifestError.
+    """Make the configuration of a node that joins, in memory: once the node is there, the next run would keep a wrong
+    one as it is. Raises ConfigError, ManifestError.
     """
-    from swarmd.dht.identity.identity import generate_identity
-    from swarmd.manifest import NodeChoice, node_text, read_manifest
-
     manifest = read_manifest(path)
     rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
     text = node_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))
@@ -511,7 +495,7 @@ def _rehearse(answers: Answers, path: Path) -> None:
 
 
 def _found(answers: Answers, asker: Asker) -> None:
-    """Make a swarm of a shipped configuration, in which one model has the place of a pool."""
+    """Make a swarm from a shipped configuration, with one model in place of a pool."""
     kind = answers.kind or "digits"
     chosen = choose_model(answers, kind, asker)
     changes: dict[str, Any] = {"device": answers.device or "auto"}
@@ -533,9 +517,7 @@ def _found(answers: Answers, asker: Asker) -> None:
 
 
 def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
-    """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
-    from swarmd.doctor.children import ProbeQuestion, ask_torch
-
+    """The profile to start from: the one that was asked for, if it fits this machine. Raises ConfigError."""
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
     if wanted == SMALL:
@@ -545,7 +527,7 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
         return ProfileFit(small._replace(training=msgspec.structs.replace(small.training, model=wanted)), None, 0)
     typer.echo("looking at what fits on this machine ...")
     device = answers.device or "auto"
-    there: dict[str, Any] = {} if device == "auto" else {"device": device_named(device)}
+    there: dict[str, Any] = {} if device == "auto" else {"device": device}
     questions = [ProbeQuestion(msgspec.structs.replace(each.training, **there)) for each in profiles]
     said = asyncio.run(ask_torch(questions))
     weighed = weigh_profiles(profiles, said)
@@ -557,7 +539,7 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
 
 
 def _keep_token(answers: Answers, token: str) -> None:
-    """Into a private file in the data directory; one that is there is kept."""
+    """Write the token into a private file in the data directory; one that is there is kept."""
     path = answers.root / TOKEN_NAME
     if path.exists():
         typer.echo(f"{path}: exists, kept as it is")
@@ -567,10 +549,7 @@ def _keep_token(answers: Answers, token: str) -> None:
 
 
 def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
-    """A configuration's text with keys put in; its comments stay. Raises ConfigError where one is wrong."""
-
-    from swarmd.cli.local_swarm import fill_in
-
+    """A configuration's text with keys set; its comments stay. Raises ConfigError for a wrong value."""
     document = tomlkit.parse(text)
     for dotted, value in amendments.items():
         fill_in(document, dotted, value)
@@ -581,10 +560,7 @@ def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
 
 def finish(root: Path, examine: bool) -> int:
     """Check the configuration, examine the node without the network, and say what comes next."""
-    from swarmd.cli.config import check
-    from swarmd.cli.doctor import examine_visibly, print_report
     from swarmd.doctor.checks import CHECKS
-    from swarmd.doctor.examination import Subject
 
     path, code = root / CONFIG, 0
     check(path, elsewhere=True)  # the doctor says what is to be downloaded
@@ -596,4 +572,7 @@ def finish(root: Path, examine: bool) -> int:
     typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
     typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
     typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
+    config = load_config(path)
+    if config.role == "coordinator" and config.chain is None and config.coordinator.min_peers > 1:
+        typer.echo(f"its first round opens when {config.coordinator.min_peers} members are there, itself included")
     return code

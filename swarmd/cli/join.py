@@ -1,4 +1,11 @@
-"""`swarmd join`: from a manifest to a node that is ready to run."""
+"""`swarmd join`: from a manifest to a node that is ready to run.
+
+- Nothing that exists is changed. If there is a configuration, it stays in force, and its identity and account are used;
+  options that it overrules are named.
+- The manifest, and all files that it names, are checked before anything is made.
+- On a chain, the contract must be the one that the manifest describes. The node is registered at once if its account
+  can pay, else it registers by itself when it runs.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +19,24 @@ import typer
 
 from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.models import find_model
-from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, find_questions, tell_untried
-from swarmd.config import ChainConfig, Config, SwarmConfig, TrainingConfig, check_name
+from swarmd.cli.handed_out import copy_questions, find_model, find_questions, print_untried_reason, refuse_missing
+from swarmd.cli.options import (
+    MAX_GWEI,
+    Account,
+    Announce,
+    Endpoints,
+    MaxGwei,
+    PassphraseFile,
+    Payer,
+    check_places,
+    payer,
+)
+from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import is_peer_id, known_name
 from swarmd.dht.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
+from swarmd.gas import coins
 from swarmd.manifest import (
     BOOTNODES_MAX,
     Manifest,
@@ -40,14 +56,13 @@ from swarmd.swarms.registry import check_kind, check_questions, find_cuts_of
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
     from swarmd.cli.contract import ReachedChain
-    from swarmd.config import FeesConfig
 
 
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 
 
 class JoinOptions(NamedTuple):
-    """What the command line asks for."""
+    """The options of one call."""
 
     path: Path
     name: str
@@ -90,11 +105,11 @@ def join(
     ] = "",
     max_gwei: MaxGwei = MAX_GWEI,
     download_bytes: Annotated[
-        int, typer.Option(min=1, help="Of a data set that the manifest names on the Hub, at most.")
+        int, typer.Option(min=1, help="Bytes to download at most, if the manifest names a data set on the Hub.")
     ] = DOWNLOAD_BYTES_MAX,
 ) -> None:
-    """Check a manifest, and make a node of that swarm: identity, account where there is a chain, configuration, and a
-    copy of the manifest beside it.
+    """Check a manifest, and make a node of that swarm: identity, account if there is a chain, configuration, and a copy
+    of the manifest beside it.
 
     On a chain, register the node at once if its account can pay. Nothing that exists is changed.
     """
@@ -106,7 +121,9 @@ def join(
     root = directory or Path(read.id)
     existing = NewNode(root, data).existing(swarm_of_manifest(read))
     node = NewNode(root, existing.data if existing else data)
-    wishes = JoinOptions(
+    if existing is None:
+        refuse_missing(read.recipe, manifest, node.data.root)
+    options = JoinOptions(
         path=manifest,
         name=name,
         identity=identity,
@@ -122,30 +139,28 @@ def join(
         model=existing.training.model if existing else find_model(read.recipe, manifest, node.data.root),
         invitation=invitation,
     )
-    _check(read, wishes)
+    _check(read, options)
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
-        _make(node, read, wishes, existing)
+        _make(node, read, options, existing)
     typer.echo(f"\nnext:  swarmd run --config {quoted(node.home.config)}")
 
 
-def _check(manifest: Manifest, wishes: JoinOptions) -> None:
+def _check(manifest: Manifest, options: JoinOptions) -> None:
     swarm = _swarm_of(manifest)
     check_kind(swarm)
-    if wishes.questions is not None:
-        tell_untried(check_questions(swarm, TrainingConfig(), wishes.questions.parent))
-    check_name(wishes.name, "--name")
-    for address in (*wishes.listen, *wishes.announce):
-        if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", suggest_address(address))
-    if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
+    if options.questions is not None:
+        print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
+    check_name(options.name, "--name")
+    check_places((*options.listen, *options.announce))
+    if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
         told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
         raise ConfigError(told, "Leave them out")
-    if wishes.signer and wishes.paid_by.account:
+    if options.signer and options.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")
-    if bool(wishes.signer) != bool(wishes.org):
+    if bool(options.signer) != bool(options.org):
         raise ConfigError("--signer and --org go together", "The signer knows accounts by their organisation id")
-    if manifest.chain is not None and not (wishes.paid_by.rpc or manifest.chain.rpc):
+    if manifest.chain is not None and not (options.paid_by.rpc or manifest.chain.rpc):
         raise ConfigError(
             "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {manifest.chain.chain_id}"
         )
@@ -156,30 +171,30 @@ def _swarm_of(manifest: Manifest) -> SwarmConfig:
     return SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options)
 
 
-def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
-    known = node.data.root / existing.dht.identity if existing else None  # that a configuration made earlier names
-    identity = node.identity(known if known is not None and known.exists() else wishes.identity)
+def _make(node: NewNode, manifest: Manifest, options: JoinOptions, existing: Config | None) -> None:
+    known = node.data.root / existing.dht.identity if existing else None  # as a configuration made earlier has it
+    identity = node.identity(known if known is not None and known.exists() else options.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
     if manifest.chain is None and manifest.membership == "allow-list" and identity.peer_id not in manifest.members:
-        _say_closed(wishes, identity.peer_id)
+        _say_closed(options, identity.peer_id)
     if manifest.membership == "invitation":
-        _check_invited(node, manifest, wishes, identity.peer_id, existing)
+        _check_invited(node, manifest, options, identity.peer_id, existing)
     choice = NodeChoice(
         peer=identity.peer_id,
-        name=_name_of(identity.peer_id, wishes) if existing is None else wishes.name,
-        data=wishes.data,
-        identity=node.name_of(wishes.identity) if wishes.identity else "",
-        listen=wishes.listen or (LISTEN,),
-        announce=wishes.announce,
-        invitation=wishes.invitation,
-        training={"model": wishes.model},
+        name=_name_of(identity.peer_id, options) if existing is None else options.name,
+        data=options.data,
+        identity=node.name_of(options.identity) if options.identity else "",
+        listen=options.listen or (LISTEN,),
+        announce=options.announce,
+        invitation=options.invitation,
+        training={"model": options.model},
     )
     if manifest.chain is not None:
-        choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)
+        choice = anyio.run(_join_chain, node, manifest, options, choice, existing)
     config = existing or config_of(manifest, choice)
-    if wishes.questions is not None:
-        copy_questions(wishes.questions, node.data.root)
+    if options.questions is not None:
+        copy_questions(options.questions, node.data.root)
     for cut in find_cuts_of(existing.swarm if existing else _swarm_of(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:
@@ -187,13 +202,13 @@ def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Conf
     _keep_manifest(node, manifest)
     written = node.write(node.home.config, node_text(manifest, choice))
     if existing is not None:
-        _tell_ignored(node, existing, wishes)
+        _tell_ignored(node, options)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.home.config} is not the manifest's; this node may train something else")
 
 
 def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
-    """Lay the manifest beside the configuration, where `swarmd doctor` compares the two; one that is there stays."""
+    """Keep the manifest beside the configuration, for `swarmd doctor` to compare; one that is there stays."""
     path = node.home.manifest
     if not path.exists():
         write_manifest(path, manifest)
@@ -202,50 +217,33 @@ def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     with contextlib.suppress(ManifestError, OtherVersion):
         if read_manifest(path) == manifest:
             return
-    typer.echo(f"note: {path} is another one than was given, and is kept. Put the newer one in its place")
+    typer.echo(f"note: {path} differs from the one that was given, and is kept. Put the newer one in its place")
 
 
-def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
-    """Name the options that were given and have no effect, as the configuration that is kept says otherwise."""
-    data = "" if wishes.data == "." else wishes.data
-    asked: list[tuple[str, object, str, object]] = [  # option, what was given, the key, what stands there
-        ("--name", wishes.name, "name", existing.name),
-        ("--identity", wishes.identity, "dht.identity", Path(existing.dht.identity)),
-        ("--listen", wishes.listen, "dht.listen", existing.dht.listen),
-        ("--announce", wishes.announce, "dht.announce", existing.dht.announce),
-        ("--data", Path(data) if data else None, "data", Path(existing.data)),
-    ]
-    if existing.chain is not None:
-        asked += _asked_of_chain(node, existing.chain, wishes)
-    ignored = [f"{option} ({key})" for option, given, key, kept in asked if given and not _same(node, given, kept)]
+def _tell_ignored(node: NewNode, options: JoinOptions) -> None:
+    """Name the options that were given and have no effect, as the configuration that is there is kept."""
+    paid_by = options.paid_by
+    given = {
+        "--name": options.name,
+        "--identity": options.identity,
+        "--listen": options.listen,
+        "--announce": options.announce,
+        "--data": options.data.removeprefix("."),
+        "--rpc": paid_by.rpc,
+        "--account": paid_by.account,
+        "--passphrase-file": paid_by.passphrase,
+        "--signer": options.signer,
+        "--org": options.org,
+        "--signer-account": options.signer_account,
+        "--token-file": options.token,
+    }
+    ignored = [option for option, value in given.items() if value]
     if ignored:
-        typer.echo(f"note: without effect, as {node.home.config} says otherwise: {', '.join(ignored)}. Change it there")
-
-
-def _asked_of_chain(node: NewNode, chain: ChainConfig, wishes: JoinOptions) -> list[tuple[str, object, str, object]]:
-    from swarmd.chain.endpoints import read_urls
-
-    payer, proxy = wishes.paid_by, chain.proxy
-    return [
-        ("--rpc", payer.rpc, "chain.rpc", tuple(read_urls(chain.rpc, node.data.root))),
-        ("--account", payer.account, "chain.keystore", Path(chain.keystore)),
-        ("--passphrase-file", payer.passphrase, "chain.passphrase", Path(chain.passphrase)),
-        ("--signer", wishes.signer, "chain.proxy.url", proxy.url if chain.sender == "proxy" else ""),
-        ("--org", wishes.org, "chain.proxy.org", proxy.org),
-        ("--signer-account", wishes.signer_account.lower(), "chain.proxy.account", proxy.account.lower()),
-        ("--token-file", Path(wishes.token) if wishes.token else None, "chain.proxy.token", Path(proxy.token)),
-    ]
-
-
-def _same(node: NewNode, given: object, kept: object) -> bool:
-    """Whether two values are one: what is given lies where one is, what a configuration names in the data directory."""
-    if isinstance(given, Path) and isinstance(kept, Path):
-        return given == kept or given.resolve() == (node.data.root / kept).resolve()
-    return given == kept
+        typer.echo(f"note: {node.home.config} is kept as it is, whatever {', '.join(ignored)} says. Change it there")
 
 
 def _warn_averaged(node: NewNode, config: Config) -> None:
-    """Say whom the node lets into its model."""
+    """Name the peers whose weights go into this node's model."""
     training = config.training
     if training.average_weights_every:
         trusted = ", ".join(training.weights_from)
@@ -256,15 +254,16 @@ def _warn_averaged(node: NewNode, config: Config) -> None:
         typer.echo(f"    average_weights_every = 0\ninto [training] of {node.home.config}")
 
 
-def _name_of(peer: str, wishes: JoinOptions) -> str:
-    """The name to go by: the one given, else the one that an identity from RL Swarm has there. Says both.
+def _name_of(peer: str, options: JoinOptions) -> str:
+    """The node's name: the one given, else the one that an identity from RL Swarm has there. Prints both.
 
-    RL Swarm makes its names of words that swarmd does not ship, so that only a note of `swarmd identity import` tells.
+    RL Swarm makes its names from words that swarmd does not ship, so they are known only if `swarmd identity import`
+    noted them.
     """
-    if not peer.startswith("Qm"):  # RL Swarm's have RSA keys, and only their ids begin so
-        return wishes.name
-    there = known_name(wishes.identity, peer) if wishes.identity else ""
-    name, own = wishes.name or there, animal_name(peer)
+    if not peer.startswith("Qm"):  # only ids of RSA keys, which RL Swarm has, begin like this
+        return options.name
+    there = known_name(options.identity, peer) if options.identity else ""
+    name, own = options.name or there, animal_name(peer)
     said = f"{there} in RL Swarm" if there else "its name in RL Swarm is not known here"
     typer.echo(f"name: {name or own}; {said}, {own} by swarmd's own words")
     if not name:
@@ -275,31 +274,33 @@ def _name_of(peer: str, wishes: JoinOptions) -> str:
     return name
 
 
-def _check_invited(node: NewNode, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None) -> None:
-    """Raises ConfigError where the invitation is not one of this peer. Without one, say how to come by it, and where a
-    configuration that is kept does not have it, where it goes."""
-    known = existing.dht.invitation if existing else wishes.invitation
-    if wishes.invitation:
-        must_be_invited(read_invitation(wishes.invitation), manifest.id, manifest.creator, peer)
+def _check_invited(node: NewNode, manifest: Manifest, options: JoinOptions, peer: str, existing: Config | None) -> None:
+    """Check the invitation, if there is one, else say how to get it; if the configuration is kept, say where it goes.
+
+    Raises ConfigError if the invitation is not for this peer.
+    """
+    known = existing.dht.invitation if existing else options.invitation
+    if options.invitation:
+        must_be_invited(read_invitation(options.invitation), manifest.id, manifest.creator, peer)
     elif not known and peer != manifest.creator:
         typer.echo("note: this swarm asks for an invitation. Its creator, or one whom the creator has invited, runs")
         typer.echo(f"    swarmd swarm invite {peer}")
         typer.echo(f'and what that prints goes into {node.home.config}, below [dht]: invitation = "..."')
-    if wishes.invitation and wishes.invitation != known:
+    if options.invitation and options.invitation != known:
         typer.echo(f"note: {node.home.config} does not have this invitation. It counts once there stands, below [dht],")
-        typer.echo(f'    invitation = "{wishes.invitation}"')
+        typer.echo(f'    invitation = "{options.invitation}"')
 
 
-def _say_closed(wishes: JoinOptions, peer: str) -> None:
+def _say_closed(options: JoinOptions, peer: str) -> None:
     typer.echo("note: this node is not on the swarm's allow-list yet. The swarm's creator must run")
-    typer.echo(f"    swarmd swarm allow {quoted(wishes.path.name)} {peer}")
+    typer.echo(f"    swarmd swarm allow {quoted(options.path.name)} {peer}")
 
 
 # --- the chain ---
 
 
 async def _join_chain(
-    node: NewNode, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
+    node: NewNode, manifest: Manifest, options: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
     from swarmd.chain.endpoints import read_urls
@@ -308,47 +309,47 @@ async def _join_chain(
 
     chain, known = manifest.chain, existing.chain if existing else None
     assert chain is not None
-    urls = list(wishes.paid_by.rpc or (read_urls(known.rpc, node.data.root) if known is not None else chain.rpc))
-    async with reach(urls, chain.chain_id, wishes.paid_by.fees) as reached:
+    urls = list(options.paid_by.rpc or (read_urls(known.rpc, node.data.root) if known is not None else chain.rpc))
+    async with reach(urls, chain.chain_id, options.paid_by.fees) as reached:
         coordinator = await check_contract(reached.rpc, chain, manifest.recipe.stages)
         typer.echo(f"chain: {chain.chain_id}, contract {chain.contract}: as the manifest says")
         (allowed,) = await coordinator.members([choice.peer])
         if not allowed:
-            _say_closed(wishes, choice.peer)
+            _say_closed(options, choice.peer)
         bootnodes = []
         for address in (await coordinator.bootnodes())[:BOOTNODES_MAX]:  # a contract takes any text
             try:
                 check_bootnode(address)
                 bootnodes.append(address)
             except ManifestError as error:
-                typer.echo(f"note: the contract has a bootnode that is none: {error.message}")
+                typer.echo(f"note: the contract has a bootnode that is not one: {error.message}")
         choice = msgspec.structs.replace(choice, rpc=node.endpoints(urls), bootnodes=tuple(bootnodes))
         registered_to = await coordinator.eoa(choice.peer)
-        if wishes.signer or (known is not None and known.sender != "wallet"):
-            return _through_proxy(node, wishes, choice, registered_to)
+        if options.signer or (known is not None and known.sender != "wallet"):
+            return _through_proxy(node, options, choice, registered_to)
         if known is not None:  # a configuration made earlier names the account
             account = OwnAccount(load_account(known, node.data), known.keystore, known.passphrase)
             typer.echo(f"account: {account.key.address}, kept from {known.keystore}")
         else:
-            account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
-        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.paid_by.fees)
+            account = node.account(options.paid_by.account, options.paid_by.passphrase)
+        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, options.paid_by.fees)
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase
         )
 
 
-def _through_proxy(node: NewNode, wishes: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
+def _through_proxy(node: NewNode, options: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
     known = registered_to or "nobody yet; the node registers through the signer when it runs"
     typer.echo(f"registered to: {known}")
-    if registered_to and wishes.signer_account and registered_to.lower() != wishes.signer_account.lower():
-        raise _taken(choice.peer, registered_to, wishes.signer_account)
+    if registered_to and options.signer_account and registered_to.lower() != options.signer_account.lower():
+        raise _taken(choice.peer, registered_to, options.signer_account)
     return msgspec.structs.replace(
         choice,
         sender="proxy",
-        signer=wishes.signer,
-        org=wishes.org,
-        account=wishes.signer_account,
-        token=node.name_of(Path(wishes.token)) if wishes.token else "",
+        signer=options.signer,
+        org=options.org,
+        account=options.signer_account,
+        token=node.name_of(Path(options.token)) if options.token else "",
     )
 
 
@@ -370,8 +371,7 @@ async def _register(
 ) -> None:
     """Register the peer to the account now if it can pay; the node does so by itself later."""
     from swarmd.chain.contract import encode_call
-    from swarmd.cli.contract import open_orders
-    from swarmd.gas import coins
+    from swarmd.cli.contract import open_transactions
 
     address = str(account.key.address)
     if registered_to:
@@ -379,14 +379,16 @@ async def _register(
             raise _taken(peer, registered_to, address)
         typer.echo(f"registered: this node is, to {address}")
         return
-    orders = open_orders(reached, account.key, fees)
-    balance_wei = await orders.balance_wei()
+    transactions = open_transactions(reached, account.key, fees)
+    balance_wei = await transactions.balance_wei()
     if balance_wei == 0 or not allowed:
         typer.echo(f"account: {address} has {coins(balance_wei)}{'' if balance_wei else ': send it some'}")
         typer.echo("the node registers by itself when it runs, as soon as it may and can pay")
         return
     try:
-        receipt = await orders.carry_out("register", coordinator.contract, encode_call("registerPeer(string)", peer))
+        receipt = await transactions.carry_out(
+            "register", coordinator.contract, encode_call("registerPeer(string)", peer)
+        )
     except ChainError as error:
         typer.echo(f"note: not registered yet: {error.message}")
         typer.echo("the node registers by itself when it runs, as soon as its account can pay")

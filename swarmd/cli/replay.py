@@ -1,4 +1,9 @@
-"""`swarmd replay`: fold an event log offline and show what happened, what came of it, and whether it still does."""
+"""`swarmd replay`: fold an event log offline: list events and commands, step through them, verify them, compare.
+
+- It needs only the log, and starts from the latest snapshot before the first event that is wanted.
+- `--verify` compares every commit's commands with the digest in the log; `--against` folds the same events under other
+  charts or settings, and shows where the two part.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +14,36 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from swarmd.cli.dashboard import PageOptions, serve_log
+from swarmd.cli.local_swarm import parse_setting
 from swarmd.cli.options import LogDir, in_order, log_of
+from swarmd.core.applied import Applied
+from swarmd.core.chart import NAMES, load_charts
+from swarmd.core.events import Event, RoundsSkipped, tag_of
+from swarmd.core.step import StateFold, step
 from swarmd.errors import ExitCode, NotFoundError
+from swarmd.eventlog.export import change_line, changes_between, command_line, event_line, full, to_json
 from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from swarmd.core.applied import Applied
-    from swarmd.eventlog.frame import Commit
-    from swarmd.eventlog.replay import Comparison, StepOutcome, Verified
-
+from swarmd.eventlog.frame import Commit
+from swarmd.eventlog.reader import end_of
+from swarmd.eventlog.replay import (
+    CommitDiffers,
+    Comparison,
+    SettingsOverride,
+    StepOutcome,
+    Verified,
+    compare,
+    sections_of,
+    verify,
+    verify_parallel,
+)
 
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
@@ -91,7 +110,7 @@ def replay(
     log = log_of(directory)
     if last is not None:
         refuse_removed(log, last)
-    if web:  # on the usual port or, where that is taken, on any
+    if web:  # on the usual port, or on any if that is taken
         serve_log(log.parent, PageOptions(else_any=True), archive=log)
     elif verify:
         show_verified(directory or log.parent, log, last, json)
@@ -107,7 +126,7 @@ def replay(
 
 
 class Filter:
-    """Which events are shown, from `first` on; the fold takes others too."""
+    """Which events are shown, from `first` on; others are folded without being shown."""
 
     def __init__(self, types: list[str], round_: int | None, stage: int | None, first: int) -> None:
         self._types = frozenset(map(known_type, types))
@@ -116,8 +135,6 @@ class Filter:
         self.first = first
 
     def takes(self, applied: Applied) -> bool:
-        from swarmd.core.events import RoundsSkipped, tag_of
-
         event = applied.event
         if applied.seq < self.first or (self._types and tag_of(event) not in self._types):
             return False
@@ -131,14 +148,12 @@ class Filter:
 
 
 def known_type(name: str) -> str:
-    """The type itself, when there are such events."""
-
-    from swarmd.core.events import Event
-
+    """The type itself, if there are such events; an event's class names it as well."""
     tags = sorted(str(kind.__struct_config__.tag) for kind in get_args(Event))
-    if name in tags:
-        return name
-    near = difflib.get_close_matches(name, tags, n=1)
+    tag = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    if tag in tags:
+        return tag
+    near = difflib.get_close_matches(tag, tags, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"the types are {', '.join(tags)}"
     raise typer.BadParameter(f"there are no events of type {name!r}; {hint}", param_hint="--type")
 
@@ -149,21 +164,21 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
 
 
 def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
-    """The fold from `base` to `last`."""
+    """Events from `base` to `last`, each with the states around it and its commands."""
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
 
 def start_of(log: Path, seq: int | None) -> Base:
-    """The latest point at or before event `seq` that a fold can start from; of the whole log for None."""
+    """The latest point at or before event `seq` from which a fold can start; the newest of the log for None."""
     if first := oldest_base(log).seq:
         typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
     return newest_base(log) if seq is None else base_upto(log, seq)
 
 
 def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
-    """Commits up to `last`, with a progress bar on stderr when that is a terminal."""
+    """Commits up to `last`, with a progress bar on stderr if that is a terminal."""
     commits = commits_upto(commits, last)
     return _with_bar(log, commits, last) if sys.stderr.isatty() else commits
 
@@ -179,11 +194,6 @@ def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterato
 
 def progress_bar(log: Path, last: int | None) -> Progress:
     """A bar on stderr that counts events up to `last`, or to the log's end."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from swarmd.eventlog.reader import end_of
-
     end = end_of(log)
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -195,9 +205,6 @@ def progress_bar(log: Path, last: int | None) -> Progress:
 
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
-    from swarmd.eventlog.export import to_json
-    from swarmd.eventlog.replay import CommitDiffers
-
     try:
         found = verified(log, last)
     except CommitDiffers as error:
@@ -215,9 +222,7 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
 
 
 def verified(log: Path, last: int | None) -> Verified:
-    """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
-    from swarmd.eventlog.replay import sections_of, verify, verify_parallel
-
+    """Verify a log, on all cores if it has snapshots, with a progress bar on a terminal."""
     if len(sections_of(log, last)) == 1:
         return verify(log, partial(watch, log, last=last))
     if not sys.stderr.isatty():
@@ -227,11 +232,6 @@ def verified(log: Path, last: int | None) -> Verified:
 
 
 def show_state(log: Path, last: int | None, json: bool) -> None:
-    import msgspec
-
-    from swarmd.core.step import StateFold
-    from swarmd.eventlog.export import full
-
     base = start_of(log, last if last is None else last + 1)
     fold = StateFold(base.state)
     for commit in watch(log, commits_from(log, base), last):
@@ -277,10 +277,6 @@ class Display:
 
     def _ask(self, applied: Applied) -> bool:
         """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
-        import msgspec
-
-        from swarmd.eventlog.export import full
-
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
             answer = sys.stdin.readline()
@@ -297,8 +293,6 @@ class Display:
 
 def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
-    from swarmd.eventlog.export import change_line, changes_between, command_line, event_line
-
     yield event_line(applied.seq, applied.at, applied.event)
     for change in changes_between(applied.before, applied.after):
         if every_change or change.path.endswith("chart"):
@@ -308,8 +302,6 @@ def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
 
 
 def _applied_json(applied: Applied) -> bytes:
-    from swarmd.eventlog.export import changes_between, to_json
-
     return to_json(
         {
             "seq": applied.seq,
@@ -323,12 +315,6 @@ def _applied_json(applied: Applied) -> bytes:
 
 def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
     """Print where the two sides part. Raises typer.Exit with 3 if they do."""
-    from swarmd.cli.local_swarm import parse_setting
-    from swarmd.core.chart import NAMES, load_charts
-    from swarmd.core.step import step
-    from swarmd.eventlog.export import to_json
-    from swarmd.eventlog.replay import SettingsOverride, compare
-
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
         raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
@@ -348,8 +334,6 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
 
 def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
     """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
-    from swarmd.eventlog.export import change_line, event_line
-
     first = found.first
     if first is None:
         yield f"{found.events} events go the same way under {against}"
@@ -367,8 +351,6 @@ def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
 
 
 def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
-    from swarmd.eventlog.export import change_line, command_line
-
     if outcome.refused:
         yield f"  {side:<6}refused: {outcome.refused}"
         return

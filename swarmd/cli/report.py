@@ -1,22 +1,23 @@
-"""`swarmd report`: what training gave, from event logs alone: a picture, JSON, or the model's card."""
+"""`swarmd report`: the results of training, from event logs alone: a picture, JSON, or the model's card."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from swarmd.cli.leaderboard import shown
 from swarmd.cli.options import RULE, holds_log, log_of
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.eventlog.export import indented
+from swarmd.observe.words import count
 from swarmd.paths import CONFIG
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from swarmd.results.history import TrainingHistory
-
+from swarmd.results.card import CardSubject, accuracy_of, make_card
+from swarmd.results.history import TrainingHistory, read_history, skills_summary
 
 OUT = Path("report.png")
 WAITING = "`swarmd status` says what the node waits for, `swarmd doctor` what is wrong"
@@ -46,8 +47,6 @@ def report(
     files = picture_files(out, svg, wanted=not (as_json or card))
     histories = read_histories(directories or [log_of(None).parent])
     if card:
-        from swarmd.results.card import CardSubject, make_card
-
         if len(histories) != 1:
             raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
         if not histories[0].stages:
@@ -61,24 +60,25 @@ def report(
 
 
 def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
-    """What is to be written. Raises ConfigError for a suffix that is neither .png nor .svg."""
+    """The files to write. Raises ConfigError for a suffix that is neither .png nor .svg."""
     from swarmd.results.picture import SUFFIXES
 
     if out is None and not wanted and not svg:
         return []
     first = out or OUT
     if first.suffix not in SUFFIXES:
-        raise ConfigError(f"--out {first}: {first.suffix or 'no suffix'} is no kind of picture", "Use .png or .svg")
+        raise ConfigError(f"--out {first}: {first.suffix or 'no suffix'} is not a kind of picture", "Use .png or .svg")
     return list(dict.fromkeys([first, first.with_suffix(".svg")] if svg else [first]))
 
 
 def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
-    """What the logs tell, in the order given.
+    """The training in each log, in the order given.
 
-    Raises NotFoundError where no node is, ConfigError where two logs are of one node, LogDamaged.
+    Raises:
+        NotFoundError: there is no node.
+        ConfigError: two logs belong to one node.
+        LogDamaged: a log cannot be read.
     """
-    from swarmd.results.history import read_history
-
     places = [place for directory in directories for place in node_directories(directory)]
     histories = [read_history(place) for place in places]
     seen: dict[str, Path] = {}
@@ -100,10 +100,6 @@ def node_directories(directory: Path) -> list[Path]:
 
 
 def print_json(histories: Sequence[TrainingHistory]) -> None:
-    import msgspec
-
-    from swarmd.eventlog.export import indented
-
     nodes = [
         {
             **{name: getattr(history, name) for name in history.__struct_fields__},
@@ -118,11 +114,6 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
-    from swarmd.cli.leaderboard import shown
-    from swarmd.observe.words import count
-    from swarmd.results.card import accuracy_of
-    from swarmd.results.history import skills_summary
-
     for history in histories:
         rounds = history.rounds
         reward = f"reward {rounds[-1].reward:.3f} in round {rounds[-1].round}" if rounds else "nothing trained"
@@ -135,7 +126,7 @@ def print_summary(histories: Sequence[TrainingHistory]) -> None:
 
 
 def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:
-    """Draw, and say where, on stderr when something else is printed."""
+    """Draw, and name the files: on stderr if something else is printed."""
     from swarmd.results.picture import NODES_MAX, draw
 
     if files and not any(history.stages for history in histories):

@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import difflib
 import subprocess
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import structlog
 import typer
 
-from swarmd.cli.options import NodeDir, config_of_node, locate
-from swarmd.config import load_config
+from swarmd import units
+from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
+from swarmd.config import Config, load_config
+from swarmd.daemon.service import run_node
 from swarmd.errors import ExitCode, NotFoundError, SwarmdError, UnitError
+from swarmd.files import refusal
+from swarmd.host import check_host
+from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory, quoted
-
-if TYPE_CHECKING:
-    from swarmd.config import Config
-    from swarmd.units import ServicePaths
-
+from swarmd.swarms.registry import check_kind
+from swarmd.units import DROP_IN, ServicePaths, credential_names, find_place
 
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
 
 
 def run(
     directory: NodeDir = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", "-c", metavar="FILE", help="The node's configuration; DIR is then its data directory."
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="The data directory, in place of the one the file names.")
-    ] = None,
+    config: ConfigFile = None,
+    data: DataDir = None,
 ) -> int:
-    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
-    import structlog
+    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once.
 
-    from swarmd.daemon.service import run_node
-    from swarmd.files import refusal
-    from swarmd.host import check_host
-    from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.observe.redaction import known_secrets
-    from swarmd.swarms.registry import check_kind
-
+    With --config, DIR is the data directory.
+    """
     file = config_of_node(directory, config)
     loaded = load_config(file)
     check_kind(loaded.swarm)
@@ -56,7 +46,7 @@ def run(
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code
-    except Exception as error:  # told as a line of the log, which covers what its words and those of libraries may hold
+    except Exception as error:  # written as a line of the log, which covers secrets in its words
         refused = refusal(error)
         if refused is not None:
             tell_fatal(refused)
@@ -81,10 +71,7 @@ Reload = Annotated[bool, typer.Option("--reload/--no-reload", help="Have systemd
 def install(
     instance: Instance = "",
     user: User = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="Copied to where the unit reads it; the node's data too."),
-    ] = None,
+    config: ConfigFile = None,
     gpu: Annotated[
         bool | None, typer.Option("--gpu/--cpu", help="An accelerator's devices are left; else as the machine has one.")
     ] = None,
@@ -96,14 +83,13 @@ def install(
     reload: Reload = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
 ) -> None:
-    """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade."""
-    from swarmd import units
+    """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade.
 
+    With --config, the configuration and the node's data are copied too.
+    """
     place = units.find_place(instance, user)
     source = config or place.config
-    if config is not None and not config.exists():
-        raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
-    loaded = load_config(source) if source.exists() else None
+    loaded = load_config(source) if config is not None or source.exists() else None
     files = units.plan(place, units.find_command(user=user), loaded, gpu, programs)
     transfer = None
     if loaded is not None:
@@ -149,9 +135,7 @@ def _make_directories(place: ServicePaths) -> None:
 
 
 def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None:
-    """What is left to the operator."""
-    from swarmd.units import credential_names
-
+    """Print what is left for the operator to do."""
     if config is None:
         typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
         return
@@ -167,8 +151,6 @@ def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None
 @app.command()
 def uninstall(instance: Instance = "", user: User = False, reload: Reload = True) -> None:
     """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
-    from swarmd.units import DROP_IN, find_place
-
     place = find_place(instance, user)
     paths = list(place.drop_ins)
     # The template stays for other instances, and the target for any other node.

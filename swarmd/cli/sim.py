@@ -1,4 +1,4 @@
-"""`swarmd sim`: play simulated swarms and check that nothing happens that must not happen."""
+"""`swarmd sim`: run simulated swarms with faults, and check invariants after every commit."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Total:
         self.cpu_s += summary.cpu_s
 
     def table(self) -> str:
-        """Who was hostile, a line for each kind; empty where nobody was."""
+        """A line for each kind of hostile peer; empty if there was none."""
         lines = [f"{'hostile':<12} {'seeds':>6} {'rounds':>7} {'events of theirs':>17} {'stages held':>12}"]
         for kind in HOSTILE:
             if kind in self._kinds:

@@ -1,4 +1,4 @@
-"""`swarmd status`: how a node is, from its daemon or, when that is down, from its log."""
+"""`swarmd status`: how a node is, from its daemon or, if that does not run, from its log."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.live import Live
 
-from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, refuse_unmade
+from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, require_node
 from swarmd.config import load_config
+from swarmd.core.state import State
+from swarmd.daemon.control import ask_status
 from swarmd.errors import ConfigError, ExitCode
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.segment import list_segments
+from swarmd.eventlog.store import log_bytes
+from swarmd.observe.panel import panel_of
+from swarmd.observe.status import LogStatus, Status, status_of, with_offer
 from swarmd.paths import NodeDirectory
-
-if TYPE_CHECKING:
-    from swarmd.observe.status import Status
-
 
 NEVER_STARTED = "never started"  # state of the process, as swarmd.observe.status has it
 WATCH_EVERY_S = 1.0
@@ -28,19 +35,15 @@ def status(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE, show_default=False)] = None,
     config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
-    watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
+    watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")] = False,
 ) -> int:
-    """Say how a node is: process, network, training, round, and the chain where there is one.
+    """Say how a node is: process, network, training, round, and the chain if there is one.
 
-    Exits with 0 when all is well, with 1 when it is not, with 4 for a node that was made and never started.
+    Exits with 0 if all is well, with 1 if it is not, with 4 for a node that was made and never started.
     """
-    from rich.console import Console
-
-    from swarmd.observe.panel import panel_of
-
     node = locate(directory, config)
     if not node.data.is_dir():
-        refuse_unmade(node, directory is None and config is None)
+        require_node(node, directory is None and config is None)
     if watched:
         if as_json:
             raise ConfigError("--watch and --json exclude each other", "Call `swarmd status --json` as often as needed")
@@ -57,12 +60,7 @@ def status(
 
 
 def watch(node: Located) -> None:
-    """Show the status until Ctrl-C; a line a change where nobody looks at a terminal."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from swarmd.observe.panel import panel_of
-
+    """Show the status until Ctrl-C; if there is no terminal, print a line for each change."""
     console, data, said = Console(), NodeDirectory(node.data), ""
     current = read_status(data, node.config)
     with contextlib.suppress(KeyboardInterrupt):
@@ -89,25 +87,21 @@ def line_of(status: Status) -> str:
 
 
 def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
-    """The status from the daemon, or from the log when no daemon answers; or that the node was never started.
+    """The status from the daemon, or from the log if no daemon answers; or that the node was never started.
 
-    Where it is known, the configuration is read for a node without a log. Raises NotFoundError where there is no node,
-    LogDamaged where the daemon is down and the log cannot be read.
+    Args:
+        config: the node's configuration, which is read if there is no log.
+
+    Raises:
+        NotFoundError: there is no node.
+        LogDamaged: the daemon does not run, and the log cannot be read.
     """
-    from swarmd.daemon.control import ask_status
-
     reply = ask_status(paths.control)
     return reply.status or status_from_log(Located(config, paths.root), reply.mute)
 
 
 def status_from_log(node: Located, mute: str = "") -> Status:
-    """The status that the log alone gives. `mute` says why a daemon that is there does not answer."""
-    from swarmd.eventlog.fold import load
-    from swarmd.eventlog.reader import read_commits
-    from swarmd.eventlog.segment import list_segments
-    from swarmd.eventlog.store import log_bytes
-    from swarmd.observe.status import LogStatus, status_of, with_offer
-
+    """The status from the log alone. `mute` says why a daemon that runs does not answer."""
     events = NodeDirectory(node.data).events
     if not events.is_dir() or not list_segments(events):
         return _never_started(node, mute)
@@ -118,13 +112,8 @@ def status_from_log(node: Located, mute: str = "") -> Status:
 
 
 def _never_started(node: Located, mute: str) -> Status:
-    """The status of a node that has no log yet. Raises NotFoundError where there is no node."""
-    import msgspec
-
-    from swarmd.core.state import State
-    from swarmd.observe.status import LogStatus, status_of
-
-    refuse_unmade(node)
+    """The status of a node that has no log yet. Raises NotFoundError if there is no node."""
+    require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
     if not mute:
         reason = f"made, and never started: `{node.next_command}` starts it"

@@ -1,18 +1,16 @@
-"""`swarmd swarm`: the kinds there are, the files of a new one, what a manifest and its contract say; and its verbs."""
+"""`swarmd swarm`: kinds of swarms, the files of a new one, and what a swarm's manifest and contract say.
+
+Making a swarm is in swarmd.cli.new, changing one in swarmd.cli.swarm_changes.
+"""
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.metadata
-import itertools
 import json
 import keyword
 import re
-import site
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
@@ -21,18 +19,17 @@ import typer
 
 from swarmd.cli.new import new
 from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, check_address, payer, print_json, utc
-from swarmd.cli.orders import invite, register_orders
+from swarmd.cli.swarm_changes import invite, register_changes
 from swarmd.errors import ConfigError, PathUnusable
 from swarmd.files import remedy
 from swarmd.manifest import Manifest, read_manifest
-from swarmd.paths import quoted
-from swarmd.swarms.plan import split_of
+from swarmd.paths import configs_directory, quoted
 from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_of
 
 if TYPE_CHECKING:
     from swarmd.chain.blocks import Blocks
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.endpoints import Rpc, RpcCaller
+    from swarmd.chain.endpoints import Rpc
 
 
 def list_swarms(
@@ -57,17 +54,18 @@ def list_swarms(
 
 
 TEMPLATES = Path(__file__).parent / "scaffolds"
-SUFFIX = ".txt"  # templates are no modules of swarmd
+SUFFIX = ".txt"  # so that templates are not taken for modules of swarmd
 NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
 QUESTIONS = "questions.jsonl"
-EXAMPLES = 40  # of each of the two tasks
-TAKEN = sys.stdlib_module_names | {"swarmd"}  # modules that come before, or instead of, one of the same name
+EXAMPLES = 80  # questions, of two tasks by turns
+# Words that are no names of modules, and modules that come before, or instead of, one of the same name.
+TAKEN = sys.stdlib_module_names | {"swarmd", *keyword.kwlist}
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def scaffold(
-    name: Annotated[str, typer.Argument(help="Of the swarm: a-z, 0-9 and -, such as my-swarm.")],
+    name: Annotated[str, typer.Argument(help="The swarm's name: a-z, 0-9 and -, such as my-swarm.")],
     kind: Annotated[
         Literal["file", "plan"],
         typer.Option(help="file: questions and named rewards, no code; plan: a Python package."),
@@ -81,7 +79,8 @@ def scaffold(
     for template in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}")):
         _write(root / _named(template.name.removesuffix(SUFFIX), name), _named(template.read_text("utf-8"), name))
     if kind == "file":
-        _write(root / QUESTIONS, "".join(f"{json.dumps(row)}\n" for row in example_questions()))
+        shipped = (configs_directory() / "file" / "data" / QUESTIONS).read_text("utf-8")
+        _write(root / QUESTIONS, "".join(shipped.splitlines(keepends=True)[:EXAMPLES]))
     typer.echo(f"\nnext, as {root / 'README.md'} says:")
     if kind == "plan":
         typer.echo(f"    pip install -e {quoted(root)}")
@@ -90,30 +89,16 @@ def scaffold(
 
 def _check(name: str, kind: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > 40:
-        raise ConfigError(f"{name!r} is no name of a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm")
+        raise ConfigError(
+            f"{name!r} is not a name for a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm"
+        )
     if kind == "plan" and name in BUILT_IN:
         raise ConfigError(f"swarmd has a kind {name!r} itself", "Choose another name")
-    if kind == "plan" and keyword.iskeyword(_module(name)):
-        raise ConfigError(f"{name!r} is a word of Python", "Choose another name")
     if kind == "plan" and _module(name) in TAKEN:
         raise ConfigError(
-            f"the package {_module(name)!r} would never be found: Python, or swarmd, has one of this name",
+            f"the package {_module(name)!r} could not be imported: Python, or swarmd, has this name itself",
             "Choose another name",
         )
-    if kind == "plan" and (brings := _installed_as(name)):
-        raise ConfigError(
-            f"{brings} is installed here already: pip would put a package of this name in its place, or beside it",
-            "Choose another name, or `pip uninstall` an earlier one of your own",
-        )
-
-
-def _installed_as(name: str) -> str:
-    """What is installed under the name, or brings a module of that name; empty where nothing is."""
-    try:
-        return f"the distribution {importlib.metadata.distribution(name).name!r}"
-    except importlib.metadata.PackageNotFoundError:
-        found = importlib.machinery.PathFinder.find_spec(_module(name), site.getsitepackages())
-        return f"a module {_module(name)!r}" if found is not None else ""
 
 
 def _make_directory(root: Path) -> None:
@@ -139,26 +124,6 @@ def _named(text: str, name: str) -> str:
 
 def _module(name: str) -> str:
     return name.replace("-", "_")
-
-
-def example_questions(count: int = EXAMPLES) -> list[dict[str, str]]:
-    """Two tasks that the embedded model learns in minutes, always the same; it was made without any of them."""
-    random = Random(0)
-    triples = ([random.randrange(10, 100) for _ in range(3)] for _ in itertools.count())
-    digits = ("".join(random.choices("0123456789", k=4)) for _ in itertools.count())
-    numbers = itertools.islice((three for three in triples if _is_new("digits_largest", sorted(three))), count)
-    texts = itertools.islice((text for text in digits if _is_new("digits_reverse", [text])), count)
-    largest = [
-        {"prompt": f"Largest number: {', '.join(map(str, three))}", "answer": str(max(three)), "task": "largest"}
-        for three in numbers
-    ]
-    reverse = [{"prompt": f"Reverse the digits: {text}", "answer": text[::-1], "task": "reverse"} for text in texts]
-    return [row for pair in zip(largest, reverse, strict=True) for row in pair]
-
-
-def _is_new(task: str, canonical: Sequence[object]) -> bool:
-    """Whether the embedded model's recipe leaves a question of the digit tasks alone."""
-    return split_of(task, ",".join(map(str, canonical))) != "train"
 
 
 RANGE_BLOCKS = 20_000  # asked for at once; an endpoint that refuses is asked for fewer
@@ -196,7 +161,7 @@ def status(
 ) -> None:
     """Say where a swarm on a chain is: round, stage, deadline, policy, peers, bootnodes, members.
 
-    Of a swarm without a chain, what its manifest says.
+    For a swarm without a chain, print what its manifest says.
     """
     from swarmd.cli.contract import find_target
 
@@ -258,7 +223,7 @@ async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from
 
 
 async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_block: int) -> ContractStatus:
-    """All of it, as of one block. Raises ChainError."""
+    """Read a contract's status as of one block. Raises ChainError."""
     from swarmd.chain.blocks import Blocks
 
     blocks = Blocks(rpc, coordinator.contract, RANGE_BLOCKS)
@@ -290,7 +255,7 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
 
 
 async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
-    """How many peers are registered, and the allow-list; the contract lists neither."""
+    """How many peers are registered, and the allow-list: both from events, since the contract lists neither."""
     from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
 
     registration = topic_of("PeerRegistered(address,string)")
@@ -305,20 +270,6 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
                 gone = set(decode_peers(entry))
                 allowed = {peer: None for peer in allowed if peer not in gone}
     return registered, tuple(allowed)
-
-
-async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
-    """When anybody may move the swarm on, in words."""
-    policy = await coordinator.policy()
-    if policy == (0, 0):
-        return "it has no round policy, only a stage manager moves the swarm on"
-    ways = []
-    if policy.min_submissions:
-        ways.append(f"at {policy.min_submissions} reports, there are {await coordinator.submissions()}")
-    if policy.max_stage_s:
-        left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
-        ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")
-    return ", or ".join(ways)
 
 
 def _show(found: ContractStatus, as_json: bool) -> None:
@@ -349,4 +300,4 @@ app.command()(new)
 app.command()(invite)
 app.command()(status)
 app.command()(check)
-register_orders(app)
+register_changes(app)

@@ -111,7 +111,7 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
 
 
 def _notes(row: NodeRow) -> list[str]:
-    skipped = [f"skipped {row.skipped} rounds"] if row.skipped else []
+    skipped = [f"skipped {count(row.skipped, 'round')}"] if row.skipped else []
     return skipped + ([row.note] if row.note else [])
 
 

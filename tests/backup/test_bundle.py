@@ -148,7 +148,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.extend(secrets)
         return write_bundle(log, out, texts, secrets, *rest)
 
-    monkeypatch.setattr("swarmd.backup.bundle.write_bundle", write)
+    monkeypatch.setattr("swarmd.cli.bundle.write_bundle", write)
     monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
     return found
 
@@ -184,7 +184,7 @@ def test_from_the_command_line(node: Path, tmp_path: Path, capsys: pytest.Captur
     assert run_command(["bundle", str(node), "--out", str(out), "--unit", ""]) == ExitCode.OK
     assert {"bundle.json", "status.json", "stories.json", "files.json"} <= set(members_of(out))
     assert run_command(["bundle", "--open", str(out), "--to", str(tmp_path / "there")]) == ExitCode.OK
-    assert "folds to the very state" in capsys.readouterr().out
+    assert "folds to the state that the node had" in capsys.readouterr().out
     for path in (tmp_path / "there").rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes()
     assert run_command(["bundle", str(tmp_path / "nowhere")]) == ExitCode.NO_INPUT

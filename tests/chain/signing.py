@@ -29,7 +29,7 @@ START_S = 60.0
 STOP_S = 60.0
 WORK = 2**10
 IMPORTED = (
-    "swarmd.cli.signer",
+    "swarmd.cli.servers",
     "swarmd.chain.signer_http",
     "swarmd.observe.logs",
     "swarmd.daemon.process",

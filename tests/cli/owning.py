@@ -13,6 +13,7 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.dht.identity.identity import generate_identity
+from swarmd.errors import ExitCode
 from swarmd.manifest import Manifest, read_manifest
 from tests.contracts.chain import connect
 
@@ -67,6 +68,19 @@ class OwnChain:
 
     def say(self, method: str, *params: Any) -> Any:
         return self.w3.provider.make_request(method, list(params))["result"]  # type: ignore[arg-type]
+
+    def command(self, directory: Path, *options: object) -> tuple[object, ...]:
+        """The command that makes a swarm on this chain."""
+        return ("swarm", "new", "Digits", "--dir", directory, "--rpc", self.url, "--listen", LISTEN, *options)
+
+    def make(self, shell: Shell, *options: object) -> Path:
+        """The directory of a swarm on this chain, whose first run finds an account without coins."""
+        command = self.command(shell.root / "a", *options)
+        told = shell.fails(ExitCode.FAILURE, *command)
+        assert "has 0 coins" in told and "run the same command again" in told
+        self.fund(shell.root / "a")
+        shell.well(*command)
+        return shell.root / "a"
 
     def fund(self, directory: Path, coins: float = 1.0) -> str:
         """Give coins to the account of a node; returns its address."""

@@ -103,7 +103,7 @@ def test_show_asks_a_node_for_the_balance(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         ADDRESS,
         "chain: 31337",
-        "balance: 12 (12000000000000000000 wei)",
+        "balance: 12 coins (12000000000000000000 wei)",
         "transactions: 0",
     ]
 
@@ -130,5 +130,5 @@ def test_what_is_typed_and_no_text_is_refused_and_not_shown(tmp_path: Path, prom
     terminal.answer(prompt, "gr\udcfcn correct horse")  # in Latin-1
     assert terminal.end() == ExitCode.BAD_DATA
     shown = terminal.seen
-    assert "what was typed is no text in" in shown and "Traceback" not in shown and "horse" not in shown
+    assert "what was typed is not text in" in shown and "Traceback" not in shown and "horse" not in shown
     assert not (tmp_path / "a.json").exists()

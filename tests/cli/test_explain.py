@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from swarmd.cli import run_command
 from swarmd.cli.explain import tell_latest, tell_round
 from swarmd.core.applied import Applied
 from swarmd.core.events import Equivocated, Event
@@ -20,6 +19,7 @@ from swarmd.eventlog.fold import fold, load, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.story import StoryTeller, reached
+from tests.cli.owning import Shell
 from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
@@ -30,26 +30,16 @@ STATE = load(GOLDEN / "crash" / "events")[0]
 GAP = STATE.skips[-1]
 
 
-def output_of(capsys: pytest.CaptureFixture[str], *args: str, code: int = ExitCode.OK) -> str:
-    assert run_command(["explain", *args]) == code
-    captured = capsys.readouterr()
-    return captured.out + captured.err
-
-
-def test_without_a_round_the_last_gap_and_the_last_round_are_told(capsys) -> None:
-    text = output_of(capsys, NODE)
+def test_without_a_round_the_last_gap_and_the_last_round_are_told(shell: Shell) -> None:
+    text = shell.well("explain", NODE)
     words = " ".join(text.split())
     gap = f"Round {GAP.last} was" if GAP.first == GAP.last else f"Rounds {GAP.first} to {GAP.last} were"
     assert f"{gap} skipped, cause {GAP.cause}" in words and len(re.findall("Rounds? ", words)) == 2
 
 
-def test_chain_submissions_belong_to_their_round(capsys) -> None:
-    assert story_of_rewards(capsys, 1) == {"reward/1/0"}
-
-
-def story_of_rewards(capsys: pytest.CaptureFixture[str], round: int) -> set[str]:
-    text = output_of(capsys, str(GOLDEN / "chain"), str(round))
-    return set(re.findall(r"reward/\d+/\d+", text))
+def test_chain_submissions_belong_to_their_round(shell: Shell) -> None:
+    told = shell.well("explain", GOLDEN / "chain", 1)
+    assert set(re.findall(r"reward/\d+/\d+", told)) == {"reward/1/0"}
 
 
 @pytest.mark.parametrize(
@@ -57,11 +47,12 @@ def story_of_rewards(capsys: pytest.CaptureFixture[str], round: int) -> set[str]
     [
         (("1", "2"), ExitCode.BAD_CONFIG, "one round at most is explained, not 1 and 2"),
         (("nowhere",), ExitCode.NO_INPUT, "nowhere"),
-        ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is no round"),
+        ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is not a round"),
+        ((NODE, "99999"), ExitCode.BAD_CONFIG, f"its rounds go up to {reached(STATE)}"),
     ],
 )
-def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, said: str, capsys) -> None:
-    assert said in output_of(capsys, *args, code=code)
+def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, said: str, shell: Shell) -> None:
+    assert said in shell.fails(code, "explain", *args)
 
 
 def log_with(directory: Path, *events: Event) -> Path:
@@ -73,28 +64,28 @@ def log_with(directory: Path, *events: Event) -> Path:
     return directory
 
 
-def test_evidence_is_shown_and_checked_offline(tmp_path: Path, capsys) -> None:
+def test_evidence_is_shown_and_checked_offline(tmp_path: Path, shell: Shell) -> None:
     now = time.time()
     pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
     told = Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.second.encode())
     directory = log_with(tmp_path, told)
-    text = output_of(capsys, str(directory), "--evidence")
+    text = shell.well("explain", directory, "--evidence")
     assert "both signatures are genuine" in text and "reward 0.5" in text and "reward 0.25" in text
-    (exhibit,) = json.loads(output_of(capsys, str(directory), "--evidence", "--json"))
+    (exhibit,) = json.loads(shell.well("explain", directory, "--evidence", "--json"))
     records = [base64.b64decode(each) for each in exhibit["signed"]]
     assert open_evidence(*records)[1].peer == exhibit["peer"] == ALICE.peer_id
-    story = " ".join(output_of(capsys, str(directory), "3").split())
+    story = " ".join(shell.well("explain", directory, "3").split())
     assert "signed two different reports of round 3 stage 0: nothing of it counts until round 67" in story
 
 
-def test_evidence_that_proves_nothing_is_named(tmp_path: Path, capsys) -> None:
+def test_evidence_that_proves_nothing_is_named(tmp_path: Path, shell: Shell) -> None:
     now = time.time()
     pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
     accusations = (
         Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.first.encode()),
         Equivocated("report", BOB.peer_id, 3, 0, pair.first.encode(), pair.second.encode()),
     )
-    text = output_of(capsys, str(log_with(tmp_path, *accusations)), "--evidence", code=ExitCode.FAILURE)
+    text = shell("explain", log_with(tmp_path, *accusations), "--evidence").out
     assert "no-evidence" in text and "the records show something else" in text
 
 
@@ -116,7 +107,7 @@ def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Pat
 
 
 def with_snapshots(log: Path, copy: Path) -> list[Applied]:
-    """Write a log anew with a snapshot after every tenth commit; what its events came to."""
+    """Write a log again with a snapshot after every tenth commit. Returns its events, applied."""
     heard: list[Applied] = []
     with EventLog.open(copy, "node", "run", segment_bytes=2000) as event_log:
         for number, commit in enumerate(read_commits(log), 1):

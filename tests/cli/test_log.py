@@ -31,6 +31,8 @@ def test_cat_prints_json_lines(data: Path, shell: Shell) -> None:
     for place in (data, data / "events"):
         lines = shell.well("log", "cat", place).splitlines()
         assert seqs_of(lines) == list(range(40))
+    told = shell.fails(ExitCode.BAD_CONFIG, "log", "cat", data, "--from", 5, "--to", 2)
+    assert "--to 2 comes before --from 5" in told and "Write --from 2 --to 5" in told
     assert json.loads(lines[3]) == {"seq": 3, "at": 3.0, "type": "member_seen", "peer": "peer3", "name": "xxx"}
 
 

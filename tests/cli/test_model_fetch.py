@@ -11,14 +11,14 @@ import anyio.to_thread
 import pytest
 import torch
 
-from swarmd.cli.model_fetch import fetch, take, tell_in_lines
+from swarmd.cli.model import fetch, take, tell_in_lines
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered, WeightsFetched
 from swarmd.core.values import PeerWeights
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.weights import FetchProgress
-from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
+from swarmd.errors import LogWriteFailed, NoSpaceLeft, WeightsUnavailable
 from swarmd.manifest import sign_manifest, write_manifest
 from swarmd.training.models.model import load_policy
 from swarmd.training.peer_weights import DTYPE, digest_policy, digest_tokenizer, write_announced
@@ -106,10 +106,13 @@ def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
     swarm: Path, fetched: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for out, error in ((tmp_path / "link", WeightsUnavailable), (swarm / "model", PathUnusable)):
+    for out, error, fix in (
+        (tmp_path / "link", WeightsUnavailable, "--out"),
+        (swarm / "model", LogWriteFailed, f"Move away what is at {swarm}"),
+    ):
         with pytest.raises(error) as refused:
             fetch(swarm, out, None, 60.0)
-        assert str(out) in refused.value.message and "--out" in refused.value.fix
+        assert str(out.parent) in refused.value.message and fix in refused.value.fix
     assert not fetched
 
 

@@ -93,7 +93,7 @@ def test_every_verb_that_reads_a_log_knows_a_node_that_never_ran(
     assert "there is no node here" in shell.fails(ExitCode.NO_INPUT, *words)
     monkeypatch.chdir(made)
     said = shell.fails(ExitCode.NEVER_STARTED, *words)
-    assert "was made and never started" in said and "fix: Start it: `swarmd run .`" in said
+    assert "was made and never started, or is just starting" in said and "fix: Start it: `swarmd run .`" in said
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_status_knows_a_node_that_was_never_started(shell: Shell, made: Path) ->
 
 def test_run_takes_a_directory(shell: Shell, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Path] = []
-    monkeypatch.setattr("swarmd.daemon.service.run_node", lambda config, data, **named: started.append(data.root) or 0)
-    monkeypatch.setattr("swarmd.observe.logs.configure", lambda *given, **named: None)
+    monkeypatch.setattr("swarmd.cli.run.run_node", lambda config, data, **named: started.append(data.root) or 0)
+    monkeypatch.setattr("swarmd.cli.run.configure", lambda *given, **named: None)
     root = apart(shell.root / "b")
     shell.well("run", made)
     shell.well("run", "--config", root / "config.toml")
@@ -137,7 +137,7 @@ def test_run_takes_a_directory(shell: Shell, made: Path, monkeypatch: pytest.Mon
 
 
 def test_a_backup_needs_a_file_to_write(shell: Shell, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "is no file for a backup" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", ran)
+    assert "is not a file for a backup" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", ran)
     assert "one node and one file" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", "a", "b", "c.tar")
     monkeypatch.chdir(ran)
     shell.well("backup", shell.root / "kept.tar", "--without-keys")

@@ -107,7 +107,7 @@ def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], shel
 
 @pytest.mark.parametrize(
     "arguments",
-    [["local", "--nodes", "1", "--dir", "{}"], ["chart", "--write", "{}/charts"], ["model", "build", "--out", "{}"]],
+    [["local", "--nodes", "1", "--dir", "{}"], ["model", "build", "--out", "{}"]],
     ids=lambda arguments: arguments[0],
 )
 def test_a_path_that_cannot_be_made_is_one_line(arguments: list[str], tmp_path: Path, shell: Shell) -> None:
@@ -136,9 +136,9 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
     def run_node(*_: object, **__: object) -> int:
         raise OSError(errno.EIO, "Input/output error", "node/moved.json")
 
-    monkeypatch.setattr("swarmd.daemon.service.run_node", run_node)
-    monkeypatch.setattr("swarmd.observe.logs.configure", lambda *_, **__: False)
-    monkeypatch.setattr("swarmd.observe.logs.tell_fatal", told.append)
+    monkeypatch.setattr("swarmd.cli.run.run_node", run_node)
+    monkeypatch.setattr("swarmd.cli.run.configure", lambda *_, **__: False)
+    monkeypatch.setattr("swarmd.cli.run.tell_fatal", told.append)
     shell.well("swarm", "new", "demo", "--dir", tmp_path / "node")
     assert cli.run_command(["run", str(tmp_path / "node")]) == ExitCode.FAILURE
     assert [str(each) for each in told] == ["node/moved.json: Input/output error. Check the disk"]

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.options import in_order
 from swarmd.dht.addresses import suggest_address
-from swarmd.errors import ConfigError
 from swarmd.files import write_failure
 
 MANIFEST = "swarm.toml"
@@ -47,6 +45,18 @@ FILES = {
     "power.toml": HEAD + "[training]\nbeta = 3·10\n",
     "urls.toml": HEAD + '[chain]\nrpc = "http://127.0.0.1:8545"\n',
     "rows.csv": "prompt,answer\n1?,2\n",
+    "at.toml": HEAD + '[training]\nmodel = "Qwen/Qwen3-0.6B@main"\n',
+    "url.toml": HEAD + '[training]\nmodel = "https://huggingface.co/Qwen/Qwen3-0.6B"\n',
+    "hf.toml": HEAD + '[training]\nmodel = "hf:Qwen/Qwen3-0.6B"\n',
+    "nameless.toml": HEAD + '[training]\nmodel = ""\n',
+    "list.json": '[{"prompt": "1?", "answer": "2"}]',
+    "other.jsonl": '{"question": "1?", "answer": "2"}',
+    "csv.toml": OWN.replace("q.jsonl", "rows.csv"),
+    "json.toml": OWN.replace("q.jsonl", "list.json"),
+    "column.toml": OWN.replace("q.jsonl", "other.jsonl"),
+    "absent.toml": OWN.replace("q.jsonl", "new.jsonl") + 'dataset = "data/none.csv"\n',
+    "web.toml": OWN.replace("q.jsonl", "new.jsonl") + 'dataset = "https://example.org/q.csv"\n',
+    "small.toml": HEAD + "[storage]\nlog_bytes_max = 2\n",
 }
 
 
@@ -84,6 +94,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["replay"], "there is no node here", "Did you mean node?"),
         (["config", "check", "torn.toml"], "torn.toml is not valid TOML", "Mend that line: [swarm"),
         (["config", "check", "utf16.toml"], "cannot be read: 'utf-8' codec", "Name a text file in UTF-8"),
+        (["run", "--config", "."], "is a directory", "config.toml"),
+        (["backup", "make", "nowhere", "x.tar"], "no node in nowhere", "swarmd init"),
+        (["restore", "nowhere", "new"], "no backup of a node nowhere", "backup make"),
+        (["service", "install", "--config", "no.toml"], "no configuration file no.toml", "init"),
+        (["identity", "show", "nowhere"], "no identity nowhere", "identity new"),
         (["run", "--config", "none.toml"], "there is no configuration file none.toml", "`swarmd init` makes a node"),
         (["swarm", "new", "\udcdcn", "--dir", "new"], "has characters that cannot be shown", "in UTF-8"),
         (["swarm", "new"], "Missing argument 'name'", "Write it as `swarmd swarm new NAME --dir DIRECTORY`"),
@@ -169,6 +184,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "Write the passphrase into it",
         ),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
+        (["join", MANIFEST, "--dir", "new", "--name", "x" * 65], "--name: the name has 65 characters", "a shorter one"),
+        (["local", "--set", "training.learning_rate=nan"], "error: --set: training.learning_rate", "= 0.0003"),
+        (["identity", "show", "note.txt"], "note.txt is no identity", "Name a node's identity.key"),
+        (["config", "check", "at.toml"], "Qwen3-0.6B@main", '"Qwen/Qwen3-0.6B" and training.revision = "main"'),
+        (["config", "check", "url.toml"], "https://hugging", 'training.model = "Qwen/Qwen3-0.6B"'),
+        (["config", "check", "hf.toml"], "hf:Qwen", 'training.model = "Qwen/Qwen3-0.6B"'),
+        (["config", "check", "nameless.toml"], "", 'an id is "user/model"'),
+        (["config", "check", "csv.toml"], "line 1: no JSON in UTF-8", "swarm.options.dataset"),
+        (["config", "check", "json.toml"], "line 1: list, not an object", "swarm.options.dataset"),
+        (["config", "check", "column.toml"], "'prompt' is missing; it has: 'question'", "Every row"),
+        (["config", "check", "absent.toml"], "there is no ", "docs/swarms/file.md"),
+        (["config", "check", "web.toml"], "there is no ", "docs/swarms/file.md"),
+        (["config", "check", "small.toml"], "storage.log_bytes_max is 2, less than", "log_bytes_max = 2147483648"),
     ],
 )
 def test_what_was_given_and_what_would_do_are_named(
@@ -185,53 +213,6 @@ def test_what_was_given_and_what_would_do_are_named(
     error, _, remedy = said.partition("\nfix: ")
     assert told in error and fix in remedy
     assert not (made / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("model", "fix"),
-    [
-        ("Qwen/Qwen3-0.6B@main", 'training.model = "Qwen/Qwen3-0.6B" and training.revision = "main"'),
-        ("https://huggingface.co/Qwen/Qwen3-0.6B", 'training.model = "Qwen/Qwen3-0.6B"'),
-        ("hf:Qwen/Qwen3-0.6B", 'training.model = "Qwen/Qwen3-0.6B"'),
-        ("", 'an id is "user/model"'),
-    ],
-)
-def test_a_model_that_is_written_in_another_way(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, fix: str
-) -> None:
-    (tmp_path / "c.toml").write_text(f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "{model}"\n')
-    assert run_command(["config", "check", str(tmp_path / "c.toml")]) != 0
-    assert fix in capsys.readouterr().err.partition("\nfix: ")[2]
-
-
-@pytest.mark.parametrize(
-    ("options", "told", "fix"),
-    [
-        ('data = "q.csv"', "line 1: no JSON in UTF-8", "swarm.options.dataset"),
-        ('data = "q.json"', "line 1: list, not an object", "swarm.options.dataset"),
-        ('data = "other.jsonl"', "'prompt' is missing; it has: 'question'", "Every row"),
-        ('data = "new.jsonl"\ndataset = "data/none.csv"', "there is no ", "docs/swarms/file.md"),
-        ('data = "new.jsonl"\ndataset = "https://example.org/q.csv"', "there is no ", "docs/swarms/file.md"),
-    ],
-)
-def test_questions_that_a_start_would_refuse_are_refused_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, told: str, fix: str
-) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "q.csv").write_text("prompt,answer\n1?,2\n")
-    (tmp_path / "data" / "q.json").write_text('[{"prompt": "1?", "answer": "2"}]')
-    (tmp_path / "data" / "other.jsonl").write_text('{"question": "1?", "answer": "2"}')
-    swarm = f'[swarm]\nid = "s"\nkind = "file"\nstages = 1\n[swarm.options]\n{options}\n'
-    (tmp_path / "c.toml").write_text(f'role = "coordinator"\n{swarm}')
-    assert run_command(["config", "check", str(tmp_path / "c.toml")]) != 0
-    error, _, remedy = capsys.readouterr().err.partition("\nfix: ")
-    assert told in error and fix in remedy
-
-
-def test_events_are_asked_for_from_the_first_to_the_last() -> None:
-    assert in_order(2, 2) == in_order(2, None) == 2
-    with pytest.raises(ConfigError, match=r"--to 2 comes before --from 5. Write --from 2 --to 5"):
-        in_order(5, 2)
 
 
 def test_a_file_that_cannot_be_written_where_it_was_asked_for(tmp_path: Path) -> None:

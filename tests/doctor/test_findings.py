@@ -84,6 +84,11 @@ def log(made: Made, patch: Patch) -> None:
     made.log(*(LinkUp(number, ()) for number in range(1, 9)))
 
 
+def large_log(made: Made, patch: Patch) -> None:
+    made.write(f"[storage]\nlog_bytes_max = {2**20}")
+    made.log(*(LinkUp(number, ("x" * 2**18,)) for number in range(6)))
+
+
 def other_swarm(made: Made, patch: Patch) -> None:
     made.config.write_text(made.config.read_text().replace('id = "test"', 'id = "other"'))
 
@@ -213,7 +218,7 @@ FAULTS = [
     fault("log", "log.torn=note", tear_log),
     fault("log", "log.damaged=error", damage_log, ".seg", "from a copy"),
     fault("log", "log.version=error", write_other_log),
-    fault("log", "log.large=warning", all_of(log, text("[storage]\nlog_bytes_max = 100"))),
+    fault("log", "log.large=warning", large_log),
     fault("daemon", "daemon.down=note", lambda made, patch: None, "swarmd run"),
     # The way to others.
     fault("ports", "ports.changing=warning announce.inside=note", text("")),

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def script(name: str) -> ModuleType:
-    """A module of packaging/, which is no package."""
+    """A module of packaging/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "packaging" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -62,11 +62,6 @@ def environment() -> ModuleType:
     return importlib.import_module("environment")
 
 
-@pytest.fixture
-def telling() -> ModuleType:
-    return importlib.import_module("telling")
-
-
 class Checkout:
     """A small project with its lock, and wheels of what it needs."""
 

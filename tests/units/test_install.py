@@ -18,7 +18,7 @@ from tests.units.private_systemd import INSIDE, PACKAGES, PYTHON, VENV, PrivateS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS_MAX = 10
-HOME = "/root"  # of whoever types the commands; a service sees it empty
+HOME = "/root"  # of the user who types the commands; a service sees it empty
 FIRST = "/opt/first"  # the environment that the swarm's creator has
 ADDRESS = "/ip4/127.0.0.1/tcp/38331"
 SMALL = """

@@ -1,26 +1,35 @@
-"""`swarmd signer`: one account that submits for many nodes, over RL Swarm's HTTP interface."""
+"""`swarmd signer` and `swarmd reference-server`: HTTP services beside nodes, which run until told to stop.
+
+- The signer holds the key of an account and submits for many nodes, over RL Swarm's HTTP interface.
+- The reference server computes log-probabilities of a frozen model for trainers.
+
+Beyond this machine neither answers without a bearer token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from swarmd.cli.options import ListenAt, RequestToken, check_address
-from swarmd.config import ChainConfig, load_config
-from swarmd.errors import ConfigError, SwarmdError
+from swarmd.cli.options import ConfigFile, ListenAt, RequestToken, check_address
+from swarmd.config import ChainConfig, Device, Dtype, TrainingConfig, load_config
+from swarmd.daemon.process import keep_memory_off_disk
+from swarmd.errors import ConfigError, ExitCode, SwarmdError
+from swarmd.http_server import check_listen, load_token, parse_listen
+from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.redaction import address_secrets
 from swarmd.paths import NodeDirectory
 
 AUDIT = "signer.audit.jsonl"
 
 
 def signer(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="A node's configuration, whose chain section is taken."),
-    ] = None,
+    config: ConfigFile = None,
     rpc: Annotated[list[str] | None, typer.Option(metavar="URL", help="A node of the chain, best first.")] = None,
     chain_id: Annotated[int | None, typer.Option(min=1, help="The chain's id.")] = None,
     contract: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The swarm's contract.")] = None,
@@ -46,17 +55,13 @@ def signer(
     ] = None,
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
 ) -> int:
-    """Hold the key of an account and submit for nodes, until told to stop."""
-    import asyncio
+    """Hold the key of an account and submit for nodes, until told to stop.
 
-    import msgspec
+    With --config, the section chain of a node's configuration says how to reach the chain.
+    """
 
     from swarmd.chain.endpoints import read_urls
     from swarmd.chain.signer_http import Access, SignerSetup, load_token, run_signer
-    from swarmd.daemon.process import keep_memory_off_disk
-    from swarmd.http_server import parse_listen
-    from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.observe.redaction import address_secrets
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
@@ -73,16 +78,11 @@ def signer(
     order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
     secrets = [secret for url in read_urls(chain.rpc, data.root) for secret in address_secrets(url)]
     configure("info", "auto", secrets=secrets + ([access.token] if access.token else []))
-    try:
-        asyncio.run(run_signer(order))
-    except SwarmdError as error:
-        tell_fatal(error)
-        return error.exit_code
-    return 0
+    return _serve(run_signer(order))
 
 
 def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
-    """Raise ConfigError where an organisation has no name, or no peer can be meant: a variable may not be set."""
+    """Raise ConfigError for an empty organisation or peer, as a shell variable that is not set makes it."""
     from swarmd.chain.signer_http import PEER
 
     if not orgs or not all(map(str.strip, orgs)):
@@ -109,8 +109,6 @@ def _with_options(
     contract: str | None,
     bounds: dict[str, float | None],
 ) -> ChainConfig:
-    import msgspec
-
     if contract:
         check_address(contract)
     given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
@@ -131,3 +129,45 @@ def _with_options(
         return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"an option makes no sense as [chain] of a configuration has it: {error}") from None
+
+
+def reference_server(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="As training.model: embedded, a directory, or a Hugging Face id.")
+    ] = "embedded",
+    revision: Annotated[str, typer.Option(metavar="REV", help="As training.revision.")] = "",
+    listen: ListenAt = "127.0.0.1:59807",
+    token_file: RequestToken = "",
+    compat: Annotated[bool, typer.Option("--compat", help="Also answer simple_GRPO's /upload and /get.")] = False,
+    device: Annotated[Device, typer.Option(help="As training.device.")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="As training.dtype.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="torch's threads, 0 for as many as fit.")] = 0,
+    jobs_max: Annotated[int, typer.Option(min=1, help="Jobs kept, waiting or not yet acknowledged.")] = 256,
+    kept_mib: Annotated[int, typer.Option(min=1, help="MiB that their inputs and results take.")] = 1024,
+    body_mib: Annotated[int, typer.Option(min=1, help="MiB of one request.")] = 64,
+    sequences_max: Annotated[int, typer.Option(min=1, help="Sequences of one job.")] = 1024,
+    tokens_max: Annotated[int, typer.Option(min=2, help="Tokens of one sequence.")] = 8192,
+    age_s: Annotated[float, typer.Option(min=0.1, help="A job nobody asked for during this time is dropped.")] = 600.0,
+    lease_s: Annotated[float, typer.Option(min=0.1, help="A result handed out stays at least so long.")] = 120.0,
+) -> int:
+    """Serve reference log-probabilities, until told to stop."""
+    address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
+    check_listen(address, token, "the reference server")  # before torch is loaded
+    configure("info", "auto", secrets=[token] if token else [])
+    from swarmd.training.reference.server import QueueLimits, ServerLimits, run_server
+
+    training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
+    limits = ServerLimits(
+        body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s)
+    )
+    return _serve(run_server(training, address, token, compat, limits))
+
+
+def _serve(server: Coroutine[Any, Any, None]) -> int:
+    """Run a server until it is told to stop. Returns the exit code."""
+    try:
+        asyncio.run(server)
+    except SwarmdError as error:
+        tell_fatal(error)
+        return error.exit_code
+    return ExitCode.OK

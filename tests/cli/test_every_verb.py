@@ -1,6 +1,7 @@
-"""One exit code for one kind of error: the table of the manual, the errors, and every verb that is given a file."""
+"""What holds for all verbs: one exit code for one kind of error, one name for one meaning."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,6 @@ from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "OPERATING.md").read_text()
 SECTION = MANUAL.partition("## Exit codes")[2].partition("\n## ")[0]
 CODES = {code for name, code in vars(ExitCode).items() if name.isupper()}
-KINDS = [
-    SecretKind(noun, error, 99)
-    for noun, error in [
-        ("keystore", errors.KeystoreError),
-        ("token file", errors.ConfigError),
-        ("private file", errors.IdentityError),
-    ]
-]
 # Files that a verb writes or makes, and those that it needs nothing of where they are not there.
 WRITTEN = {"--dir", "--svg", "--out", "--jsonl", "--parquet", "--to", "--write", "--audit", "out", "--data"}
 SENDING = ("advance", "set-policy", "add-bootnode", "remove-bootnode", "allow", "disallow", "open", "close")
@@ -132,8 +125,9 @@ def test_a_file_that_is_not_there_ends_every_verb_with_66(
     assert not new.exists() or not any(new.iterdir())
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
-def test_a_secret_ends_alike_whatever_it_is(kind: SecretKind, tmp_path: Path) -> None:
+def test_a_secret_ends_alike_whatever_it_is(tmp_path: Path) -> None:
+    kind = SecretKind("token file", errors.ConfigError, 99)
+
     def code(path: Path) -> int:
         with pytest.raises(kind.error) as caught:
             read_secret(Secret(path), kind)
@@ -150,3 +144,46 @@ def test_a_secret_ends_alike_whatever_it_is(kind: SecretKind, tmp_path: Path) ->
     with pytest.raises(kind.error) as caught:
         write_secret(path, b"y", kind)
     assert caught.value.exit_code == ExitCode.CANNOT_CREATE
+
+
+# --- names of options ---
+
+# Words of which each stands for one thing that an option names, wherever it stands.
+MEANINGS = {
+    "MANIFEST": {"--manifest"},
+    "KEYSTORE": {"--account"},
+    "KIND": {"--kind"},
+    "KIND|FILE": {"--kind"},
+    "KEY=VALUE": {"--set"},
+    "ROUND": {"--from-round"},
+    "HOST:PORT": {"--listen"},
+    "CHECK": {"--only"},
+}
+
+
+def options() -> Iterator[tuple[str, Any]]:
+    for verb, command in VERB_LEAVES:
+        for parameter in command.params:
+            if parameter.opts[0].startswith("--"):
+                yield verb, parameter
+
+
+def test_an_option_has_the_same_short_form_in_all_verbs() -> None:
+    shorts = defaultdict(set)
+    for _, option in options():
+        shorts[option.opts[0]].add(tuple(option.opts[1:]))
+    assert {name: seen for name, seen in shorts.items() if len(seen) > 1} == {}
+
+
+def test_a_short_form_stands_for_one_option() -> None:
+    longs = defaultdict(set)
+    for _, option in options():
+        for short in option.opts[1:]:
+            longs[short].add(option.opts[0])
+    assert {short: seen for short, seen in longs.items() if len(seen) > 1} == {}
+
+
+def test_a_meaning_has_one_name() -> None:
+    for verb, option in options():
+        allowed = MEANINGS.get(option.metavar or "")
+        assert allowed is None or option.opts[0] in allowed, f"{verb} {option.opts[0]} {option.metavar}"

@@ -1,10 +1,15 @@
-"""`swarmd signer`: what its options mean. How it serves is in tests/chain/test_signer.py."""
+"""`swarmd signer` and `swarmd reference-server`: what their options mean. How they serve is in tests/chain
+and tests/training/reference.
+"""
+
+import socket
 
 import pytest
 
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.http_server import parse_listen
+from tests.cli.owning import Shell
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,22 @@ def test_a_name_that_no_request_can_have_is_told(
     named: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a variable of the shell that is not set. With `--listen none` no signer starts where it is not told."""
-    monkeypatch.setattr("swarmd.daemon.process.keep_memory_off_disk", lambda: None)
+    monkeypatch.setattr("swarmd.cli.servers.keep_memory_off_disk", lambda: None)
     options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", f"0x{'12' * 20}", "--listen", "none")
     assert run_command(["signer", *options, *named]) == ExitCode.BAD_CONFIG
     assert told in capsys.readouterr().err
+
+
+# --- the reference server ---
+
+
+def test_strangers_are_never_served_without_a_token(shell: Shell) -> None:
+    for host in ("0.0.0.0", "[::]", "192.0.2.1", "reference.example.org"):
+        assert "asks for no token" in shell.fails(ExitCode.BAD_CONFIG, "reference-server", "--listen", f"{host}:0")
+
+
+def test_an_address_in_use_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run_command(["reference-server", "--listen", address]) == ExitCode.BAD_CONFIG
+    assert f"{address} cannot be listened on" in capsys.readouterr().err

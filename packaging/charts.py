@@ -1,0 +1,77 @@
+"""Writes what follows from statecharts/*.yaml: `python packaging/charts.py DIR TYPES` (`make charts`).
+
+DIR gets a Markdown page for each chart, TYPES the states and triggers of all charts as types of Python.
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from swarmd.cli.chart import pick, to_mermaid
+from swarmd.core.chart import NAMES, AnyChart, load_charts
+
+PAGE = """\
+# The chart `{name}`
+
+Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this one.
+
+```mermaid
+{mermaid}
+```
+
+| Trigger | From | To | Why |
+|---|---|---|---|
+{rows}
+
+These change nothing. Any other trigger in any other state is an error in tests and in the simulator; a node leaves its
+state as it is, and logs it.
+
+| Trigger | In | Why |
+|---|---|---|
+{ignored}
+"""
+
+
+def page(chart: AnyChart) -> str:
+    """The Markdown page of a chart, the same bytes for the same chart."""
+    rows = "\n".join(
+        f"| {each['trigger']} | {_in_words(each['source'], 'any')} | {each['dest']} | {each.get('why', '')} |"
+        for each in chart.source["transitions"]
+    )
+    ignored = "\n".join(
+        f"| {each['trigger']} | {_in_words(each['source'], 'any other')} | {each['why']} |"
+        for each in chart.source.get("ignored", ())
+    )
+    return PAGE.format(name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
+
+
+def _in_words(source: str | list[str], all_of_them: str) -> str:
+    return ", ".join(source) if isinstance(source, list) else all_of_them if source == "*" else source
+
+
+HEAD = '''"""The states and triggers of `statecharts/*.yaml`, as types. Written by `make charts`: change the charts."""
+
+from typing import Literal
+'''
+
+
+def source_of(charts: Iterable[AnyChart]) -> str:
+    """The module, formatted as ruff would."""
+    return HEAD + "".join(
+        f"\n{chart.name.title()}{what} = Literal[\n" + "".join(f'    "{name}",\n' for name in names) + "]\n"
+        for chart in charts
+        for what, names in (("State", chart.states), ("Trigger", chart.triggers))
+    )
+
+
+def main() -> None:
+    directory, types = map(Path, sys.argv[1:])
+    charts = [pick(load_charts(None), name) for name in NAMES]
+    directory.mkdir(parents=True, exist_ok=True)
+    for chart in charts:
+        (directory / f"{chart.name}.md").write_text(page(chart), encoding="utf-8")
+    types.write_text(source_of(charts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Files that a manifest names without holding them, questions and a model: how they get to nodes that join.
+
+- A manifest has the questions' file name and the digest of its rows, and of a model directory `./NAME` and the digest
+  of its weights. Both are handed out beside the manifest, and nobody trains on others.
+- A model of the Hub is named with its commit, so that all nodes begin alike.
+- If the file of questions was made of a data set on the Hub, the manifest names that too, and whoever joins may load it
+  from there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+
+from swarmd.config import DIGEST, TrainingConfig
+from swarmd.errors import HubUnreachable, ManifestError, SwarmError
+from swarmd.manifest import HANDED_OUT, ManifestRecipe
+from swarmd.swarms.file import is_hub_id, keep_dataset, source_of
+from swarmd.swarms.jsonl import load_rows
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
+from swarmd.swarms.registry import SUFFIX, questions_of
+from swarmd.training.models.files import digest_weights, list_weights
+from swarmd.training.models.hub import ask_hub
+from swarmd.training.models.source import (
+    AUTO,
+    compare_weights,
+    find_snapshot,
+    is_directory,
+    is_gguf,
+    is_local,
+    list_embedded,
+    require_model,
+)
+
+# --- questions ---
+
+WORDS = ("generated", "hub")  # values of `data` in gsm8k and math-hard that are not files
+
+
+def shared_options(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
+    """The options as a manifest has them: the file's name, the digest of its rows, and the data set that it was made of
+    if that is on the Hub. Raises SwarmError.
+    """
+    name = questions_of(options)
+    if not name:
+        _refuse_other_files(options.get("data"), home)
+        return dict(options)
+    _load_into(home, name, options)
+    _, digest = load_rows(home, name, str(options.get("digest", "")))
+    shared = {**options, "data": Path(name).name, "digest": digest}
+    source = str(options.get("dataset", ""))
+    if is_hub_id(source) and not (home / source).exists():
+        return shared
+    source_keys = DatasetSource.__struct_fields__  # which lead nowhere elsewhere
+    return {key: value for key, value in shared.items() if key not in source_keys}
+
+
+def print_untried_reason(reason: str) -> None:
+    """Print the reason for which `check_questions` did not try right answers, if there is one."""
+    if reason:
+        typer.echo(f"note: whether right answers are paid was not tried: {reason}")
+
+
+def _refuse_other_files(named: object, home: Path) -> None:
+    """Raise SwarmError for a file or directory that would not be handed out, or that `join` would refuse."""
+    if not isinstance(named, str) or not named or named in WORDS:
+        return
+    try:
+        is_file, is_directory = (home / named).is_file(), (home / named).is_dir()
+    except OSError as error:  # the name is one that no file can have, or the place may not be read
+        raise SwarmError(
+            f"swarm.options.data leads nowhere: {error}", "Name a file beside the configuration"
+        ) from error
+    if is_file:
+        raise SwarmError(
+            f"swarm.options.data: the file {named!r} does not end in {SUFFIX}, so that no manifest can name it",
+            f"Rename it, and the option, to {Path(named).stem}{SUFFIX}: a JSON object a line, as it is now",
+        )
+    if is_directory or _leads_elsewhere(named):
+        raise SwarmError(
+            f"swarm.options.data: no manifest can name the directory or path {named!r}, which others do not have",
+            f"Write its rows into one file that ends in {SUFFIX}, a JSON object a line, and name that",
+        )
+
+
+def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
+    """Make the file from the data set that the options name, if they name one and the file is not there."""
+    if options.get("dataset"):
+        keep_dataset(home, name, source_of(options), str(options.get("digest", "")))
+
+
+def find_questions(
+    options: Mapping[str, Any], manifest: Path, data: Path, download_bytes: int = DOWNLOAD_BYTES_MAX
+) -> Path | None:
+    """Find the file of questions that a manifest's options name: in the data directory, or beside the manifest.
+
+    If it is in neither and was made of a data set on the Hub, it is made again, from at most `download_bytes`.
+
+    Returns:
+        None if the options name no file.
+
+    Raises:
+        ManifestError: it is not there, or the options name something else than a file.
+        SwarmError: its rows are others than the swarm's, or it may not be downloaded.
+    """
+    name, digest = questions_of(options), str(options.get("digest", ""))
+    if _leads_elsewhere(options.get("data")) or (name and not digest):
+        raise ManifestError(
+            "recipe.options: data is not the name of a file, or digest is missing", "Get a manifest from its creator"
+        )
+    if not name:
+        return None
+    source = options.get("dataset")
+    if source and not (isinstance(source, str) and is_hub_id(source) and not (data / source).exists()):
+        raise ManifestError("recipe.options: dataset is not a name of the Hub", "Get a manifest from its creator")
+    for directory in (data, manifest.parent):
+        if (directory / name).exists():
+            load_rows(directory, name, digest)
+            return directory / name
+    if source:
+        keep_dataset(data, name, source_of({**options, "download_bytes": download_bytes}), digest)
+        return data / name
+    raise _not_handed_out([name], manifest)
+
+
+def refuse_missing(recipe: ManifestRecipe, manifest: Path, data: Path) -> None:
+    """Raise ManifestError for several files that a manifest names and that lie nowhere: all of them at once."""
+    names = [recipe.model.removeprefix(HANDED_OUT)] if recipe.model.startswith(HANDED_OUT) else []
+    if not recipe.options.get("dataset"):
+        names += [name for name in [questions_of(recipe.options)] if name]
+    missing = [name for name in names if not any((place / name).exists() for place in (data, manifest.parent))]
+    if len(missing) > 1:
+        raise _not_handed_out(missing, manifest)
+
+
+def _not_handed_out(names: list[str], manifest: Path) -> ManifestError:
+    files, them = " and ".join(names), "them" if len(names) > 1 else "it"
+    return ManifestError(
+        f"the swarm trains on {files}, not found beside {manifest}",
+        f"Get {files} from whoever gave you the manifest, put {them} beside it, and run the command again",
+    )
+
+
+def _leads_elsewhere(named: object) -> bool:
+    """Whether an option `data` is a path out of the data directory or a hidden file, or holds line breaks that would
+    look like swarmd's own words in an error.
+    """
+    if not isinstance(named, str) or not named:
+        return False
+    return Path(named).name != named or named[0] in ".~" or not named.isprintable()
+
+
+def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
+    """Copy the file that a configuration's options name into another data directory, over one that is there.
+
+    Raises SwarmError if it is missing or not sound.
+    """
+    name = questions_of(options)
+    _load_into(home, name, options)
+    load_rows(home, name)
+    target = data / name
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _copy(home / name, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file so that nobody sees an incomplete one."""
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.copyfile(source, fresh)
+    fresh.replace(target)
+
+
+def copy_questions(source: Path, data: Path) -> None:
+    """Copy the file into a data directory, unless it is there already. Raises SwarmError if another one is."""
+    target = data / source.name
+    if target.exists():
+        if not target.samefile(source) and target.read_bytes() != source.read_bytes():
+            raise SwarmError(f"{target} is there and is not {source}", "Move it away, or choose another directory")
+        typer.echo(f"{target}: exists, kept as it is")
+        return
+    _copy(source, target)
+    typer.echo(f"{target}: written")
+
+
+# --- models ---
+
+
+def settle_model(training: TrainingConfig) -> TrainingConfig:
+    """The settings with the model as a manifest can name it, and with its revision.
+
+    Raises:
+        ManifestError: no manifest can name it.
+        ModelError: it is not there, or cannot be trained, as a start would say.
+        ConfigError: the revision does not go with it.
+    """
+    if training.model == AUTO:
+        return training
+    if is_gguf(training.model):
+        raise ManifestError(
+            f"no manifest names a GGUF file, such as {training.model}: weights are handed out as model directories",
+            "Name the directory into which the file is read, as `swarmd local` says in a log; or a model of the Hub",
+        )
+    try:
+        snapshot = find_snapshot(training)
+        if snapshot is not None:
+            require_model(training)
+        elif not training.revision:
+            return _pinned(training, ask_hub(training.model, "", list_embedded()))
+    except HubUnreachable as error:
+        typer.echo(f"note: the manifest names no commit of {training.model}, so members take what is newest when they")
+        typer.echo(f"    join: {error.message}. Set training.revision to one")
+        return training
+    if snapshot is None:
+        return training
+    if not is_local(training.model):
+        return _pinned(training, snapshot.name)
+    if not list_weights(snapshot):
+        raise ManifestError(f"{snapshot} has no weights", "Name a directory that save_pretrained wrote")
+    settled = msgspec.structs.replace(training, revision=training.revision or DIGEST + digest_weights(snapshot))
+    if is_directory(training.model):
+        settled = msgspec.structs.replace(settled, model=str(snapshot.resolve()))
+    return settled
+
+
+def _pinned(training: TrainingConfig, commit: str) -> TrainingConfig:
+    """The settings with the commit as revision if none is given; a colocated vLLM takes only the model's name."""
+    if training.revision or training.vllm.mode == "colocate":
+        return training
+    return msgspec.structs.replace(training, revision=commit)
+
+
+def find_model(recipe: ManifestRecipe, manifest: Path, data: Path) -> str:
+    """Find the model that a manifest names: in the data directory, or beside the manifest.
+
+    Returns:
+        A path, or the manifest's name of the model if it is not handed out.
+
+    Raises:
+        ManifestError: it is handed out, and is in neither place.
+    """
+    if not recipe.model.startswith(HANDED_OUT):
+        return recipe.model
+    name = recipe.model.removeprefix(HANDED_OUT)
+    for directory in (data, manifest.parent):
+        place = (directory / name).resolve()
+        if place.is_dir():
+            settings = TrainingConfig(model=str(place), revision=recipe.revision)
+            if differ := compare_weights(settings, str(find_snapshot(settings))):
+                typer.echo(f"note: this node would begin from other weights than its swarm: {differ}")
+            return str(place)
+    raise _not_handed_out([f"the model directory {name}"], manifest)
