@@ -353,17 +353,12 @@ def parse_config(text: str, origin: str) -> Config:
             f"`swarmd join {origin} --dir DIR` makes a node of that swarm, with DIR/config.toml",
         )
     try:
-        refuse_unknown_keys(tables, Config, "", origin)
+        refuse_unknown_keys(tables, origin)
         try:
             config = msgspec.convert(tables, Config)
         except msgspec.ValidationError as error:
-            found = re.search(r"^(.*?) - at `\$\.?(.*?)`$", str(error))  # with the key in front
-            message = f"{found[2]}: {found[1]}" if found else str(error)
-            lacks = re.search(r"^(?:(.*): )?Object missing required field `(.*)`", message)
-            if lacks is not None:
-                key = f"{lacks[1]}.{lacks[2]}".removeprefix("None.")
-                raise ConfigError(f"{origin}: {key} is missing", _describe_missing(key)) from error
-            raise ConfigError(f"{origin}: {message}", advise_value(message, Config)) from error
+            message, fix = describe_invalid(error, Config)
+            raise ConfigError(f"{origin}: {message}", fix) from error
         check_together(config, origin)
     except ConfigError as error:
         if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
@@ -372,10 +367,23 @@ def parse_config(text: str, origin: str) -> Config:
     return config
 
 
-def _describe_missing(key: str) -> str:
-    if key == "swarm":
-        return 'Write the table [swarm] with its id, as id = "my-swarm"; `swarmd init` makes a whole configuration'
-    return f"Write {key.rpartition('.')[2]} = ... below [{key.rpartition('.')[0]}]"
+def describe_invalid(error: msgspec.ValidationError, kind: Any, where: str = "") -> tuple[str, str]:
+    """What is wrong, with the key in front, as "training.steps: Expected `int` >= 1", and how to correct it.
+
+    Args:
+        kind: the struct that msgspec was to make; `where` is the table's own name in the file.
+    """
+    reason, _, path = str(error).partition(" - at `$")
+    key = f"{where}{path.removesuffix('`')}".lstrip(".")
+    if missing := re.search(r"missing required field `(.*)`", reason):
+        full = f"{key}.{missing[1]}".lstrip(".")
+        if full == "swarm":
+            fix = 'Write the table [swarm] with its id, as id = "my-swarm"; `swarmd init` makes a whole configuration'
+        else:
+            fix = f"Write {missing[1]} = ... below [{key}]"
+        return f"{full} is missing", fix
+    message = f"{key}: {reason}" if key else reason
+    return message, advise_value(message.removeprefix(f"{where}."), kind)
 
 
 UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_bytes_max": "in bytes"}
@@ -415,35 +423,44 @@ def _literals(hint: Any) -> list[Any]:
     return [value for part in get_args(hint) for value in _literals(part)]
 
 
-def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: str) -> None:
-    """Raise ConfigError for the first key that `kind` does not have, naming the nearest that it has."""
+def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> tuple[str, str] | None:
+    """The first key in a table, or in the tables inside it, that its struct does not have: its full name and the fix.
+
+    `where` is the table's own name with a dot behind it, empty for a whole file.
+    """
     hints = get_type_hints(kind)
     for key, value in table.items():
         full = f"{where}{key}"
         if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
-            hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
-            elsewhere = [path for path in _paths(Config) if path.endswith(f".{key}")] if origin != "manifest" else []
-            if elsewhere and not near:
-                hint = f"It belongs elsewhere: {' or '.join(elsewhere)}"
-            if where and origin != "manifest" and key in get_type_hints(Config):
-                inner = section_of(get_type_hints(Config)[key])
-                is_table = isinstance(inner, type) and issubclass(inner, Section)
-                hint = f"{key} is in no table: write " + (f"[{key}]" if is_table else "it above the first table")
-            raise ConfigError(f"{origin}: unknown key {full!r}", hint)
-        inner = section_of(hints[key])
-        if isinstance(inner, type) and issubclass(inner, Section):
-            rows = {f"{full}[{index}].": row for index, row in enumerate(value if isinstance(value, list) else ())}
-            for place, part in (rows or {f"{full}.": value}).items():
-                if isinstance(part, dict):
-                    refuse_unknown_keys(part, inner, place, origin)
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            return full, f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
+        inner = struct_in(hints[key])
+        rows = enumerate(value) if isinstance(value, list | tuple) else ()
+        for place, part in {f"{full}.": value, **{f"{full}[{index}].": row for index, row in rows}}.items():
+            if inner is not None and isinstance(part, Mapping) and (found := find_unknown_key(part, inner, place)):
+                return found
+    return None
+
+
+def refuse_unknown_keys(tables: dict[str, Any], origin: str) -> None:
+    """Raise ConfigError for the first key that no configuration has, with the nearest, or where it belongs."""
+    found = find_unknown_key(tables, Config)
+    if found is None:
+        return
+    full, fix = found
+    key = full.rpartition(".")[2]
+    if not fix.startswith("Did you mean") and (elsewhere := [p for p in _paths(Config) if p.endswith(f".{key}")]):
+        fix = f"It belongs elsewhere: {' or '.join(elsewhere)}"
+    if key != full and key in (hints := get_type_hints(Config)):
+        fix = f"{key} is in no table: write " + (f"[{key}]" if struct_in(hints[key]) else "it above the first table")
+    raise ConfigError(f"{origin}: unknown key {full!r}", fix)
 
 
 def _paths(kind: type, where: str = "") -> Iterator[str]:
     """All keys of a section and of those in it, with the names of their tables."""
     for key, hint in get_type_hints(kind).items():
-        inner = section_of(hint)
-        if isinstance(inner, type) and issubclass(inner, Section):
+        inner = struct_in(hint)
+        if inner is not None:
             yield from _paths(inner, f"{where}{key}.")
         else:
             yield f"{where}{key}"
@@ -458,11 +475,6 @@ def struct_in(hint: Any) -> type[msgspec.Struct] | None:
         return None
     structs = [found for part in get_args(hint) if (found := struct_in(part)) is not None]
     return structs[0] if len(structs) == 1 else None
-
-
-def section_of(hint: Any) -> Any:
-    """The table behind an optional one, or the rows of a list of tables; anything else as it is."""
-    return next((part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Section)), hint)
 
 
 def encode(config: Config) -> bytes:

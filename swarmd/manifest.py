@@ -41,15 +41,15 @@ from swarmd.config import (
     RoundConfig,
     Section,
     Share,
+    find_unknown_key,
     parse_config,
-    refuse_unknown_keys,
 )
 from swarmd.core.values import Drive, Role
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.identity import verify as verify_signature
 from swarmd.dht.wire.records import PROTOCOL
-from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
+from swarmd.errors import LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.file_kind import describe_file
 from swarmd.files import read_start, remedy, write_durably
 from swarmd.toml_text import parse_toml, show_line
@@ -487,11 +487,10 @@ def parse_manifest(text: str) -> Manifest:
             f"format is {tables.get('format')!r}, this version of swarmd reads {FORMAT}",
             "Use a newer swarmd if the manifest is newer; else the file is no manifest",
         )
+    if unknown := find_unknown_key(tables, Manifest):
+        raise ManifestError(f"unknown key {unknown[0]!r}", unknown[1])
     try:
-        refuse_unknown_keys(tables, Manifest, "", "manifest")
         return msgspec.convert(tables, Manifest)
-    except ConfigError as error:
-        raise ManifestError(error.message, error.fix) from error
     except (msgspec.ValidationError, RecursionError) as error:
         raise ManifestError(f"malformed: {error}") from error
 

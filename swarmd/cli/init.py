@@ -178,7 +178,7 @@ class OwnQuestions(NamedTuple):
 
 def offer_answers(questions: Path) -> tuple[str, ...]:
     """Where answers may stand, the likeliest first. Raises NotFoundError, ConfigError, SwarmError."""
-    from swarmd.swarms.registry import check_questions
+    from swarmd.swarms.truths import check_questions
 
     if not questions.is_file():
         fix = 'Name yours with --questions: one {"prompt": "...", "answer": "..."} a line'

@@ -21,7 +21,7 @@ from rich.live import Live
 
 from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, fill_in, history_in, parse_setting
 from swarmd.cli.status import read_status
-from swarmd.config import Config, refuse_unknown_keys
+from swarmd.config import refuse_unknown_keys
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
@@ -62,7 +62,7 @@ def local(
     for key in chosen:
         tables: dict[str, Any] = {}
         fill_in(tables, key, "")
-        refuse_unknown_keys(tables, Config, "", "--set")
+        refuse_unknown_keys(tables, "--set")
     if steps is not None:
         chosen["training.steps"] = steps
     if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over

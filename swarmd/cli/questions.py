@@ -15,9 +15,9 @@ import typer
 
 from swarmd.errors import ManifestError, SwarmError
 from swarmd.swarms.file import is_hub_id, keep_dataset, source_of
-from swarmd.swarms.jsonl import load_rows
+from swarmd.swarms.jsonl import SUFFIX, load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
-from swarmd.swarms.registry import SUFFIX, questions_of
+from swarmd.swarms.registry import questions_of
 
 WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
 

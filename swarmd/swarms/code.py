@@ -23,34 +23,26 @@ import msgspec
 from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.logger import get_logger
-from swarmd.plugin import (
-    Material,
-    Message,
-    Question,
-    Reference,
-    Sandbox,
-    SandboxUnavailable,
-    Score,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TaskConfig,
-    TrainingConfig,
-    Verdict,
-    decode_options,
-    escape_markers,
-    find_answer,
-    hash_number,
-    is_well_formed,
-)
+from swarmd.sandbox import Sandbox, Verdict
 from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.file import FilePlan
-from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, narrow, tell_cuts
-from swarmd.swarms.plan import CORRECT, SplitPlan
+from swarmd.swarms.options import (
+    EXECUTIONS_MAX,
+    OUTPUT_CHARACTERS_MAX,
+    CodeOptions,
+    Prompt,
+    decode_options,
+    narrow,
+    tell_cuts,
+)
+from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose
+from swarmd.swarms.rewards import find_answer
+from swarmd.swarms.rollouts import Reference
+from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose, escape_markers, is_well_formed
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
 OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"

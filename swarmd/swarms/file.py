@@ -24,46 +24,28 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from swarmd.errors import DatasetRefused
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import DatasetRefused, RecordRejected, SwarmError
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.plugin import (
-    AnswerPlace,
-    Material,
-    Message,
-    Question,
-    RecordRejected,
-    Reference,
-    Score,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TrainingConfig,
-    check_digest,
-    decode_options,
-    find_answer,
-    hash_number,
-    is_well_formed,
-    load_rows,
-    span_answer,
-    split_of,
-)
 from swarmd.swarms import jsonl
 from swarmd.swarms.answers import BOXED, bare_answer, read_number
-from swarmd.swarms.options import COLUMNS_MAX, PROMPT_CHARACTERS_MAX, DatasetSource, FileOptions
-from swarmd.swarms.plan import SplitPlan
+from swarmd.swarms.jsonl import check_digest, load_rows
+from swarmd.swarms.options import COLUMNS_MAX, PROMPT_CHARACTERS_MAX, DatasetSource, FileOptions, decode_options
+from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rewards import (
     COMPARING,
     Answered,
+    AnswerPlace,
     Reward,
     RewardFunctions,
     RewardOption,
+    find_answer,
     make_reward,
 )
-from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
+from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
 from swarmd.swarms.tables import SUFFIXES, read_table
-from swarmd.swarms.text import CLOSING, OPENING, canonical_of
+from swarmd.swarms.text import CLOSING, OPENING, canonical_of, is_well_formed, span_answer
 
 FILES_MAX = 4096  # of one data set
 ASKED_AT_ONCE = 500  # files, in one question to the Hub
@@ -157,7 +139,6 @@ def refusal(name: str, what: str) -> DatasetRefused:
 
 
 log = get_logger(__name__)
-KEPT_SUFFIX = ".jsonl"
 BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # of single files; those of SUFFIXES are read here
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
@@ -195,7 +176,7 @@ def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "")
     target = home / name
     if not source.dataset or target.exists():
         return
-    if not name.endswith(KEPT_SUFFIX):
+    if not name.endswith(jsonl.SUFFIX):
         raise SwarmError(f"swarm.options.data: a data set is kept as {name!r}", 'Name a file such as "questions.jsonl"')
     found = _load(home, source)
     size = len(found)

@@ -24,7 +24,9 @@ from cachetools import LRUCache
 from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
 from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create_curriculum, register_dataset
 
-from swarmd.plugin import Message, SwarmError, TaskConfig, hash_number
+from swarmd.config import TaskConfig
+from swarmd.errors import SwarmError
+from swarmd.swarms.plan import Message, hash_number
 
 NUMBER = "{number}"  # where the number stands in a wording
 WORDING_CHARACTERS_MAX = 200

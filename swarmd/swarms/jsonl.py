@@ -17,6 +17,7 @@ from swarmd.files import find_stand_in, read_regular
 
 Row = dict[str, Any]
 
+SUFFIX = ".jsonl"
 FILE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000

@@ -7,14 +7,13 @@ without making a plan.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.config import Section, advise_value, struct_in
+from swarmd.config import Section, describe_invalid, find_unknown_key
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits
@@ -40,41 +39,14 @@ def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     Raises:
         SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
     """
-    _refuse_unknown_keys(options, kind, WHERE)
+    if unknown := find_unknown_key(options, kind, f"{WHERE}."):
+        key, fix = unknown
+        raise SwarmError(f"unknown key {key!r}", fix if kind.__struct_fields__ else "This kind takes no options")
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
-        message = _named(str(error))
-        fix = advise_value(message.removeprefix(f"{WHERE}."), kind)
-        raise SwarmError(message, fix or _fix(kind)) from error
-
-
-def _refuse_unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
-    hints = get_type_hints(kind)
-    for key, value in table.items():
-        if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
-            raise SwarmError(f"unknown key {f'{where}.{key}'!r}", f"Did you mean {near[0]}?" if near else _fix(kind))
-        inner = struct_in(hints[key])
-        if inner is not None and isinstance(value, Mapping):
-            _refuse_unknown_keys(value, inner, f"{where}.{key}")
-        elif inner is not None and isinstance(value, list | tuple):
-            for index, entry in enumerate(value):
-                if isinstance(entry, Mapping):
-                    _refuse_unknown_keys(entry, inner, f"{where}.{key}[{index}]")
-
-
-def _named(message: str) -> str:
-    """msgspec's message with the key in front: "swarm.options.rows: Expected `int` >= 1"."""
-    what, _, path = message.partition(" - at `$")
-    where = f"{WHERE}{path.removesuffix('`')}"
-    missing = re.search(r"missing required field `(.*)`", what)
-    return f"{where}.{missing[1]} is missing" if missing else f"{where}: {what}"
-
-
-def _fix(kind: type[msgspec.Struct]) -> str:
-    names = ", ".join(sorted(get_type_hints(kind)))
-    return f"It takes: {names}" if names else "This kind takes no options"
+        message, fix = describe_invalid(error, kind, WHERE)
+        raise SwarmError(message, fix or f"It takes: {', '.join(sorted(kind.__struct_fields__))}") from error
 
 
 class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -119,6 +91,13 @@ def tell_cuts(cuts: dict[str, tuple[float, float]]) -> None:
     for line in describe_cuts(cuts):
         log.warning("%s; programs that need more fail here", line)
 
+
+# RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
+# without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
+MIXTURE = (  # of the kind "reasoning-gym", if swarm.tasks is empty
+    *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
+    *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
+)
 
 STUDENTS_MAX = 15  # as many as upstream showed before v0.4.1
 POOL_MAX = 256  # what one body of rollouts can hold

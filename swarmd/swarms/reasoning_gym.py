@@ -16,38 +16,21 @@ from typing import Annotated, Any
 
 import msgspec
 
-from swarmd.plugin import (
-    Material,
-    Message,
-    NoOptions,
-    Question,
-    RecordRejected,
-    Reference,
-    Score,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TaskConfig,
-    TrainingConfig,
-    decode_options,
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.gym_tasks import DATASET_SIZE, KNOWN_NAMES, TASK_NAMES, Datasets, GymTask, make_item, make_levels
+from swarmd.swarms.options import MIXTURE, NoOptions, decode_options
+from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
+from swarmd.swarms.rollouts import Reference
+from swarmd.swarms.text import (
+    UNSAFE_TASKS,
+    canonical_of,
     extract_answer,
-    hash_number,
+    is_harmless,
+    is_overpaid,
     is_well_formed,
     span_answer,
-    split_of,
 )
-from swarmd.swarms.gym_tasks import (
-    DATASET_SIZE,
-    KNOWN_NAMES,
-    TASK_NAMES,
-    Datasets,
-    GymTask,
-    make_item,
-    make_levels,
-)
-from swarmd.swarms.plan import SplitPlan
-from swarmd.swarms.text import UNSAFE_TASKS, canonical_of, is_harmless, is_overpaid
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
 LOWER_AT = 0.2  # and lowered
@@ -98,12 +81,6 @@ class Ladder:
             self._recent.extend(known.recent)
 
 
-# RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
-# without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
-MIXTURE = (
-    *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
-    *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
-)
 CHUNKS_MAX = 8  # seeds of one task in one stage
 TRIES_MAX = 400  # questions looked at to find one on the wanted side of the split
 FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage

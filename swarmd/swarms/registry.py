@@ -12,18 +12,18 @@ import difflib
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import FOREIGN_ERRORS, SandboxUnavailable, SwarmdError, SwarmError
+from swarmd.errors import FOREIGN_ERRORS, SwarmdError, SwarmError
+from swarmd.swarms.jsonl import SUFFIX
 from swarmd.swarms.options import (
+    MIXTURE,
     CodeOptions,
     FileOptions,
     MathOptions,
@@ -33,11 +33,9 @@ from swarmd.swarms.options import (
     describe_cuts,
 )
 from swarmd.swarms.plan import Plan
-from swarmd.swarms.truths import check_truths
 
 GROUP = "swarmd.swarms"
 OWN = "swarmd"
-Maker = Callable[[SwarmConfig, TrainingConfig, Path], Plan]
 STAGES_MAX = 64  # a source of a question names its stage with no more
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -53,33 +51,41 @@ class Kind(msgspec.Struct, frozen=True):
     stages: int  # of a round
     target: str  # "module:Class"
     origin: str = OWN  # the distribution that brings it, with its version
-    fault: str = ""  # why it cannot be used; empty when it can
+    fault: str = ""  # why it cannot be used; empty if it can
+    options: type[msgspec.Struct] | None = None  # of one of swarmd's own, so that they are checked without its plan
 
 
 _OWN = (
-    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "reasoning_gym:DigitsPlan"),
-    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "reasoning_gym:ReasoningGymPlan"),
-    Kind("gsm8k", "School mathematics: answer, judge the answers of others, agree.", 3, "math.plan:Gsm8kPlan"),
-    Kind("math-hard", "Competition mathematics, in the same three stages.", 3, "math.plan:MathHardPlan"),
-    Kind("code", "Problems solved with programs that run in a sandbox while the model writes.", 1, "code:CodePlan"),
-    Kind(
+    (
+        "digits",
+        1,
+        "reasoning_gym:DigitsPlan",
+        NoOptions,
+        "Four tasks on digits that the embedded model learns in minutes.",
+    ),
+    ("reasoning-gym", 1, "reasoning_gym:ReasoningGymPlan", NoOptions, "Any mixture of reasoning-gym's tasks."),
+    ("gsm8k", 3, "math.plan:Gsm8kPlan", MathOptions, "School mathematics: answer, judge the answers of others, agree."),
+    ("math-hard", 3, "math.plan:MathHardPlan", MathOptions, "Competition mathematics, in the same three stages."),
+    (
+        "code",
+        1,
+        "code:CodePlan",
+        CodeOptions,
+        "Problems solved with programs that run in a sandbox while the model writes.",
+    ),
+    (
         "proposer-solver",
-        "Models set each other programming problems with tests, and solve them.",
         2,
         "proposer.plan:ProposerSolverPlan",
+        ProposerOptions,
+        "Models set each other programming problems with tests, and solve them.",
     ),
-    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
+    ("file", 1, "file:FilePlan", FileOptions, "One's own questions and answers from a JSONL file, with named rewards."),
 )
-_OPTIONS: Mapping[str, type[msgspec.Struct]] = {  # of swarmd's own kinds: checked without making a plan
-    "digits": NoOptions,
-    "reasoning-gym": NoOptions,
-    "gsm8k": MathOptions,
-    "math-hard": MathOptions,
-    "code": CodeOptions,
-    "proposer-solver": ProposerOptions,
-    "file": FileOptions,
+BUILT_IN = {
+    name: Kind(name, summary, stages, f"swarmd.swarms.{target}", options=options)
+    for name, stages, target, options, summary in _OWN
 }
-BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
 def list_kinds() -> tuple[Kind, ...]:
@@ -128,8 +134,8 @@ def check_kind(swarm: SwarmConfig) -> Kind:
 
 def _read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
-    kind = _OPTIONS.get(swarm.kind)
-    return decode_options(swarm.options, kind) if kind is not None else None
+    kind = BUILT_IN.get(swarm.kind)
+    return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
 
 
 def find_cuts_of(swarm: SwarmConfig) -> list[str]:
@@ -138,11 +144,10 @@ def find_cuts_of(swarm: SwarmConfig) -> list[str]:
 
 
 def spell_out(swarm: SwarmConfig) -> SwarmConfig:
-    """The same with the kind's own mixture in `tasks` where none are named, for a manifest. Imports that kind."""
-    if swarm.tasks or swarm.kind != "reasoning-gym":  # what an empty list means has changed there, and may change again
+    """The same, with reasoning-gym's default mixture written out in `tasks` if they are empty, for a manifest: another
+    version may have another default."""
+    if swarm.tasks or swarm.kind != "reasoning-gym":
         return swarm
-    from swarmd.swarms.reasoning_gym import MIXTURE
-
     return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in MIXTURE))
 
 
@@ -153,7 +158,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
         SwarmError: as `check_kind`, or the settings of the kind are wrong.
     """
     kind = check_kind(swarm)
-    make: Maker = EntryPoint(kind.name, kind.target, GROUP).load()
+    make: type[Plan] = EntryPoint(kind.name, kind.target, GROUP).load()
     if kind.origin == OWN:
         return make(swarm, training, home)
     try:
@@ -208,42 +213,7 @@ def _told(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())  # it stands in one line of a list
 
 
-SUFFIX = ".jsonl"
-
-
 def questions_of(options: Mapping[str, Any]) -> str:
-    """The file of questions that the options name; empty where they name none."""
+    """The JSONL file of questions that a kind's options name; empty if they name none."""
     name = options.get("data")
     return name if isinstance(name, str) and name.endswith(SUFFIX) else ""
-
-
-def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
-    """See that the kind can train on the file that its options name, and pays for right answers, as its trainers do.
-
-    A file that is still to be made of a data set on this machine is made elsewhere for it. One of the Hub is not asked
-    for, nor are plug-ins, and whoever brings reward functions of their own: their code may need what is not here yet.
-
-    Returns:
-        Why right answers were not tried; empty if they were, or if no file is named.
-
-    Raises:
-        SwarmError: the file is not sound, or its right answers are not paid.
-    """
-    named = swarm.options.get("data", "") if swarm.kind == "file" else questions_of(swarm.options)
-    name = named if isinstance(named, str) else ""
-    if not name or swarm.kind not in BUILT_IN:
-        return ""
-    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
-    if functions:
-        return f"the reward functions {', '.join(functions)} decide"
-    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
-        if source and not (home / name).exists():
-            from swarmd.swarms.file import is_hub_id
-
-            if is_hub_id(source) and not (home / source).exists():
-                return f"{name} is still to be made of {source}"
-            found = source if source.startswith("~") else str(home.resolve() / source)
-            options = {**swarm.options, "dataset": found, "data": Path(name).name}
-            swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
-        return check_truths(make_plan(swarm, training, home))
-    return ""

@@ -8,15 +8,53 @@ that learns nothing. `swarmd config check`, `swarmd swarm new`, `swarmd join` an
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from swarmd.errors import SwarmError
+import msgspec
+
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import SandboxUnavailable, SwarmError
+from swarmd.swarms.file import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
+from swarmd.swarms.registry import BUILT_IN, make_plan, questions_of
 from swarmd.swarms.rewards import COMPARING
 
 SAMPLED = 64  # questions
 TOLD_CHARACTERS = 160  # of a question or truth
 PLUG_IN = "its kind is a plug-in, which does not say what a right answer looks like"
+
+
+def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
+    """See that the kind can train on the file that its options name, and pays for right answers, as its trainers do.
+
+    A file that is still to be made of a data set on this machine is made elsewhere for it. One of the Hub is not asked
+    for, nor are plug-ins, and whoever brings reward functions of their own: their code may need what is not here yet.
+
+    Returns:
+        Why right answers were not tried; empty if they were, or if no file is named.
+
+    Raises:
+        SwarmError: the file is not sound, or its right answers are not paid.
+    """
+    named = swarm.options.get("data", "") if swarm.kind == "file" else questions_of(swarm.options)
+    name = named if isinstance(named, str) else ""
+    if not name or swarm.kind not in BUILT_IN:
+        return ""
+    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
+    if functions:
+        return f"the reward functions {', '.join(functions)} decide"
+    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
+        if source and not (home / name).exists():
+            if is_hub_id(source) and not (home / source).exists():
+                return f"{name} is still to be made of {source}"
+            found = source if source.startswith("~") else str(home.resolve() / source)
+            options = {**swarm.options, "dataset": found, "data": Path(name).name}
+            swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
+        return check_truths(make_plan(swarm, training, home))
+    return ""
 
 
 def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:

@@ -113,11 +113,15 @@ def test_options_become_the_struct() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint", "fix"),
     [
-        ({"source": "a", "mod": "fixed"}, "unknown key 'swarm.options.mod'", "Did you mean mode?"),
-        ({}, "swarm.options.source is missing", "It takes"),
+        ({"source": "a", "mod": "fixed"}, "unknown key 'swarm.options.mod'", "Did you mean swarm.options.mode?"),
+        ({}, "swarm.options.source is missing", "Write source = ... below [swarm.options]"),
         ({"source": 1}, "swarm.options.source: Expected `str`", "Write it in quotes"),
         ({"source": "a", "rows": 0}, "swarm.options.rows: Expected `int` >= 1", "rows = 5"),
-        ({"source": "a", "rewards": [{"wait": 1}]}, "'swarm.options.rewards[0].wait'", "Did you mean weight?"),
+        (
+            {"source": "a", "rewards": [{"wait": 1}]},
+            "'swarm.options.rewards[0].wait'",
+            "swarm.options.rewards[0].weight?",
+        ),
         ({"source": "a", "named": {"x": {"wait": 1}}}, "swarm.options.named", "It takes"),
         ({"source": "nowhere"}, "swarm.options: nowhere is no source", "It takes"),
     ],

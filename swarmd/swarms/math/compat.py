@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from swarmd.plugin import COMPLETIONS_MAX, Outcome, Source
 from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.texts import (
     NO_ANSWER,
@@ -28,6 +27,8 @@ from swarmd.swarms.math.texts import (
     is_in_order,
     most_voted,
 )
+from swarmd.swarms.plan import Outcome
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, Source
 
 RESTATED_CHARACTERS_MAX = 4096  # a restated question longer than this scores 0: comparing takes the product of lengths
 STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; four thousand letters of prose take 60,000 for each part they share

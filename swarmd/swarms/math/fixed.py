@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from swarmd.plugin import Outcome, RecordRejected, Source, hash_number, read_number
+from swarmd.errors import RecordRejected
+from swarmd.swarms.answers import read_number
 from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.texts import (
     NONE_WORDS,
@@ -28,6 +29,8 @@ from swarmd.swarms.math.texts import (
     read_sections,
     same_answer,
 )
+from swarmd.swarms.plan import Outcome, hash_number
+from swarmd.swarms.rollouts import Source
 
 CUT = " [...] "  # stands where a long text was cut
 NUMBER_BYTES_MAX = 120  # of an answer that is shown

@@ -18,25 +18,8 @@ from typing import ClassVar
 
 import msgspec
 
-from swarmd.plugin import (
-    Material,
-    Message,
-    Outcome,
-    Question,
-    RecordRejected,
-    Reference,
-    Score,
-    Source,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TaskConfig,
-    TrainingConfig,
-    decode_options,
-    hash_number,
-    span_answer,
-)
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.math.compat import ABSENT, CompatMode
 from swarmd.swarms.math.fixed import FixedMode
 from swarmd.swarms.math.questions import (
@@ -54,8 +37,10 @@ from swarmd.swarms.math.questions import (
     load_rows,
 )
 from swarmd.swarms.math.texts import NO_ANSWER, extract_tag, persona_of, system_prompt
-from swarmd.swarms.options import MathOptions
-from swarmd.swarms.plan import SplitPlan
+from swarmd.swarms.options import MathOptions, decode_options
+from swarmd.swarms.plan import Material, Message, Outcome, Question, Score, Split, SplitPlan, StageId, hash_number
+from swarmd.swarms.rollouts import Reference, Source
+from swarmd.swarms.text import span_answer
 
 
 class MathPlan(SplitPlan):

@@ -18,12 +18,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.errors import DatasetRefused
-from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
+from swarmd.config import TaskConfig
+from swarmd.errors import DatasetRefused, SwarmError
 from swarmd.swarms.answers import MARK, bare_answer
 from swarmd.swarms.file import load_from_hub, tell_causes
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
+from swarmd.swarms.jsonl import check_digest, read_rows
 from swarmd.swarms.options import Columns, DatasetSource
+from swarmd.swarms.plan import Outcome, Split, hash_number, split_of
+from swarmd.swarms.rollouts import Source
 from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000

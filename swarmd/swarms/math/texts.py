@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from difflib import Match, SequenceMatcher
 from itertools import accumulate
 
-from swarmd.plugin import StageId, hash_number, read_number
-from swarmd.swarms.answers import CHARACTERS_MAX, fold
+from swarmd.swarms.answers import CHARACTERS_MAX, fold, read_number
 from swarmd.swarms.options import PERSONAS, RANDOM
+from swarmd.swarms.plan import StageId, hash_number
 
 QUESTION_IS = "The question we were given is: "
 ANSWERS_ARE = "The following answers to this question were suggested:"

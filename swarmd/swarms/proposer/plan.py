@@ -15,28 +15,22 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from swarmd.plugin import (
-    COMPLETIONS_MAX,
-    INDEX_MAX,
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.sandbox import Sandbox
+from swarmd.swarms.options import LEVELS, ProposerOptions, decode_options, narrow, tell_cuts
+from swarmd.swarms.plan import (
+    CORRECT,
     Material,
     Outcome,
     Question,
-    RecordRejected,
-    Reference,
-    Sandbox,
     Score,
-    Source,
     Split,
+    SplitPlan,
     StageId,
-    SwarmConfig,
-    SwarmError,
-    TrainingConfig,
-    decode_options,
     hash_number,
     split_of,
 )
-from swarmd.swarms.options import LEVELS, ProposerOptions, narrow, tell_cuts
-from swarmd.swarms.plan import CORRECT, SplitPlan
 from swarmd.swarms.proposer.problems import (
     NO_RATES,
     Level,
@@ -57,6 +51,7 @@ from swarmd.swarms.proposer.problems import (
     topic_of,
 )
 from swarmd.swarms.proposer.running import FAILED, SECTIONS_FORM, Judge, ProgramJob, Rewards, Runner, TestResults
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 
 PROPOSE, SOLVE = "propose", "solve"
 NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage, by number

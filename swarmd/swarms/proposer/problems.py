@@ -19,9 +19,9 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from swarmd.plugin import Message, Outcome, SwarmError, hash_number
+from swarmd.errors import SwarmError
 from swarmd.swarms.options import LEVELS, ProposerOptions
-from swarmd.swarms.plan import CORRECT
+from swarmd.swarms.plan import CORRECT, Message, Outcome, hash_number
 
 FUNCTION = "solve"
 TESTS_MIN = 4

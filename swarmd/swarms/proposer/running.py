@@ -18,10 +18,12 @@ import msgspec
 from cachetools import FIFOCache
 
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.errors import SandboxUnavailable
 from swarmd.http_client import HttpFailed, HttpRequest, ask
 from swarmd.logger import get_logger
-from swarmd.plugin import Sandbox, SandboxUnavailable, Score, Verdict
+from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms.options import ProposerOptions
+from swarmd.swarms.plan import Score
 from swarmd.swarms.proposer.problems import FUNCTION, RESULT_CHARACTERS_MAX, SHOWN, Test, fits, passes
 
 REMEMBERED_MAX = 16_384  # outcomes; beyond it the oldest is forgotten, and its program would be run again
