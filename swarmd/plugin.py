@@ -13,7 +13,6 @@ from __future__ import annotations
 from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmdError, SwarmError
 from swarmd.sandbox import Isolation, Limits, Sandbox, Verdict
-from swarmd.swarms.answers import read_number
 from swarmd.swarms.jsonl import Row, check_digest, digest_rows, load_rows, read_rows
 from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import (
@@ -30,9 +29,16 @@ from swarmd.swarms.plan import (
     split_of,
 )
 from swarmd.swarms.registry import make_plan
-from swarmd.swarms.rewards import AnswerPlace, find_answer
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, SEED_MAX, Reference, Source
-from swarmd.swarms.text import escape_markers, extract_answer, is_well_formed, span_answer
+from swarmd.swarms.text import (
+    AnswerPlace,
+    escape_markers,
+    extract_answer,
+    find_answer,
+    is_well_formed,
+    read_number,
+    span_answer,
+)
 
 __all__ = [
     "COMPLETIONS_MAX",

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from swarmd.errors import ManifestError, SwarmError
-from swarmd.swarms.file import is_hub_id, keep_dataset, source_of
+from swarmd.swarms.dataset import is_hub_id, keep_dataset, source_of
 from swarmd.swarms.jsonl import SUFFIX, load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import questions_of

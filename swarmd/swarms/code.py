@@ -40,9 +40,8 @@ from swarmd.swarms.options import (
 )
 from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.rewards import find_answer
 from swarmd.swarms.rollouts import Reference
-from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose, escape_markers, is_well_formed
+from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose, escape_markers, find_answer, is_well_formed
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
 OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"

@@ -1,4 +1,4 @@
-"""Questions from a JSONL file: one JSON object a line, bounded, checked, and with a digest to compare files by."""
+"""Files of questions: JSONL, one JSON object a line, bounded, checked, and with a digest to compare files by."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_rows(
         columns: keys that every row must have, with a text that is not blank.
 
     Raises:
-        SwarmError: the file is missing, no file, too long or empty, or one of its lines is no JSON object in UTF-8 with
-            these columns; names the file and the line.
+        SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a JSON object
+            in UTF-8 with these columns; names the file and the line.
     """
     rows: list[Row] = []
     for number, line in _lines(path, line_bytes_max, file_bytes_max):
@@ -71,7 +71,7 @@ def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = 
 
     Args:
         home: the node's data directory, from which a relative name is taken.
-        digest: that the rows must have; empty where any will do.
+        digest: that the rows must have; empty if any will do.
 
     Raises:
         SwarmError: as `read_rows`, or the rows have another digest.
@@ -81,7 +81,7 @@ def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = 
 
 
 def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> str:
-    """The digest of rows that were read. Raises SwarmError when it is not the one that the options name, if any."""
+    """The digest of rows that were read. Raises SwarmError if the options name another one."""
     found = digest_rows(rows)
     if digest and found != digest:
         raise SwarmError(
@@ -114,13 +114,13 @@ def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
     try:
         row = msgspec.json.decode(line)
     except DECODE_ERRORS as error:
-        raise SwarmError(f"{where}: no JSON in UTF-8: {error}", _FORM) from error
+        raise SwarmError(f"{where}: not JSON in UTF-8: {error}", _FORM) from error
     if not isinstance(row, dict):
         raise SwarmError(f"{where}: {type(row).__name__}, not an object", _FORM)
     for column in columns:
         value = row.get(column)
         if not isinstance(value, str) or not value.strip():
-            what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is no text"
+            what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is not a text"
             if column not in row:
                 what += f"; it has: {', '.join(map(repr, row))[:NAMES_CHARACTERS]}"
             raise SwarmError(f"{where}: {column!r} {what}", f'Every row needs a text, as in {{"{column}": "..."}}')

@@ -18,7 +18,8 @@ from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Isolation, Limits
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
-from swarmd.swarms.rewards import FUNCTIONS_MAX, AnswerPlace, Inputs, RewardOption
+from swarmd.swarms.rewards import FUNCTIONS_MAX, Inputs, RewardOption
+from swarmd.swarms.text import AnswerPlace
 
 WHERE = "swarm.options"
 

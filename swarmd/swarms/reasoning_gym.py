@@ -18,16 +18,24 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.gym_tasks import DATASET_SIZE, KNOWN_NAMES, TASK_NAMES, Datasets, GymTask, make_item, make_levels
+from swarmd.swarms.gym_tasks import (
+    DATASET_SIZE,
+    KNOWN_NAMES,
+    TASK_NAMES,
+    UNSAFE_TASKS,
+    Datasets,
+    GymTask,
+    is_harmless,
+    is_overpaid,
+    make_item,
+    make_levels,
+)
 from swarmd.swarms.options import MIXTURE, NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import (
-    UNSAFE_TASKS,
     canonical_of,
     extract_answer,
-    is_harmless,
-    is_overpaid,
     is_well_formed,
     span_answer,
 )

@@ -23,12 +23,10 @@ from swarmd.bounds import RateLimiter
 from swarmd.config import Section
 from swarmd.errors import PlanFailed, SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.answers import find_number, fold, last_boxed, read_number
 from swarmd.swarms.reward_process import RewardFailed, RewardProcess
-from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, compose, extract_answer, is_well_formed
+from swarmd.swarms.text import compose, fold, is_well_formed, read_number
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
-AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
 COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity", "regex")  # with the right answer
 
 PATTERN_CHARACTERS_MAX = 500
@@ -72,12 +70,6 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 Reward = Callable[[Answered], float]
-
-
-def find_answer(completion: str, place: AnswerPlace) -> str | None:
-    """The answer in a completion; None where there is none, or it is longer than any right one may be."""
-    found = _FINDERS[place](completion)
-    return found if found is not None and 0 < len(found) <= ANSWER_CHARACTERS_MAX else None
 
 
 def make_reward(option: RewardOption) -> Reward:
@@ -163,23 +155,6 @@ def count_repeats(pattern: str) -> int:
     """
     counts = [_NO_DIGITS.sub("", found) for found in _COUNT.findall(pattern)]
     return math.prod(int(digits[:COUNT_DIGITS_MAX]) for count in counts if (digits := count.lstrip("0")))
-
-
-# --- where the answer stands ---
-
-
-def _last_line(text: str) -> str | None:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else None
-
-
-_FINDERS: dict[AnswerPlace, Callable[[str], str | None]] = {
-    "tags": extract_answer,
-    "last-number": find_number,
-    "last-line": _last_line,
-    "boxed": last_boxed,
-    "whole": str.strip,
-}
 
 
 FUNCTIONS_MAX = 16

@@ -17,7 +17,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SandboxUnavailable, SwarmError
-from swarmd.swarms.file import is_hub_id
+from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
 from swarmd.swarms.registry import BUILT_IN, make_plan, questions_of
 from swarmd.swarms.rewards import COMPARING

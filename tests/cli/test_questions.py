@@ -179,7 +179,7 @@ def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -
     ("kind", "rows", "told"),
     [
         ("file", [{"question": "1 + 1?", "answer": "2"}], "'prompt' is missing"),
-        ("file", [{"prompt": "1 + 1?", "answer": 2}], "'answer' is no text"),
+        ("file", [{"prompt": "1 + 1?", "answer": 2}], "'answer' is not a text"),
         ("gsm8k", [{"question": "1 + 1?", "answer": "2"}], "has an answer"),
         ("gsm8k", [{"question": "1 + 1?" * 1000, "answer": "#### 2"}], "no question to train on"),
         ("math-hard", [{"prompt": "1 + 1?"}], "'solution' is missing"),

@@ -207,7 +207,7 @@ def test_a_model_that_is_written_in_another_way(
 @pytest.mark.parametrize(
     ("options", "told", "fix"),
     [
-        ('data = "q.csv"', "line 1: no JSON in UTF-8", "swarm.options.dataset"),
+        ('data = "q.csv"', "line 1: not JSON in UTF-8", "swarm.options.dataset"),
         ('data = "q.json"', "line 1: list, not an object", "swarm.options.dataset"),
         ('data = "other.jsonl"', "'prompt' is missing; it has: 'question'", "Every row"),
         ('data = "new.jsonl"\ndataset = "data/none.csv"', "there is no ", "docs/swarms/file.md"),

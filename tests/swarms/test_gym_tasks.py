@@ -14,11 +14,11 @@ from reasoning_gym.factory import CURRICULA, DATASETS
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms import reasoning_gym as plan_module
-from swarmd.swarms.answers import read_number
 from swarmd.swarms.gym_tasks import MADE_NAMES, Datasets, make_levels, make_pattern, make_task
 from swarmd.swarms.options import MIXTURE
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
 from swarmd.swarms.reasoning_gym import Ladder, LadderState, ReasoningGymPlan
+from swarmd.swarms.text import read_number
 
 SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
 MADE_ANEW = {"aiw", "calendar_arithmetic", "gsm_symbolic", "knight_swap", "list_functions", "manipulate_matrix"}

@@ -53,14 +53,14 @@ def test_another_answer_or_another_order_has_another_digest() -> None:
     [
         ("", "has no rows"),
         ("\n \n", "has no rows"),
-        ('{"prompt": "a"}\n{"prompt": \n', "line 2: no JSON"),
-        (b'{"prompt": "\xff"}', "line 1: no JSON"),
-        (b'{"prompt": "\\ud800"}', "line 1: no JSON"),
+        ('{"prompt": "a"}\n{"prompt": \n', "line 2: not JSON"),
+        (b'{"prompt": "\xff"}', "line 1: not JSON"),
+        (b'{"prompt": "\\ud800"}', "line 1: not JSON"),
         ("[1]", "line 1: list, not an object"),
         ('\n\n{"other": "a"}', "line 3: 'prompt' is missing"),
-        ('{"prompt": 3}', "line 1: 'prompt' is no text"),
+        ('{"prompt": 3}', "line 1: 'prompt' is not a text"),
         ('{"prompt": " "}', "line 1: 'prompt' is blank"),
-        ('{"prompt": NaN}', "line 1: no JSON"),
+        ('{"prompt": NaN}', "line 1: not JSON"),
         ('{"prompt": "a"}\n' * 4, "more than 3 rows"),
         ('{"prompt": "' + "a" * 100 + '"}', "line 1: longer than 64 bytes"),
         ("[" * 40 + "\n" + '{"prompt": "a"}\n' * 40, "it has 681 bytes, no more than 200 are read"),
@@ -76,7 +76,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, content: str | byte
 
 
 def test_a_row_without_an_end_is_refused_and_a_mark_of_the_byte_order_is_not(tmp_path: Path) -> None:
-    with pytest.raises(SwarmError, match="line 1: no JSON"):
+    with pytest.raises(SwarmError, match="line 1: not JSON"):
         read_rows(write(tmp_path, '{"a": ' + "[" * 100_000))
     assert read_rows(write(tmp_path, b'\xef\xbb\xbf{"prompt": "a"}')) == ({"prompt": "a"},)
 

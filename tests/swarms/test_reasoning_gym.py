@@ -16,11 +16,19 @@ from reasoning_gym.factory import DATASETS
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.gym_tasks import TASK_NAMES
+from swarmd.swarms.gym_tasks import (
+    EVALUATED,
+    MOVES_MAX,
+    PARSED,
+    RAISED,
+    REPEATED,
+    TASK_NAMES,
+    UNSAFE_TASKS,
+    is_harmless,
+)
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId, split_of
 from swarmd.swarms.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.registry import make_plan
-from swarmd.swarms.text import EVALUATED, MOVES_MAX, PARSED, RAISED, REPEATED, UNSAFE_TASKS, is_harmless
 
 DIGITS = DigitsPlan(SwarmConfig(id="test"))
 

@@ -1,21 +1,25 @@
 """Named rewards, and reward functions as TRL takes them."""
 
 import gc
+import itertools
 import json
 import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import regex
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ManifestError, PlanFailed, SwarmError
 from swarmd.manifest import check_recipe, recipe_of
 from swarmd.swarms import reward_process, rewards
-from swarmd.swarms.file import FilePlan
+from swarmd.swarms.file import INSTRUCTIONS, FilePlan
 from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
 from swarmd.swarms.rewards import (
     CALLS_IN_VAIN,
@@ -25,8 +29,10 @@ from swarmd.swarms.rewards import (
     REGEX_S,
     Answered,
     RewardOption,
+    fit_length,
     make_reward,
 )
+from swarmd.swarms.text import find_answer
 from tests.log_capture import capture_logs
 
 FUNCTIONS = """\
@@ -310,6 +316,60 @@ def test_no_manifest_carries_or_sets_them() -> None:
         with pytest.raises(ManifestError, match=f"{name} is for each node to set"):
             check_recipe(recipe)
         del recipe.options[name]
+
+
+@pytest.mark.parametrize(
+    ("option", "answer", "expected", "value"),
+    [
+        (RewardOption("exact"), "The  Answer", "the answer", 1.0),
+        (RewardOption("exact"), "answer", "the answer", 0.0),
+        (RewardOption("exact"), None, "a", 0.0),
+        (RewardOption("numeric"), "$1,000", "1000.0", 1.0),
+        (RewardOption("numeric"), "2/4", "0.5", 1.0),
+        (RewardOption("numeric"), "1/0", "1", 0.0),
+        (RewardOption("numeric"), "two", "2", 0.0),
+        (RewardOption("numeric"), "nan", "nan", 0.0),
+        (RewardOption("contains"), "it is PARIS, France", "paris", 1.0),
+        (RewardOption("contains"), "Rome", "paris", 0.0),
+        (RewardOption("similarity"), "abcd", "abcd", 1.0),
+        (RewardOption("similarity"), "wxyz", "abcd", 0.0),
+        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 a.b", "a.b", 1.0),
+        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 axb", "a.b", 0.0),
+    ],
+)
+def test_rewards_by_name(option: RewardOption, answer: str | None, expected: str, value: float) -> None:
+    assert make_reward(option)(Answered(answer or "", answer, expected)) == value
+
+
+NAMES = st.sampled_from(["exact", "numeric", "contains", "similarity", "format-tags", "length"])
+
+
+@given(NAMES, st.sampled_from(list(INSTRUCTIONS)), st.text(max_size=60), st.text(min_size=1, max_size=20))
+def test_no_text_makes_a_reward_fail_or_leave_its_range(name: Any, place: Any, completion: str, expected: str) -> None:
+    for text in (completion, f"<answer>{completion}</answer>", f"{completion} \\boxed{{{expected}}}"):
+        value = make_reward(RewardOption(name))(Answered(text, find_answer(text, place), expected))
+        assert 0.0 <= value <= 1.0
+
+
+def test_length_pays_within_its_bounds_and_less_outside() -> None:
+    assert [fit_length(length, 10, 20) for length in (0, 5, 10, 20, 30, 40, 99)] == [0, 0.5, 1, 1, 0.5, 0, 0]
+
+
+@pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(a*)*b", r"(.*)(.*)(.*)(.*)\1\2b"])
+def test_a_pattern_that_takes_for_ever_is_cut_off(pattern: str) -> None:
+    reward = make_reward(RewardOption("regex", pattern=pattern))
+    begun = time.monotonic()
+    assert reward(Answered("", "a" * 4000 + "!", "x")) == 0.0
+    assert time.monotonic() - begun < 30.0, "it takes for ever"
+
+
+def test_the_slowest_texts_are_scored_in_no_time() -> None:
+    texts = ["1," * 2000, "1,111" * 800, "-" * 4000, "\\boxed{" * 500, "9" * 4000, "<answer>" * 500]
+    begun = time.process_time()
+    for place, name, text in itertools.product(INSTRUCTIONS, ("exact", "numeric", "contains", "similarity"), texts):
+        option = RewardOption(name)  # type: ignore[arg-type]
+        make_reward(option)(Answered(text, find_answer(text, place), "1" * 4000))  # type: ignore[arg-type]
+    assert time.process_time() - begun < 5.0
 
 
 BOMBS = (

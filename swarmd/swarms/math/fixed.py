@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from swarmd.errors import RecordRejected
-from swarmd.swarms.answers import read_number
 from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.texts import (
     NONE_WORDS,
@@ -31,6 +30,7 @@ from swarmd.swarms.math.texts import (
 )
 from swarmd.swarms.plan import Outcome, hash_number
 from swarmd.swarms.rollouts import Source
+from swarmd.swarms.text import read_number
 
 CUT = " [...] "  # stands where a long text was cut
 NUMBER_BYTES_MAX = 120  # of an answer that is shown

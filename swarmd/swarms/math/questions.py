@@ -20,14 +20,13 @@ import msgspec
 
 from swarmd.config import TaskConfig
 from swarmd.errors import DatasetRefused, SwarmError
-from swarmd.swarms.answers import MARK, bare_answer
-from swarmd.swarms.file import load_from_hub, tell_causes
+from swarmd.swarms.dataset import describe_causes, load_from_hub
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.jsonl import check_digest, read_rows
 from swarmd.swarms.options import Columns, DatasetSource
 from swarmd.swarms.plan import Outcome, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Source
-from swarmd.swarms.text import canonical_of
+from swarmd.swarms.text import MARK, bare_answer, canonical_of
 
 ROWS_MAX = 200_000
 COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
@@ -107,7 +106,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
         raise
     except Exception as error:  # datasets raises what its many back-ends raise
         raise SwarmError(
-            f"the data set {name} ({shape.config}) cannot be loaded: {tell_causes(error)}",
+            f"the data set {name} ({shape.config}) cannot be loaded: {describe_causes(error)}",
             'Load it once with a network, name a copy of it or a JSONL file in swarm.options.data, or take "generated"',
         ) from error
     missing = {shape.question, shape.answer} - set(found.column_names)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from difflib import Match, SequenceMatcher
 from itertools import accumulate
 
-from swarmd.swarms.answers import CHARACTERS_MAX, fold, read_number
 from swarmd.swarms.options import PERSONAS, RANDOM
 from swarmd.swarms.plan import StageId, hash_number
+from swarmd.swarms.text import NUMBER_CHARACTERS_MAX, fold, read_number
 
 QUESTION_IS = "The question we were given is: "
 ANSWERS_ARE = "The following answers to this question were suggested:"
@@ -214,7 +214,7 @@ def same_answer(answer: str, truth: str) -> bool:
     expected = read_number(truth)
     if expected is not None:
         return read_number(answer) == expected
-    return len(answer) <= len(truth) + CHARACTERS_MAX and _words(answer) == _words(truth)
+    return len(answer) <= len(truth) + NUMBER_CHARACTERS_MAX and _words(answer) == _words(truth)
 
 
 def _words(text: str) -> str:
