@@ -400,7 +400,7 @@ class Sandbox:
         self._layout = find_layout()
         self.isolation = self._choose(isolation)
 
-    def heed(self, is_stopped: Callable[[], bool]) -> None:
+    def stop_when(self, is_stopped: Callable[[], bool]) -> None:
         """From now on end programs, and begin none, while this says so: their status is `stopped`. It is asked from
         several threads, five times a second."""
         self._is_stopped = is_stopped

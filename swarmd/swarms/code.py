@@ -175,7 +175,7 @@ class Executions:
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
         """Give the seconds anew, and run programs until this says otherwise."""
-        self._sandbox.heed(is_cancelled)
+        self._sandbox.stop_when(is_cancelled)
         with self._lock:
             self._own = RateLimiter(self._own_s, 0.0)
             self.share(())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -43,7 +43,7 @@ from swarmd.swarms.text import (
 log = get_logger(__name__)
 TASK = "questions"  # of rows that name none
 TASKS_MAX = 64
-SPLIT = "file"  # one question is on one side, whatever task it stands under
+SPLIT = "file"  # in place of a task: a question is on the same side of the split under any task
 
 INSTRUCTIONS: dict[AnswerPlace, str] = {
     "tags": "Think step by step if it helps, then give the final answer alone between <answer> and </answer>.",
@@ -52,8 +52,6 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
     "boxed": "Think step by step if it helps, then give the final answer alone in \\boxed{}.",
     "whole": "Give the answer alone.",
 }
-
-
 PHRASES: dict[AnswerPlace, tuple[str, str]] = {"tags": (OPENING, CLOSING), "boxed": (BOXED, "}")}  # around an answer
 
 
@@ -63,19 +61,19 @@ class Row(NamedTuple):
     task: str
     prompt: str
     answer: str
-    trained: bool  # on the training side of the split
-    columns: Mapping[str, Any]  # all of the row, where there are reward functions
+    side: Split
+    columns: Mapping[str, Any]  # all of the row, if there are reward functions
 
 
 class FilePlan(SplitPlan):
     """One's own questions and answers from a JSONL file, with named rewards.
 
     Args:
-        training: gives the weight of the form where no rewards are named.
+        training: gives the weight of the form if no rewards are named.
 
     Raises:
-        SwarmError: the options are wrong, or the file is not there, not sound, or not the swarm's, or it cannot be made
-            of its data set, or a reward function cannot be imported.
+        SwarmError: the options are wrong, the file is missing, malformed or not the swarm's, it cannot be made of its
+            data set, or a reward function cannot be imported.
     """
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
@@ -85,21 +83,25 @@ class FilePlan(SplitPlan):
             )
         options = decode_options(swarm.options, FileOptions)
         home = home or Path()
-        self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
+        self._functions: RewardFunctions | None = None
+        if options.reward_funcs:
+            self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
         self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        self._compares = any(option.name in COMPARING for option, _ in self._rewards)
         self.unchecked = _why_unchecked(options, self._rewards)
-        if not self._functions:  # what they give is theirs to say
+        if self._functions is None:  # which may give anything
             self.reward_max = sum(option.weight for option, _ in self._rewards)
         keep_dataset(home, options.data, options, options.digest)
-        rows, digest = load_rows(home, options.data, options.digest, _needed(self._rewards))
+        needed = ("prompt", "answer") if self._compares else ("prompt",)
+        rows, digest = load_rows(home, options.data, options.digest, needed)
         self._swarm = swarm.id
         self._digest = digest[:16]
-        where = options.data
-        takes = bool(self._functions)
-        self._rows = tuple(_read(row, f"{where}, row {number}", takes) for number, row in enumerate(rows, 1))
-        self._places = _distinct(self._rows, where)
-        self._training = [place for place in self._places if self._rows[place].trained]
-        self._drawn = frozenset(self._training)
+        has_functions = self._functions is not None
+        self._rows = tuple(
+            _read(row, f"{options.data}, row {number}", has_functions) for number, row in enumerate(rows, 1)
+        )
+        self._places = _distinct(self._rows, options.data)
+        self._training = [place for place in self._places if self._rows[place].side == "train"]
         if not self._training:
             raise SwarmError(f"no question of {options.data} is on the training side of the split", "Add more rows")
         self._tasks = tuple(sorted({self._rows[place].task for place in self._places}))
@@ -116,7 +118,8 @@ class FilePlan(SplitPlan):
         return self._tasks
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        self._functions.begin(is_cancelled)
+        if self._functions is not None:
+            self._functions.begin_stage(is_cancelled)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
@@ -128,9 +131,9 @@ class FilePlan(SplitPlan):
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` questions of one side of the split, the same on every node."""
-        of_task = (index for index in self._places if self._rows[index].task == task)
-        chosen = [index for index in of_task if split_of(SPLIT, canonical_of(self._rows[index].prompt)) == side]
-        chosen.sort(key=lambda index: hash_number(side, self._rows[index].prompt))
+        rows = self._rows
+        chosen = [index for index in self._places if (rows[index].task, rows[index].side) == (task, side)]
+        chosen.sort(key=lambda index: hash_number(side, rows[index].prompt))
         return [self._pose(index, 0) for index in chosen[:count]]
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
@@ -153,9 +156,9 @@ class FilePlan(SplitPlan):
         row = self._rows[reference.index]
         if row.task != reference.task:
             raise RecordRejected("unknown-task", f"{peer} sent row {reference.index} as the task {reference.task!r}")
-        if not row.trained:
+        if row.side != "train":
             raise RecordRejected("held-out", f"{peer} sent row {reference.index}, which is held out")
-        if reference.index not in self._drawn:
+        if reference.index not in self._places:
             raise RecordRejected("index", f"{peer} sent row {reference.index}, whose prompt stands in an earlier one")
         return self._pose(reference.index, reference.seed)
 
@@ -164,19 +167,21 @@ class FilePlan(SplitPlan):
 
         Accuracy is the first of the named ones that compare with the answer; without one, the first reward there is.
         """
-        if not self._functions:
-            return [self._score(str(question.entry["answer"]), completion, {}) for completion in completions]
+        expected = str(question.entry["answer"])
+        if self._functions is None:
+            return [self._score(expected, completion, {}, {}) for completion in completions]
         given = self._functions.score(self._prompt(question), completions, self._columns(question))
         pairs = zip(completions, given, strict=True)
-        return [self._score(str(question.entry["answer"]), completion, values) for completion, values in pairs]
+        return [self._score(expected, completion, values, self._functions.weights) for completion, values in pairs]
 
-    def _score(self, expected: str, completion: str, given: Mapping[str, float]) -> Score:
+    def _score(self, expected: str, completion: str, given: Mapping[str, float], weights: Mapping[str, float]) -> Score:
+        """One score; `given` is what the reward functions gave, by name."""
         answered = Answered(completion, find_answer(completion, self._place), expected)
         values: list[tuple[str, float, float]] = [
             (option.name, option.weight, reward(answered)) for option, reward in self._rewards
         ]
         compared = [value for name, _, value in values if name in COMPARING]
-        values += [(name, self._functions.weights[name], value) for name, value in given.items()]
+        values += [(name, weights[name], value) for name, value in given.items()]
         total = sum(weight * value for _, weight, value in values)
         if not values or not math.isfinite(total):
             return Score(0.0, failed=True)
@@ -191,10 +196,9 @@ class FilePlan(SplitPlan):
         return Score(total, accuracy, float(form), dict(parts), values=plain, answered=found)
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.true_spans`: the last pair of answer tags, where the row's own answer stands between them."""
+        """See `Plan.true_spans`: the last pair of answer tags, if the row's own answer stands between them."""
         answer = str(question.entry["answer"])
-        compares = any(option.name in COMPARING for option, _ in self._rewards)
-        return span_answer(text, answer) if answer and compares and self._place == "tags" else ()
+        return span_answer(text, answer) if answer and self._compares and self._place == "tags" else ()
 
     def phrase_truth(self, question: Question) -> str:
         before, after = PHRASES.get(self._place, ("", ""))
@@ -205,7 +209,7 @@ class FilePlan(SplitPlan):
         truth, found = str(question.entry["answer"]), find_answer(completion, self._place)
         how = f"With answer = {self._place!r}, " + (f"{found!r} is found in it" if found else "nothing is found in it")
         if any(option.name == "numeric" for option, _ in self._rewards):
-            how += f"; as numbers, {_told(read_number(found or ''))} is compared with {_told(read_number(truth))}"
+            how += f"; as numbers, {_spell(read_number(found or ''))} is compared with {_spell(read_number(truth))}"
             if read_number(truth) is None:
                 return how, (
                     "Let the column have one number and no formula, leave such rows out, or compare texts: "
@@ -238,14 +242,17 @@ class FilePlan(SplitPlan):
 
 
 def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
-    """The rewards that are named; without any, and without functions, the exact answer, and the form where answers
-    stand in tags."""
+    """The rewards that are named; if neither these nor functions are, the exact answer, and the form of the tags."""
     named = options.rewards
     if not named and not options.reward_funcs:
         named = (RewardOption("exact"),)
         if options.answer == "tags" and format_reward:
             named = (*named, RewardOption("format-tags", format_reward))
     return [(option, make_reward(option)) for option in named]
+
+
+def _spell(number: Fraction | None) -> str:
+    return "no number" if number is None else str(number)
 
 
 def _why_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, Reward]]) -> str:
@@ -257,33 +264,22 @@ def _why_unchecked(options: FileOptions, rewards: Sequence[tuple[RewardOption, R
     return ""
 
 
-def _told(number: Fraction | None) -> str:
-    return "no number" if number is None else str(number)
-
-
-def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
-    """Columns of the file without which there is nothing to ask, or nothing to compare with."""
-    compares = any(option.name in COMPARING for option, _ in rewards)
-    return ("prompt", "answer") if compares else ("prompt",)
-
-
-def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
+def _read(row: dict[str, Any], where: str, keeps_columns: bool) -> Row:
     prompt, answer, task = str(row["prompt"]), bare_answer(str(row.get("answer") or "")), row.get("task", TASK)
     if not isinstance(task, str) or not task.isprintable() or not 0 < len(task) <= NAME_CHARACTERS_MAX:
-        raise SwarmError(f"{where}: 'task' is no name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
+        raise SwarmError(f"{where}: 'task' is not a name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
     if len(prompt) > PROMPT_CHARACTERS_MAX:
         raise SwarmError(f"{where}: a prompt of {len(prompt)} characters", f"The limit is {PROMPT_CHARACTERS_MAX}")
-    trained = split_of(SPLIT, canonical_of(prompt)) == "train"
-    return Row(task, prompt, answer, trained, row if takes_columns else {})
+    return Row(task, prompt, answer, split_of(SPLIT, canonical_of(prompt)), row if keeps_columns else {})
 
 
-def _distinct(rows: Sequence[Row], where: str) -> tuple[int, ...]:
-    """Places of the rows whose prompt does not stand in an earlier one."""
+def _distinct(rows: Sequence[Row], where: str) -> Collection[int]:
+    """Places of the rows whose prompt does not stand in an earlier one, in order."""
     first: dict[str, int] = {}
-    others: list[int] = []  # rows whose answer is another than that of the first with their prompt
+    others: list[int] = []  # rows with another answer than the first of the same prompt
     for place, row in enumerate(rows):
         if rows[first.setdefault(canonical_of(row.prompt), place)].answer != row.answer:
             others.append(place + 1)
     if others:
-        log.warning("questions stand there again with another answer; the first counts", file=where, rows=others[:8])
-    return tuple(first.values())
+        log.warning("questions are repeated with another answer; the first counts", file=where, rows=others[:8])
+    return dict.fromkeys(first.values()).keys()

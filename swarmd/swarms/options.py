@@ -7,6 +7,7 @@ without making a plan.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -257,6 +258,16 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
     reward_inputs: Inputs = "text"  # what these get
 
     def __post_init__(self) -> None:
+        names = {path.rpartition(":")[2] for path in self.reward_funcs}
+        if len(names) < len(self.reward_funcs):
+            raise ValueError("two of `reward_funcs` have one name: rename one of them")
+        if self.reward_weights and len(self.reward_weights) != len(self.reward_funcs):
+            raise ValueError(
+                f"`reward_weights` has {len(self.reward_weights)} values for {len(self.reward_funcs)} of "
+                "`reward_funcs`: give one for each, or none"
+            )
+        if not all(map(math.isfinite, self.reward_weights)):
+            raise ValueError("`reward_weights` has a value that is not a finite number")
         of_source = set(DatasetSource.__struct_fields__) - {"dataset", "download_bytes"}
         given = [key for key in sorted(of_source) if getattr(self, key) != getattr(_NO_SOURCE, key)]
         if given and not self.dataset:

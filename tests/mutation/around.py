@@ -213,7 +213,7 @@ swarmd/swarms/rewards.py
     + abs(one - other) < Fraction(tolerance)
     tests/swarms/test_rewards.py
   a reward function that always fails goes on for ever
-    - if self._in_vain[name] >= CALLS_IN_VAIN:
+    - if self._failures[name] >= FAILURES_MAX:
     + if False:
     tests/swarms/test_rewards.py
   a text just over its length is worth nothing

@@ -149,7 +149,7 @@ swarmd/eventlog/frame.py
     tests/eventlog/test_reader.py::test_a_torn_frame_full_of_lengths_is_judged_without_reading_it_again_for_each
 swarmd/swarms/rewards.py
   searches that are cut off cost nothing
-    -             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # one that calls itself is cut off late
+    -             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # a recursive pattern is cut off late
     +             pass
     tests/swarms/test_rewards.py
 swarmd/dht/store/seniority.py

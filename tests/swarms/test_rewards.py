@@ -22,9 +22,9 @@ from swarmd.swarms import reward_process, rewards
 from swarmd.swarms.file import INSTRUCTIONS, FilePlan
 from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
 from swarmd.swarms.rewards import (
-    CALLS_IN_VAIN,
     CUT_OFF_BURST_S,
     CUT_OFF_PER_S,
+    FAILURES_MAX,
     REGEX_LEAST_S,
     REGEX_S,
     Answered,
@@ -198,7 +198,7 @@ def test_a_call_ends_with_the_stage_that_is_cancelled_and_counts_for_nothing(hom
     plan, cancelled = plan_of(home, "sleeps"), threading.Event()
     plan.begin(cancelled.is_set)
     threading.Timer(0.3, cancelled.set).start()
-    assert [score(plan, "slow") for _ in range(CALLS_IN_VAIN)] == [[Score(0.0, failed=True)]] * CALLS_IN_VAIN
+    assert [score(plan, "slow") for _ in range(FAILURES_MAX)] == [[Score(0.0, failed=True)]] * FAILURES_MAX
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Pa
     plan = plan_of(home, "slow", name)
     for _ in range(2):  # stages
         plan.begin(lambda: False)
-        for _ in range(CALLS_IN_VAIN - 1):
+        for _ in range(FAILURES_MAX - 1):
             assert score(plan, "a") == [Score(0.0, failed=True)]
         with pytest.raises(PlanFailed, match=f"my_rewards:{name} failed at all of its 3 calls: .*{words}"):
             score(plan, "a")
@@ -222,8 +222,8 @@ def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Pa
 def test_one_that_has_ever_given_a_reward_goes_on(home: Path) -> None:
     plan = plan_of(home, "now_and_then")
     plan.begin(lambda: False)
-    texts = ["x", "2.5", *["x"] * 2 * CALLS_IN_VAIN, "3"]
-    assert [score(plan, text)[0].reward for text in texts] == [0.0, 2.5, *[0.0] * 2 * CALLS_IN_VAIN, 3.0]
+    texts = ["x", "2.5", *["x"] * 2 * FAILURES_MAX, "3"]
+    assert [score(plan, text)[0].reward for text in texts] == [0.0, 2.5, *[0.0] * 2 * FAILURES_MAX, 3.0]
 
 
 def test_a_process_ends_with_its_plan(home: Path) -> None:
@@ -276,7 +276,7 @@ def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
         ("a.absent:f", None, "Put a/absent.py into"),
         ("mine.py:f", "", 'Write "mine:f"'),
         ("mine:f", "def g(): ...", "name another function in it"),
-        ("mine:f", "def f(:", "Mend mine"),
+        ("mine:f", "def f(:", "Correct mine"),
         ("mine:f", "import not_there_at_all", "Install not_there_at_all"),
     ],
 )
@@ -291,14 +291,14 @@ def test_why_one_cannot_be_imported_says_what_to_do(home: Path, path: str, body:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"reward_funcs": ["my_rewards"]}, "is no import path"),
-        ({"reward_funcs": ["os; x:y"]}, "is no import path"),
+        ({"reward_funcs": ["my_rewards"]}, "is not an import path"),
+        ({"reward_funcs": ["os; x:y"]}, "is not an import path"),
         ({"reward_funcs": ["my_rewards:nothing"]}, "cannot be imported: AttributeError"),
         ({"reward_funcs": ["no_such_module:f"]}, "cannot be imported: ModuleNotFoundError"),
-        ({"reward_funcs": ["my_rewards:NOT_ONE"]}, "is no function"),
+        ({"reward_funcs": ["my_rewards:NOT_ONE"]}, "is not a function"),
         ({"reward_funcs": ["my_rewards:short"] * 2}, "have one name"),
         ({"reward_funcs": ["my_rewards:short"], "reward_weights": [1.0, 2.0]}, "has 2 values for 1"),
-        ({"reward_funcs": ["my_rewards:short"], "reward_weights": [math.nan]}, "has what is no number"),
+        ({"reward_funcs": ["my_rewards:short"], "reward_weights": [math.nan]}, "not a finite number"),
     ],
 )
 def test_wrong_ones_are_told_when_the_plan_is_made(home: Path, options: dict[str, Any], complaint: str) -> None:
@@ -426,7 +426,7 @@ def test_an_answer_that_makes_a_pattern_grow_is_not_found() -> None:
 
 @pytest.mark.parametrize("pattern", ["[a-{answer}]", "(?P<{answer}>x)"])
 def test_a_pattern_that_some_answers_make_none_is_refused(pattern: str) -> None:
-    with pytest.raises(SwarmError, match="is none"):
+    with pytest.raises(SwarmError, match="is not valid"):
         make_reward(RewardOption("regex", pattern=pattern))
 
 

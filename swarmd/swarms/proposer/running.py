@@ -93,7 +93,7 @@ class Runner:
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
         """Give everybody's seconds anew, and run programs until this says otherwise."""
-        self._sandbox.heed(is_cancelled)
+        self._sandbox.stop_when(is_cancelled)
         self._spent_s.clear()
 
     def mark(self, jobs: Sequence[ProgramJob], author: str) -> list[TestResults]:
