@@ -353,17 +353,18 @@ def parse_config(text: str, origin: str) -> Config:
             f"`swarmd join {origin} --dir DIR` makes a node of that swarm, with DIR/config.toml",
         )
     try:
-        refuse_unknown_keys(tables, origin)
-        try:
-            config = msgspec.convert(tables, Config)
-        except msgspec.ValidationError as error:
-            message, fix = describe_invalid(error, Config)
-            raise ConfigError(f"{origin}: {message}", fix) from error
-        check_together(config, origin)
-    except ConfigError as error:
-        if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
-            raise ConfigError(error.message.replace(origin, f"{origin}, line {line}", 1), error.fix) from error
-        raise
+        if unknown := find_unknown_setting(tables):
+            raise ConfigError(*unknown)
+        config = msgspec.convert(tables, Config)
+        check_together(config)
+    except (ConfigError, msgspec.ValidationError) as error:
+        wrong = (
+            describe_invalid(error, Config)
+            if isinstance(error, msgspec.ValidationError)
+            else (error.message, error.fix)
+        )
+        line = line_of(text, wrong[0])
+        raise ConfigError(f"{origin}{f', line {line}' if line else ''}: {wrong[0]}", wrong[1]) from error
     return config
 
 
@@ -442,18 +443,18 @@ def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> t
     return None
 
 
-def refuse_unknown_keys(tables: dict[str, Any], origin: str) -> None:
-    """Raise ConfigError for the first key that no configuration has, with the nearest, or where it belongs."""
+def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with the first key that no configuration has, and the fix: the nearest, or where it belongs."""
     found = find_unknown_key(tables, Config)
     if found is None:
-        return
+        return None
     full, fix = found
     key = full.rpartition(".")[2]
     if not fix.startswith("Did you mean") and (elsewhere := [p for p in _paths(Config) if p.endswith(f".{key}")]):
         fix = f"It belongs elsewhere: {' or '.join(elsewhere)}"
     if key != full and key in (hints := get_type_hints(Config)):
         fix = f"{key} is in no table: write " + (f"[{key}]" if struct_in(hints[key]) else "it above the first table")
-    raise ConfigError(f"{origin}: unknown key {full!r}", fix)
+    return f"unknown key {full!r}", fix
 
 
 def _paths(kind: type, where: str = "") -> Iterator[str]:
@@ -493,34 +494,34 @@ def decode(encoded: bytes) -> Config:
 RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
 
 
-def check_together(config: Config, origin: str) -> None:
-    """Raise ConfigError where settings do not go together; `origin` names the configuration in it."""
+def check_together(config: Config) -> None:
+    """Raise ConfigError if settings do not go together."""
     for key, value in leaves(config):
         if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
-            raise ConfigError(f"{origin}: {key} has a NUL in it", "Write it without")
+            raise ConfigError(f"{key} has a NUL in it", "Write it without")
         if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in settings whose types only a kind knows
-            raise ConfigError(f"{origin}: {key}: an integer of more than 64 bits", "Write a smaller one")
+            raise ConfigError(f"{key}: an integer of more than 64 bits", "Write a smaller one")
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
-            f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
+            "a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
             "The coordinator prints it at start, and `swarmd status` shows it",
         )
     if config.role == "follower" and not config.dht.bootstrap:
-        raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
+        raise ConfigError("a follower needs dht.bootstrap, the address of at least one node of the swarm")
     if config.chain is not None:
-        _check_chain(config.chain, origin)
-    check_name(config.name, f"{origin}: name")
+        _check_chain(config.chain)
+    check_name(config.name, "name")
     record_s = config.dht.record_s
     if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
         raise ConfigError(
-            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
+            f"dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
             "Peers take no record that lives longer, and a shorter life is over before it is renewed",
         )
-    _check_training(config.training, origin)
+    _check_training(config.training)
     training = config.training
     if config.swarm.stages == 1 and not training.staleness_rounds and training.peer_questions:
         raise ConfigError(
-            f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
+            "training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
@@ -579,72 +580,68 @@ def open_service(url: str, key: str) -> Apprise:
     return apprise.Apprise(plugin, asset=asset)
 
 
-def _check_training(training: TrainingConfig, origin: str) -> None:
+def _check_training(training: TrainingConfig) -> None:
     if training.peer_questions + training.replay_questions >= training.questions:
         raise ConfigError(
-            f"{origin}: training.peer_questions ({training.peer_questions}) and training.replay_questions "
+            f"training.peer_questions ({training.peer_questions}) and training.replay_questions "
             f"({training.replay_questions}) together must be below training.questions ({training.questions})",
             "At least one question of every step is this node's own",
         )
     if training.questions % training.processes:
         raise ConfigError(
-            f"{origin}: training.questions ({training.questions}) must be a multiple of training.processes "
-            f"({training.processes})"
+            f"training.questions ({training.questions}) must be a multiple of training.processes ({training.processes})"
         )
     own = training.questions // training.processes
     others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
     if others >= own:  # each rank rounds its shares up
         raise ConfigError(
-            f"{origin}: training.processes ({training.processes}) leaves each process {own} of training.questions "
+            f"training.processes ({training.processes}) leaves each process {own} of training.questions "
             f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
             f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
             f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
         )
     if training.warm_up != "none" and (training.processes > 1 or training.vllm.mode != "off"):
         raise ConfigError(
-            f'{origin}: training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
+            'training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
             "Let the node train its first stage so, and set them then",
         )
     if training.quantization != "none" and not training.lora.rank:
         raise ConfigError(
-            f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
+            f"training.quantization = {training.quantization!r} needs adapters to train",
             "Set training.lora.rank, for example to 16",
         )
     if training.vllm.mode == "server" and training.processes > 1:
         raise ConfigError(
-            f'{origin}: training.vllm.mode = "server" goes with one process, training.processes is '
-            f"{training.processes}",
+            f'training.vllm.mode = "server" goes with one process, training.processes is {training.processes}',
             'Set training.vllm.mode = "colocate", or training.processes = 1',
         )
     names_commit = bool(training.revision) and not training.revision.startswith(DIGEST)
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
-            f"{origin}: training.revision means nothing to training.model = {training.model!r}",
+            f"training.revision means nothing to training.model = {training.model!r}",
             "Name a model of the Hub, or leave the revision out",
         )
     if training.schedule != "constant" and not training.schedule_steps:
-        raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")
+        raise ConfigError(f"training.schedule = {training.schedule!r} needs training.schedule_steps")
     if not training.weights_from and (training.catch_up != "none" or training.average_weights_every):
         raise ConfigError(
-            f"{origin}: training.weights_from is empty, so there is nobody whose weights may be taken",
+            "training.weights_from is empty, so there is nobody whose weights may be taken",
             'Name "coordinator", "credited" or peer ids, or set training.catch_up to "none" and '
             "training.average_weights_every to 0",
         )
 
 
-def _check_chain(chain: ChainConfig, origin: str) -> None:
+def _check_chain(chain: ChainConfig) -> None:
     if not chain.rpc:
-        raise ConfigError(f"{origin}: chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
+        raise ConfigError("chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
     for url in chain.rpc:
         if not url.startswith(("http://", "https://", "ws://", "wss://", "file:", "credential:")):
-            raise ConfigError(
-                f"{origin}: chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by"
-            )
+            raise ConfigError(f"chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by")
     if chain.sender == "proxy" and not chain.proxy.org:
-        raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
+        raise ConfigError('chain.sender is "proxy", but chain.proxy.org is missing')
     if chain.shards and chain.votes != "judged":
         raise ConfigError(
-            f'{origin}: chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
+            f'chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
             'Set chain.votes to "judged"',
         )
 
