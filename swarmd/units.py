@@ -32,13 +32,13 @@ from swarmd.installed import tool_of
 from swarmd.observe.redaction import secret_values
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.secret_files import CREDENTIAL
+from swarmd.swarms.registry import runs_programs
 
 INSTANCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # with "swarmd-" before it, the name of a user
 SHIPPED_COMMAND = "/opt/swarmd/bin/swarmd"
 DROP_IN = "10-swarmd.conf"
 HEAD = "# Written by `swarmd service install`; put changes of your own into another drop-in (`systemctl edit`).\n"
 DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm", "kfd", "dri/renderD*")  # accelerators, below /dev
-PROGRAM_KINDS = ("code", "proposer-solver")  # kinds of swarm that run programs that models wrote
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # ProtectHome=yes and PrivateTmp=yes show them empty
 PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@+-]+")  # anything else would mean something in a unit
 INSTALL_FIX = (
@@ -164,7 +164,7 @@ def plan(
         device = config.training.device if config else "auto"
         gpu = device != "cpu" and (device != "auto" or bool(_accelerators(place.dev)))
     if programs is None:
-        programs = config is not None and config.swarm.kind in PROGRAM_KINDS
+        programs = config is not None and runs_programs(config.swarm.kind)
     files = {place.units / name: _for_manager(place, _shipped(name)) for name in (*place.templates, "swarmd.target")}
     files = {path: text.replace(SHIPPED_COMMAND, command) for path, text in files.items()}
     secrets = "".join(f"LoadCredential={name}:{place.credentials}/{name}\n" for name in names)

@@ -35,8 +35,6 @@ from swarmd.swarms.options import (
     CodeOptions,
     Prompt,
     decode_options,
-    narrow,
-    tell_cuts,
 )
 from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
@@ -349,10 +347,8 @@ class CodePlan(SplitPlan):
         self._options = decode_options(swarm.options, CodeOptions)
         self._format_reward = (training or TrainingConfig()).format_reward
         self._questions = make_questions(swarm, self._options, training, home)
-        own = self._options.own_limits
-        sandbox = Sandbox(narrow(self._options.limits, own), self._options.sandbox)
-        self._executions = Executions(sandbox, own.stage_s, min(self._options.rerun_s, own.stage_s))
-        tell_cuts(self._options.cuts)
+        stage_s = self._options.own_limits.stage_s
+        self._executions = Executions(self._options.open_sandbox(), stage_s, min(self._options.rerun_s, stage_s))
 
     @property
     def tasks(self) -> tuple[str, ...]:

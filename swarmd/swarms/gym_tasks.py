@@ -96,6 +96,7 @@ class DigitsDataset(OwnDataset):
     """Base of the tasks on digits: a number is transformed."""
 
     instruction = ""
+    transform: Callable[[str], str]
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         question, answer, canonical = self.pose(Random(self.seed + idx))
@@ -108,42 +109,6 @@ class DigitsDataset(OwnDataset):
         wording = self.config.wording or f"{self.instruction}: {NUMBER}"
         return wording.replace(NUMBER, number), self.transform(number), number
 
-    def transform(self, number: str) -> str:
-        """The answer for a string of digits."""
-        return number
-
-
-class ReverseDataset(DigitsDataset):
-    name = "digits_reverse"
-    instruction = "Reverse the digits"
-
-    def transform(self, number: str) -> str:
-        return number[::-1]
-
-
-class SortDataset(DigitsDataset):
-    name = "digits_sort"
-    instruction = "Sort the digits"
-
-    def transform(self, number: str) -> str:
-        return "".join(sorted(number))
-
-
-class IncrementDataset(DigitsDataset):
-    name = "digits_increment"
-    instruction = "Add 1 to every digit (9 becomes 0)"
-
-    def transform(self, number: str) -> str:
-        return "".join(str((int(digit) + 1) % 10) for digit in number)
-
-
-class RotateDataset(DigitsDataset):
-    name = "digits_rotate"
-    instruction = "Rotate left"
-
-    def transform(self, number: str) -> str:
-        return number[1:] + number[:1]
-
 
 class LargestDataset(DigitsDataset):
     name = "digits_largest"
@@ -155,10 +120,17 @@ class LargestDataset(DigitsDataset):
         return f"Largest number: {listed}", str(max(numbers)), ",".join(map(str, sorted(numbers)))
 
 
-TASKS = (ReverseDataset, SortDataset, IncrementDataset, LargestDataset)
-TASK_NAMES = tuple(task.name for task in TASKS)  # the mixture of the digits swarm, which the embedded model knows
-KNOWN = (*TASKS, RotateDataset)
-KNOWN_NAMES = tuple(task.name for task in KNOWN)
+TRANSFORMS: dict[str, tuple[str, Callable[[str], str]]] = {  # by the task's name: instruction and answer
+    "digits_reverse": ("Reverse the digits", lambda number: number[::-1]),
+    "digits_sort": ("Sort the digits", lambda number: "".join(sorted(number))),
+    "digits_increment": (
+        "Add 1 to every digit (9 becomes 0)",
+        lambda number: "".join(str((int(digit) + 1) % 10) for digit in number),
+    ),
+    "digits_rotate": ("Rotate left", lambda number: number[1:] + number[:1]),
+}
+TASK_NAMES = ("digits_reverse", "digits_sort", "digits_increment", "digits_largest")  # that the embedded model knows
+KNOWN_NAMES = (*TASK_NAMES, "digits_rotate")
 
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
@@ -240,29 +212,17 @@ class MadeDataset(OwnDataset):
         return {"question": question, "answer": working[-1].partition("=")[2], "metadata": metadata}
 
 
-class StoryDataset(MadeDataset):
-    name = "made_stories"
-    templates = STORIES
+MADE = {"made_stories": STORIES, "made_formulas": FORMULAS}
 
+# Part of the config digest: to peers a change of the generators is another task.
+SOURCES = dict.fromkeys(KNOWN_NAMES, "digits/1") | dict.fromkeys(MADE, "made/1")
 
-class FormulaDataset(MadeDataset):
-    name = "made_formulas"
-    templates = FORMULAS
-
-
-MADE = (StoryDataset, FormulaDataset)
-MADE_NAMES = tuple(task.name for task in MADE)
-
-
-# Part of the config digest: a change of the generators is another task to peers.
-SOURCES = dict.fromkeys(KNOWN_NAMES, "digits/1") | dict.fromkeys(MADE_NAMES, "made/1")
-
-for _task in KNOWN:
-    _largest = _task is LargestDataset
-    _settings, _curriculum = (LargestConfig, LargestCurriculum) if _largest else (DigitsConfig, DigitsCurriculum)
-    register_dataset(_task.name, _task, _settings, _curriculum)
-for _made in MADE:
-    register_dataset(_made.name, _made, MadeConfig)
+for _name, (_instruction, _transform) in TRANSFORMS.items():
+    _parts = {"name": _name, "instruction": _instruction, "transform": staticmethod(_transform)}
+    register_dataset(_name, type(_name, (DigitsDataset,), _parts), DigitsConfig, DigitsCurriculum)
+register_dataset(LargestDataset.name, LargestDataset, LargestConfig, LargestCurriculum)
+for _name, _templates in MADE.items():
+    register_dataset(_name, type(_name, (MadeDataset,), {"name": _name, "templates": _templates}), MadeConfig)
 
 
 DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set

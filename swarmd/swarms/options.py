@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from swarmd.config import Section, describe_invalid, find_unknown_key
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.sandbox import Isolation, Limits
+from swarmd.sandbox import Isolation, Limits, Sandbox
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
 from swarmd.swarms.rewards import FUNCTIONS_MAX, Inputs, RewardOption
 from swarmd.swarms.text import AnswerPlace
@@ -66,32 +66,40 @@ class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stage_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 300.0  # of each of the kind's seconds for a stage
 
 
-def find_cuts(limits: Limits, own: OwnLimits, **stage: float) -> dict[str, tuple[float, float]]:
-    """What is asked for and not given: name of the setting → (asked for, given). `stage` has the kind's seconds for a
-    stage, by the option that sets them."""
-    asked = {f"limits.{name}": (getattr(limits, name), getattr(own, name)) for name in Limits.__struct_fields__}
-    asked |= {name: (seconds, own.stage_s) for name, seconds in stage.items()}
-    return {name: (wanted, given) for name, (wanted, given) in asked.items() if wanted > given}
+class ProgramOptions(Section, frozen=True):
+    """What kinds that run programs have in common."""
 
+    limits: Limits = Limits()
+    sandbox: Isolation = "auto"
+    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
 
-def narrow(limits: Limits, own: OwnLimits) -> Limits:
-    """The smaller of both, setting by setting."""
-    return Limits(**{name: min(getattr(limits, name), getattr(own, name)) for name in Limits.__struct_fields__})
+    STAGE_SECONDS: ClassVar[tuple[str, ...]] = ()  # keys of seconds that the kind may spend on programs in a stage
 
+    @property
+    def narrowed(self) -> Limits:
+        """The smaller of both limits, setting by setting."""
+        names = Limits.__struct_fields__
+        return Limits(**{name: min(getattr(self.limits, name), getattr(self.own_limits, name)) for name in names})
 
-def describe_cuts(cuts: dict[str, tuple[float, float]]) -> list[str]:
-    """A line for each setting that this node does not give in full, with where to change that."""
-    return [
-        f"the swarm asks for {name} = {asked:g}, this node gives programs {given:g} "
-        f"(swarm.options.own_limits.{'stage_s' if not name.startswith('limits.') else name.removeprefix('limits.')})"
-        for name, (asked, given) in cuts.items()
-    ]
+    @property
+    def cuts(self) -> list[str]:
+        """A line for each setting that the swarm asks for and this node does not give in full, with where to change
+        that."""
+        asked = [(f"limits.{name}", getattr(self.limits, name), name) for name in Limits.__struct_fields__]
+        asked += [(name, getattr(self, name), "stage_s") for name in self.STAGE_SECONDS]
+        return [
+            f"the swarm asks for {key} = {wanted:g}, this node gives programs {given:g} "
+            f"(swarm.options.own_limits.{name})"
+            for key, wanted, name in asked
+            if wanted > (given := getattr(self.own_limits, name))
+        ]
 
-
-def tell_cuts(cuts: dict[str, tuple[float, float]]) -> None:
-    """Log them: what runs elsewhere may fail here."""
-    for line in describe_cuts(cuts):
-        log.warning("%s; programs that need more fail here", line)
+    def open_sandbox(self) -> Sandbox:
+        """A sandbox with the narrowed limits; logs what is cut. Raises SandboxUnavailable."""
+        sandbox = Sandbox(self.narrowed, self.sandbox)
+        for line in self.cuts:
+            log.warning("%s; programs that need more fail here", line)
+        return sandbox
 
 
 # RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
@@ -147,7 +155,7 @@ EXECUTIONS_MAX = 6  # programs of one completion
 OUTPUT_CHARACTERS_MAX = 8192  # of any output, whatever a node is set to
 
 
-class CodeOptions(Section, frozen=True):
+class CodeOptions(ProgramOptions, frozen=True):
     """Settings of the code swarm."""
 
     data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
@@ -160,21 +168,15 @@ class CodeOptions(Section, frozen=True):
     compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
     output_characters: Annotated[int, msgspec.Meta(ge=16, le=OUTPUT_CHARACTERS_MAX)] = 1000
     rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
-    sandbox: Isolation = "auto"
-    limits: Limits = Limits()
-    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
 
-    @property
-    def cuts(self) -> dict[str, tuple[float, float]]:
-        """See `find_cuts`."""
-        return find_cuts(self.limits, self.own_limits, rerun_s=self.rerun_s)
+    STAGE_SECONDS = ("rerun_s",)
 
 
 LEVELS = 5
 PROGRAM_LIMITS = Limits(wall_s=5.0, cpu_s=1, memory_bytes=256 * MIB, scratch_bytes=MIB, file_bytes=MIB)
 
 
-class ProposerOptions(Section, frozen=True):
+class ProposerOptions(ProgramOptions, frozen=True):
     """Settings of proposer-solver. Those of the first block must be alike on all nodes."""
 
     rewards: Literal["fixed", "compat"] = "fixed"  # compat: CodeZero's numbers
@@ -188,17 +190,12 @@ class ProposerOptions(Section, frozen=True):
     difficulty_reward: Weight = 0.5  # at most, of a valid proposal, for how few solved it
     own_s: StageSeconds = 300.0  # in a stage, to run what this node wrote
     peer_s: StageSeconds = 30.0  # in a stage, to run what one peer wrote
-    sandbox: Isolation = "auto"
-    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
     judge: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # an OpenAI-compatible endpoint, up to /v1; empty: none
     judge_model: Annotated[str, msgspec.Meta(max_length=200)] = ""  # as the endpoint names it
     judge_reward: Weight = 0.2  # of a program that the judge holds to be right
     judge_s: StageSeconds = 20.0  # longest wait for one answer
 
-    @property
-    def cuts(self) -> dict[str, tuple[float, float]]:
-        """See `find_cuts`."""
-        return find_cuts(self.limits, self.own_limits, own_s=self.own_s, peer_s=self.peer_s)
+    STAGE_SECONDS = ("own_s", "peer_s")
 
     def __post_init__(self) -> None:
         if self.judge:

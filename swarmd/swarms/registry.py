@@ -28,9 +28,9 @@ from swarmd.swarms.options import (
     FileOptions,
     MathOptions,
     NoOptions,
+    ProgramOptions,
     ProposerOptions,
     decode_options,
-    describe_cuts,
 )
 from swarmd.swarms.plan import Plan
 
@@ -128,19 +128,26 @@ def check_kind(swarm: SwarmConfig) -> Kind:
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
-    _read_options(swarm)
+    read_options(swarm)
     return kind
 
 
-def _read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
+def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
     kind = BUILT_IN.get(swarm.kind)
     return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
 
 
 def find_cuts_of(swarm: SwarmConfig) -> list[str]:
-    """A line for each thing that the settings ask of this machine for programs and that it does not give."""
-    return describe_cuts(getattr(_read_options(swarm), "cuts", {}))
+    """See `ProgramOptions.cuts`; none for kinds that run no programs."""
+    options = read_options(swarm)
+    return options.cuts if isinstance(options, ProgramOptions) else []
+
+
+def runs_programs(kind: str) -> bool:
+    """Whether one of swarmd's own kinds runs programs that models wrote."""
+    known = BUILT_IN.get(kind)
+    return known is not None and known.options is not None and issubclass(known.options, ProgramOptions)
 
 
 def spell_out(swarm: SwarmConfig) -> SwarmConfig:

@@ -14,7 +14,7 @@ from reasoning_gym.factory import CURRICULA, DATASETS
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms import reasoning_gym as plan_module
-from swarmd.swarms.gym_tasks import MADE_NAMES, Datasets, make_levels, make_pattern, make_task
+from swarmd.swarms.gym_tasks import MADE, Datasets, make_levels, make_pattern, make_task
 from swarmd.swarms.options import MIXTURE
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
 from swarmd.swarms.reasoning_gym import Ladder, LadderState, ReasoningGymPlan
@@ -44,7 +44,7 @@ def test_where_the_seed_decides_more_than_questions_each_is_made(name: str) -> N
     assert make_pattern(make_task(name, {})) is None
 
 
-@pytest.mark.parametrize("name", MADE_NAMES)
+@pytest.mark.parametrize("name", MADE)
 def test_the_working_leads_to_the_answer(name: str) -> None:
     data = reasoning_gym.create_dataset(name, seed=5, size=300)
     for entry in data:

@@ -7,7 +7,7 @@ import pytest
 
 from swarmd.config import SwarmConfig
 from swarmd.sandbox import Limits
-from swarmd.swarms.options import OwnLimits, narrow
+from swarmd.swarms.options import OwnLimits, ProgramOptions
 from swarmd.swarms.registry import find_cuts_of, make_plan
 
 MIB = 1024 * 1024
@@ -46,5 +46,6 @@ def test_nodes_of_different_means_understand_each_other() -> None:
 
 
 def test_the_smaller_of_both_counts() -> None:
-    both = narrow(Limits(cpu_s=3, memory_bytes=100 * MIB), OwnLimits(cpu_s=9, memory_bytes=64 * MIB))
+    asked, given = Limits(cpu_s=3, memory_bytes=100 * MIB), OwnLimits(cpu_s=9, memory_bytes=64 * MIB)
+    both = ProgramOptions(limits=asked, own_limits=given).narrowed
     assert (both.cpu_s, both.memory_bytes) == (3, 64 * MIB)

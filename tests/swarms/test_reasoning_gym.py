@@ -162,7 +162,9 @@ def test_the_list_of_unsafe_scorers_is_complete() -> None:
     found = set()
     for name, (kind, _) in DATASETS.items():
         evaluates = r"\beval\((?!entry)|parse_expr\((?!metadata|entry)"
-        if re.search(evaluates, inspect.getsource(kind.score_answer)) or "zss." in inspect.getsource(kind):
+        if re.search(evaluates, inspect.getsource(kind.score_answer)) or "zss." in inspect.getsource(
+            sys.modules[kind.__module__]
+        ):
             found.add(name)
     assert found == UNSAFE_TASKS
 

@@ -17,8 +17,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.sandbox import Sandbox
-from swarmd.swarms.options import LEVELS, ProposerOptions, decode_options, narrow, tell_cuts
+from swarmd.swarms.options import LEVELS, ProposerOptions, decode_options
 from swarmd.swarms.plan import (
     CORRECT,
     Material,
@@ -84,11 +83,9 @@ class ProposerSolverPlan(SplitPlan):
         self._level = Level(options.level)
         self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
         self._judge = Judge(options.judge, options.judge_model, options.judge_s) if options.judge else None
-        own = options.own_limits
-        sandbox = Sandbox(narrow(options.limits, own), options.sandbox)
-        self._runner = Runner(sandbox, min(options.own_s, own.stage_s), min(options.peer_s, own.stage_s))
+        stage_s = options.own_limits.stage_s
+        self._runner = Runner(options.open_sandbox(), min(options.own_s, stage_s), min(options.peer_s, stage_s))
         self._is_cancelled: Callable[[], bool] = lambda: False
-        tell_cuts(options.cuts)
 
     @property
     def tasks(self) -> tuple[str, ...]:
