@@ -20,7 +20,7 @@ from swarmd.errors import ManifestError, PlanFailed, SwarmError
 from swarmd.manifest import check_recipe, recipe_of
 from swarmd.swarms import reward_process, rewards
 from swarmd.swarms.file import INSTRUCTIONS, FilePlan
-from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
+from swarmd.swarms.plan import Score
 from swarmd.swarms.rewards import (
     CUT_OFF_BURST_S,
     CUT_OFF_PER_S,
@@ -34,6 +34,7 @@ from swarmd.swarms.rewards import (
 )
 from swarmd.swarms.text import find_answer
 from tests.log_capture import capture_logs
+from tests.swarms.making import take, text_of, write_rows
 
 FUNCTIONS = """\
 import json
@@ -114,7 +115,7 @@ NOT_ONE = 3
 def home(tmp_path: Path) -> Path:
     (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
     rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "hard": n} for n in range(20)]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_rows(tmp_path / "q.jsonl", rows)
     return tmp_path
 
 
@@ -125,13 +126,13 @@ def plan_of(home: Path, *functions: str, **options: Any) -> FilePlan:
 
 
 def score(plan: FilePlan, *completions: str) -> list[Score]:
-    return plan.score(next(plan.draw(StageId("a", 0, 0), NO_MATERIAL)), completions)
+    return plan.score(take(plan, 1)[0], completions)
 
 
 def test_they_are_called_as_trl_calls_them(home: Path) -> None:
     plan = plan_of(home, "right")
-    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
-    text, answer = question.messages[-1].content, str(question.entry["answer"])
+    question = take(plan, 1)[0]
+    text, answer = text_of(question), str(question.entry["answer"])
     right, wrong = plan.score(question, [answer, "x"])
     assert (right.reward, wrong.reward, right.parts) == (1.0, 0.0, {"right": 1.0})
     assert (right.accuracy, wrong.accuracy) == (1.0, 0.0)
@@ -160,9 +161,7 @@ def test_one_that_breaks_counts_as_nothing_and_never_raises(home: Path, name: st
 
 
 def test_what_one_changes_of_its_arguments_no_other_sees_nor_the_next_call(home: Path) -> None:
-    (home / "q.jsonl").write_text(
-        "\n".join(json.dumps({"prompt": f"{n}?", "words": ["one", "three"]}) for n in range(20))
-    )
+    write_rows(home / "q.jsonl", [{"prompt": f"{n}?", "words": ["one", "three"]} for n in range(20)])
     plan = plan_of(home, "uses_up", "short")
     for _ in range(3):
         assert [each.parts for each in score(plan, "12345", "1")] == [
@@ -248,11 +247,11 @@ def test_math_verify_works_with_its_defaults(home: Path) -> None:
     pytest.importorskip("math_verify")
     (home / "by_math.py").write_text(MATH_VERIFY)
     rows = [{"prompt": f"{n} halves?", "answer": f"$\\frac{{{n}}}{{2}}$"} for n in range(1, 40, 2)]
-    (home / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_rows(home / "q.jsonl", rows)
     options = {"data": "q.jsonl", "reward_funcs": ["by_math:correct"]}
     plan = FilePlan(SwarmConfig("s", kind="file", options=options), TrainingConfig(), home)
-    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
-    half = int(question.messages[-1].content.split()[0]) / 2
+    question = take(plan, 1)[0]
+    half = int(text_of(question).split()[0]) / 2
     with ThreadPoolExecutor(1) as pool:
         scores = pool.submit(plan.score, question, [f"It is ${half}$", f"\\boxed{{{half + 1}}}", "none"]).result()
     assert [each.reward for each in scores] == [1.0, 0.0, 0.0]
@@ -263,7 +262,7 @@ def test_conversational_ones_get_messages(home: Path) -> None:
 
 
 def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
-    (home / "q.jsonl").write_text("\n".join(json.dumps({"prompt": f"{n}?"}) for n in range(20)))
+    write_rows(home / "q.jsonl", [{"prompt": f"{n}?"} for n in range(20)])
     assert score(plan_of(home, "short"), "12345")[0].reward == -0.5
     with pytest.raises(SwarmError, match="'answer' is missing"):
         plan_of(home)

@@ -10,7 +10,8 @@ import pytest
 
 from swarmd.swarms.plan import StageId
 from swarmd.swarms.proposer.running import ANSWER_BYTES_MAX, FAILURES_MAX, Judge
-from tests.swarms.proposer.texts import fence, make_plan, take
+from tests.swarms.making import take
+from tests.swarms.proposer.texts import fence, make_plan
 
 ENDED = threading.Event()
 
@@ -91,7 +92,7 @@ def test_after_some_failures_nobody_is_asked_until_the_next_stage(url: str) -> N
 
 def test_its_verdict_is_a_part_of_the_reward_and_its_absence_is_none(url: str) -> None:
     plan = make_plan(judge=url, judge_reward=0.25)
-    question = take(plan, StageId("a", 0, 1), 1)[0]
+    question = take(plan, 1, StageId("a", 0, 1))[0]
     texts = [fence("def solve(x): return 'right'"), fence("def solve(x): return 0"), "nothing"]
     parts = [score.parts.get("judge") for score in plan.score(question, texts)]
     assert parts == [0.25, 0.0, None]
