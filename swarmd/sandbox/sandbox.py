@@ -406,7 +406,7 @@ class Sandbox:
         self._is_stopped = is_stopped
 
     def run(self, program: str, stdin: str = "", wall_s: float = math.inf) -> Verdict:
-        """Run one program and wait for it, `wall_s` at most where that is less than the limits give.
+        """Run one program and wait for it, at most `wall_s`; one that this ends before the limits do is `stopped`.
 
         Raises SandboxUnavailable when the sandbox has stopped working.
         """
@@ -416,21 +416,23 @@ class Sandbox:
             return Verdict(status="refused", stderr="the program or its input is no text")
         if len(source) > self.limits.program_bytes or len(feed) > self.limits.input_bytes:
             return Verdict(status="refused", stderr="the program or its input is too large")
-        if self._is_stopped():
+        if self._is_stopped() or wall_s <= 0:
             return Verdict(status="stopped")
         limits = msgspec.structs.replace(self.limits, wall_s=min(wall_s, self.limits.wall_s))
         for _ in range(STARTS):
             ended = self._perform(self.isolation, limits, source, feed)
             if ended.stdout.startswith(READY):
-                return judge(ended, limits)
+                is_cut_short = ended.cut == "deadline" and wall_s < self.limits.wall_s
+                return judge(msgspec.structs.replace(ended, cut="stopped") if is_cut_short else ended, limits)
             if ended.cut:  # the program was not begun: a busy machine's fault, or there was hardly any time
                 return Verdict(status="stopped", wall_s=ended.wall_s)
         raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
 
-    def run_all(self, programs: Sequence[str]) -> list[Verdict]:
-        """Run several side by side, one for each CPU; verdicts in their order."""
+    def run_all(self, programs: Sequence[str], wall_s: float = math.inf) -> list[Verdict]:
+        """Run several side by side, one for each CPU, at most `wall_s` for all of them; verdicts in their order."""
+        due = time.monotonic() + wall_s
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
-            return list(pool.map(self.run, programs))
+            return list(pool.map(lambda program: self.run(program, wall_s=due - time.monotonic()), programs))
 
     def _choose(self, wanted: Isolation) -> Isolation:
         failures = []

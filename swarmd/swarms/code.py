@@ -10,23 +10,17 @@ in the place of math_verify.
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from cachetools import FIFOCache
 
-from swarmd.bounds import RateLimiter
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import SandboxUnavailable, SwarmError
+from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.sandbox import Sandbox, Verdict
+from swarmd.sandbox import Verdict
 from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import (
@@ -37,6 +31,7 @@ from swarmd.swarms.options import (
     decode_options,
 )
 from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
+from swarmd.swarms.programs import OWN, ProgramRunner
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose, escape_markers, find_answer, is_well_formed
@@ -146,107 +141,7 @@ def same_output(one: str, other: str) -> bool:
     )
 
 
-REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
 KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
-RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
-
-
-class Executions:
-    """Runs programs, and remembers what came of them. Safe to use from several threads.
-
-    Args:
-        own_s: seconds that `run` may spend in one stage, those of programs side by side added up.
-        rerun_s: the same of `verify` for all peers together, an even share for each; own groups have as much as a peer.
-
-    After these seconds no program is begun. In `run` those under way go on within the sandbox's limits, in `verify`
-    they end: what ended so proves nothing.
-    """
-
-    def __init__(self, sandbox: Sandbox, own_s: float, rerun_s: float) -> None:
-        self._sandbox = sandbox
-        self._own_s, self._rerun_s = own_s, rerun_s
-        self._own = RateLimiter(own_s, 0.0)
-        self.share(())
-        self._told = False
-        self._lock = threading.Lock()
-        self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_MAX)
-
-    def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
-        """Give the seconds anew, and run programs until this says otherwise."""
-        self._sandbox.stop_when(is_cancelled)
-        with self._lock:
-            self._own = RateLimiter(self._own_s, 0.0)
-            self.share(())
-            self._told = False
-
-    def share(self, peers: Collection[str]) -> None:
-        """Whose programs may come to `verify` in this stage; all others together have what one of these has."""
-        self._peers = frozenset(peers)
-        self._reruns = RateLimiter(self._rerun_s / max(1, len(peers)), 0.0, keys_max=len(peers) + 1)  # by peer
-
-    def run(self, program: str) -> Verdict | None:
-        """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
-        or it was cancelled."""
-        verdict = self._recall(program)
-        if verdict is not None or not self._check_budget():
-            return verdict
-        begun = time.monotonic()
-        try:
-            return self._perform(program)
-        finally:
-            with self._lock:
-                self._own.charge("", time.monotonic() - begun)
-
-    def _check_budget(self) -> bool:
-        """Log, once a stage, that its time for programs is spent. Returns whether some is left."""
-        with self._lock:
-            affordable = self._own.left() > 0
-            tell, self._told = not affordable and not self._told, self._told or not affordable
-        if tell:
-            log.warning("programs have run for %g s in this stage (own_limits.stage_s): no more are run", self._own_s)
-        return affordable
-
-    def _perform(self, program: str, wall_s: float = math.inf) -> Verdict | None:
-        """Run a program and remember what came of it, unless `wall_s` or the stage's cancellation ended it."""
-        try:
-            verdict = self._sandbox.run(program, wall_s=wall_s)
-        except SandboxUnavailable as error:
-            log.warning("a program could not be run: %s", error)
-            return None
-        cut_short = verdict.status == "timeout" and verdict.wall_s >= wall_s
-        if verdict.status == "stopped" or cut_short:
-            return None
-        with self._lock:
-            self._verdicts[_key(program)] = msgspec.structs.replace(verdict, stdout=verdict.stdout[:KEPT_CHARACTERS])
-        return verdict
-
-    def verify(self, programs: Iterable[str], peer: str) -> dict[str, Verdict | None]:
-        """Verdicts on all programs of one group, which `peer` wrote (this node if empty); those that were not run here
-        yet run now. None if the sandbox did not work or the stage was cancelled. Empty if that would go beyond the
-        bounds, so that no completion is better off than another.
-        """
-        known = {program: self._recall(program) for program in programs}
-        unknown = [program for program, verdict in known.items() if verdict is None]
-        if len(unknown) > RERUNS_MAX:
-            return {}
-        payer = peer if peer in self._peers else ""
-        for program in unknown:
-            left_s = self._reruns.left(payer)
-            if left_s <= 0:
-                return {}
-            begun = time.monotonic()
-            known[program] = self._perform(program, left_s)
-            self._reruns.charge(payer, time.monotonic() - begun)
-        return {} if None in known.values() and self._reruns.left(payer) <= 0 else known
-
-    def _recall(self, program: str) -> Verdict | None:
-        with self._lock:
-            return self._verdicts.get(_key(program))
-
-
-def _key(program: str) -> bytes:
-    return hashlib.sha256(program.encode(errors="surrogatepass")).digest()
-
 
 RULES = (
     "You solve problems step by step and may use Python for calculations.\n"
@@ -348,18 +243,20 @@ class CodePlan(SplitPlan):
         self._format_reward = (training or TrainingConfig()).format_reward
         self._questions = make_questions(swarm, self._options, training, home)
         stage_s = self._options.own_limits.stage_s
-        self._executions = Executions(self._options.open_sandbox(), stage_s, min(self._options.rerun_s, stage_s))
+        self._rerun_s = min(self._options.rerun_s, stage_s)
+        sandbox = self._options.open_sandbox()
+        self._runner = ProgramRunner(sandbox, stage_s, self._rerun_s, lambda printed: printed[:KEPT_CHARACTERS])
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return self._questions.tasks
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        self._executions.begin_stage(is_cancelled)
+        self._runner.begin_stage(is_cancelled)
 
     def expect(self, peers: Collection[str]) -> None:
         """See `Plan.expect`: they share the seconds for peers' programs."""
-        self._executions.share(peers)
+        self._runner.share(self._rerun_s, peers)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         return (self._dress(question, place.peer) for question in self._questions.draw(place, material))
@@ -382,7 +279,7 @@ class CodePlan(SplitPlan):
         program = latest_program(text)
         if program is None:
             return self._frame(f"{error}no fenced block of Python between the program tags")
-        return self._frame(tell_verdict(self._executions.run(program), error))
+        return self._frame(tell_verdict(self._runner.run_all([program]).get(program), error))
 
     def _frame(self, output: str) -> str:
         return frame_output(output, self._options.output_characters)
@@ -395,10 +292,10 @@ class CodePlan(SplitPlan):
         """Answer, form and programs; programs whose outcome is not known here are run again, within bounds."""
         executions = [find_executions(text) for text in completions]
         wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
-        verdicts = {}
+        verdicts: dict[str, Verdict | None] = {}
         if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
             programs = [program for program in wanted if program is not None]
-            verdicts = self._executions.verify(programs, question.entry.get(AUTHOR, ""))
+            verdicts = self._runner.run_all(programs, question.entry.get(AUTHOR, OWN))
         scores = []
         for text, found in zip(completions, executions, strict=True):
             broken = any(each.program in verdicts and verdicts[each.program] is None for each in found)

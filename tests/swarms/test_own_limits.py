@@ -21,9 +21,8 @@ def swarm_of(kind: str, **options: Any) -> SwarmConfig:
 
 def limits_of(plan: Any, kind: str) -> tuple[Limits, tuple[float, ...]]:
     """What a plan's programs really get: of one run, and seconds of a stage."""
-    if kind == "code":
-        return plan._executions._sandbox.limits, (plan._executions._rerun_s,)
-    return plan._runner._sandbox.limits, (plan._runner._own_s, plan._runner._peer_s)
+    runner = plan._runner
+    return runner._sandbox.limits, (runner._peer_s, *([] if kind == "code" else [runner._own_s]))
 
 
 @pytest.mark.parametrize("kind", KINDS)

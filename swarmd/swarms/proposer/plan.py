@@ -30,6 +30,7 @@ from swarmd.swarms.plan import (
     hash_number,
     split_of,
 )
+from swarmd.swarms.programs import ProgramRunner
 from swarmd.swarms.proposer.problems import (
     NO_RATES,
     Level,
@@ -49,7 +50,16 @@ from swarmd.swarms.proposer.problems import (
     read_proposal,
     topic_of,
 )
-from swarmd.swarms.proposer.running import FAILED, SECTIONS_FORM, Judge, ProgramJob, Rewards, Runner, TestResults
+from swarmd.swarms.proposer.running import (
+    FAILED,
+    SECTIONS_FORM,
+    Judge,
+    ProgramJob,
+    Rewards,
+    TestResults,
+    last_line,
+    run_jobs,
+)
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 
 PROPOSE, SOLVE = "propose", "solve"
@@ -84,7 +94,9 @@ class ProposerSolverPlan(SplitPlan):
         self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
         self._judge = Judge(options.judge, options.judge_model, options.judge_s) if options.judge else None
         stage_s = options.own_limits.stage_s
-        self._runner = Runner(options.open_sandbox(), min(options.own_s, stage_s), min(options.peer_s, stage_s))
+        self._runner = ProgramRunner(
+            options.open_sandbox(), min(options.own_s, stage_s), min(options.peer_s, stage_s), last_line
+        )
         self._is_cancelled: Callable[[], bool] = lambda: False
 
     @property
@@ -291,10 +303,10 @@ class ProposerSolverPlan(SplitPlan):
 
     def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[TestResults]:
         """Marks of the solutions, each run twice: what differs from run to run proves nothing."""
-        marks = self._runner.mark([ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
+        marks = run_jobs(self._runner, [ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
         again = [place for place, mark in enumerate(marks) if mark.all_passed]
         jobs = [ProgramJob(proposals[place].solution, proposals[place].problem.tests, copy=1) for place in again]
-        for place, mark in zip(again, self._runner.mark(jobs, author), strict=True):
+        for place, mark in zip(again, run_jobs(self._runner, jobs, author), strict=True):
             marks[place] = mark
         return marks
 
@@ -303,7 +315,7 @@ class ProposerSolverPlan(SplitPlan):
         blocks = [find_programs(text) for text in completions]
         programs = [found[-1] if found and fits(found[-1], self._options.solution_bytes) else None for found in blocks]
         jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
-        marks = dict(zip(jobs, self._runner.mark(list(jobs.values()), question.entry["author"]), strict=True))
+        marks = dict(zip(jobs, run_jobs(self._runner, list(jobs.values()), question.entry["author"]), strict=True))
         if any(mark.state == "unaffordable" for mark in marks.values()):
             marks = dict.fromkeys(jobs, FAILED)  # so that no completion of a group is better off than another
         judged = self._ask_judge(problem, list(jobs))

@@ -1,33 +1,27 @@
-"""What programs are worth: held against tests in the sandbox, and shown to a judge model, where one is configured.
+"""What programs are worth: run against tests in the sandbox, and shown to a judge model if one is configured.
 
-Programs run in batches, each once, and within what its author may cost. Tests decide; a judge adds a part.
+Tests decide; a judge adds a part.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from cachetools import FIFOCache
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import SandboxUnavailable
 from swarmd.http_client import HttpFailed, HttpRequest, ask
 from swarmd.logger import get_logger
-from swarmd.sandbox import Sandbox, Verdict
+from swarmd.sandbox import Verdict
 from swarmd.swarms.options import ProposerOptions
 from swarmd.swarms.plan import Score
+from swarmd.swarms.programs import ProgramRunner
 from swarmd.swarms.proposer.problems import FUNCTION, RESULT_CHARACTERS_MAX, SHOWN, Test, fits, passes
-
-REMEMBERED_MAX = 16_384  # outcomes; beyond it the oldest is forgotten, and its program would be run again
-AUTHORS_MAX = 4096  # whose seconds are counted in one stage; others' programs are not run
 
 # What stands around a program in the sandbox. The program is a text there, so that it cannot run into what follows, and
 # its last line of output is what its calls returned. It may write that line itself: it does not know what is expected.
@@ -50,6 +44,8 @@ def hold(source, calls, write=os.write, dumps=json.dumps, leave=os._exit):
     leave(0)
 hold({source}, {calls})
 """
+
+LINE_CHARACTERS_MAX = 128 * 1024  # of the line with the results; a longer one is cut, and cannot be read
 
 State = Literal["ran", "unaffordable", "broken"]
 
@@ -80,75 +76,41 @@ BROKEN = TestResults("broken")
 FAILED = TestResults("ran")
 
 
-class Runner:
-    """Runs jobs, and remembers what came of them. In a stage this node's may take `own_s`, those of a peer `peer_s`."""
+def run_jobs(runner: ProgramRunner, jobs: Sequence[ProgramJob], author: str) -> list[TestResults]:
+    """Results of one author's jobs, in their order. "" is this node."""
+    programs = [make_program(job) for job in jobs]
+    verdicts = runner.run_all(programs, author)
+    if programs and not verdicts:
+        return [UNAFFORDABLE] * len(jobs)
+    return [read_marks(job, verdicts[program]) for job, program in zip(jobs, programs, strict=True)]
 
-    def __init__(self, sandbox: Sandbox, own_s: float, peer_s: float) -> None:
-        self._sandbox = sandbox
-        self._own_s = own_s
-        self._peer_s = peer_s
-        self._spent_s: defaultdict[str, float] = defaultdict(float)
-        self._known: FIFOCache[bytes, TestResults] = FIFOCache(REMEMBERED_MAX)
-        self.runs = 0  # programs run, in all
 
-    def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
-        """Give everybody's seconds anew, and run programs until this says otherwise."""
-        self._sandbox.stop_when(is_cancelled)
-        self._spent_s.clear()
-
-    def mark(self, jobs: Sequence[ProgramJob], author: str) -> list[TestResults]:
-        """Marks of one author's jobs, in their order; those not known yet are run side by side. "" is this node."""
-        keys = [_key_of(job) for job in jobs]
-        found = {key: self._known[key] for key in keys if key in self._known}
-        unknown = {key: job for key, job in zip(keys, jobs, strict=True) if key not in found}
-        found |= dict(zip(unknown, self._run(list(unknown.values()), author), strict=True))
-        for key in unknown:
-            if found[key].state == "ran":
-                self._known[key] = found[key]
-        return [found[key] for key in keys]
-
-    def _run(self, jobs: list[ProgramJob], author: str) -> list[TestResults]:
-        bound_s = self._peer_s if author else self._own_s
-        crowded = author not in self._spent_s and len(self._spent_s) >= AUTHORS_MAX
-        if jobs and (crowded or self._spent_s[author] >= bound_s):
-            return [UNAFFORDABLE] * len(jobs)
-        begun = time.monotonic()
-        try:
-            verdicts = self._sandbox.run_all([make_program(job) for job in jobs]) if jobs else []
-        except SandboxUnavailable as error:
-            log.warning("programs could not be run: %s", error)
-            return [BROKEN] * len(jobs)
-        self._spent_s[author] += time.monotonic() - begun
-        self.runs += len(jobs)
-        return [read_marks(job, verdict) for job, verdict in zip(jobs, verdicts, strict=True)]
+def last_line(printed: str) -> str:
+    """What is kept of the output of a job: the line in which it wrote what its calls returned."""
+    return printed.rpartition("\n")[2][:LINE_CHARACTERS_MAX]
 
 
 def make_program(job: ProgramJob) -> str:
     """The job as the sandbox runs it; what the tests expect is not in it."""
     calls = f"[{', '.join(test.arguments for test in job.tests)}]"
-    return HARNESS.format(function=FUNCTION, characters=RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls)
+    text = HARNESS.format(function=FUNCTION, characters=RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls)
+    return f"{text}# {job.copy}\n"
 
 
-def read_marks(job: ProgramJob, verdict: Verdict) -> TestResults:
-    """Marks by the last line that a program printed; none unless it ended well and answered every call."""
-    if verdict.status == "stopped":
+def read_marks(job: ProgramJob, verdict: Verdict | None) -> TestResults:
+    """Results by the last line that a program printed; none unless it ended well and answered every call."""
+    if verdict is None:
         return BROKEN
-    line = verdict.stdout.rpartition("\n")[2]
     if verdict.status != "ok":
         return FAILED
     try:
-        returned = msgspec.json.decode(line, type=list[str | None])
+        returned = msgspec.json.decode(verdict.stdout, type=list[str | None])
     except DECODE_ERRORS:
         return FAILED
     if len(returned) != len(job.tests):
         return FAILED
     pairs = zip(job.tests, returned, strict=True)
     return TestResults("ran", tuple(text is not None and passes(test, text) for test, text in pairs))
-
-
-def _key_of(job: ProgramJob) -> bytes:
-    named = json.dumps([job.program, [[test.arguments, test.expected] for test in job.tests], job.copy])
-    return hashlib.sha256(named.encode()).digest()
 
 
 SECTIONS_FORM = 0.5  # of the form, for a proposal with its three sections and a fault in one of them

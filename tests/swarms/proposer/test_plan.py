@@ -80,7 +80,7 @@ def test_a_solution_that_differs_from_run_to_run_proves_nothing(monkeypatch: pyt
     question = take(plan, 1, ANNA)[0]
     returned = iter(['["6", "0", "2", "16", "0"]', '["6", "0", "2", "16", "1"]'])
 
-    def run_all(programs: Sequence[str]) -> list[Verdict]:
+    def run_all(programs: Sequence[str], wall_s: float) -> list[Verdict]:
         return [Verdict(status="ok", stdout=f"\n{next(returned)}") for _ in programs]
 
     monkeypatch.setattr(plan._runner._sandbox, "run_all", run_all)

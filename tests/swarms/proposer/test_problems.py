@@ -295,7 +295,7 @@ def test_tags_of_peers_do_not_reach_a_prompt() -> None:
 def test_a_sandbox_that_breaks_down_fails_the_score_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan()
 
-    def refuse(programs: object) -> None:
+    def refuse(programs: object, wall_s: float) -> None:
         raise SandboxUnavailable("gone")
 
     monkeypatch.setattr(plan._runner._sandbox, "run_all", refuse)
