@@ -1,8 +1,8 @@
 """A node's configuration: one TOML file, checked strictly, every key documented in configs/.
 
-- Unknown keys, wrong types and values out of range are errors that name the key; nothing is silently unused. Settings
-  that must go together are checked beyond what the type of each says.
-- `settings_of` gives the part that decides what the core does, as every start writes it into the log.
+- Unknown keys, wrong types and values out of range are errors that name the key and its line. Settings that depend on
+  each other are checked as well (`check_together`).
+- `settings_of` gives the part that decides what the core does; every start writes it into the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from apprise import Apprise
 
 
-NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
+NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and every wait ends
 Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -46,7 +46,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z")]
-DIGEST = "sha256:"  # before a digest of weights, where it stands for a revision
+DIGEST = "sha256:"  # before a digest of weights in place of a revision
 Revision = Annotated[str, msgspec.Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,127}}|{DIGEST}[0-9a-f]{{64}})?\Z")]
 InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z")]
 ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -78,7 +78,7 @@ class SwarmConfig(Section, frozen=True):
     """Which swarm this node belongs to and what is trained there."""
 
     id: Name
-    coordinator: str = ""  # peer id whose announcements count; empty on the coordinator itself
+    coordinator: str = ""  # its peer id; empty on the coordinator itself
     kind: str = "digits"  # see swarmd.swarms.registry
     stages: AtLeastOne = 1  # as the kind has
     tasks: tuple[TaskConfig, ...] = ()  # empty: the kind's own mixture
@@ -89,20 +89,20 @@ class DhtConfig(Section, frozen=True):
     """The node's place in the DHT."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    announce: tuple[str, ...] = ()  # multiaddrs told to others, when the listening ones cannot be reached
+    announce: tuple[str, ...] = ()  # multiaddrs for others, if those to listen on cannot be reached from outside
     bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; retried for ever
     client_mode: bool = False  # dial only: behind a NAT without a relay
     auto_relay: bool = False
-    poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
-    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are gathered, of a stage with shards
+    poll_s: Positive = 5.0  # between polls, a fall-back: hints are pushed
+    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are fetched, with shards
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
-    members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
-    admission: Literal["open", "invitation", "work"] = "open"  # what peers that are on no list need for it to write
+    members: tuple[str, ...] = ()  # peer ids that may write; empty: all
+    admission: Literal["open", "invitation", "work"] = "open"  # what other peers need to write
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
     invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
     identity: str = "identity.key"  # relative to the data directory
-    peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
+    peer: str = ""  # peer id that the identity must have; if given, no identity is ever made automatically
 
 
 class RoundConfig(Section, frozen=True):
@@ -128,7 +128,7 @@ class ProxyConfig(Section, frozen=True):
 
     url: str = "http://127.0.0.1:3000/api"
     org: str = ""  # organisation id that the proxy knows the account under
-    account: OptionalAddress = ""  # the account's address, where it is known: it tells our registration from others'
+    account: OptionalAddress = ""  # the account's address, if known: it tells this node's registration from others'
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
 
 
@@ -137,8 +137,8 @@ class FeesConfig(Section, frozen=True):
 
     max_gwei: Positive = 200.0  # highest price of a unit of gas, tip included
     tip_gwei: NotNegative = 1.0  # for the block's producer, on chains with EIP-1559
-    stuck_s: Positive = 60.0  # a transaction not mined for so long is replaced by a dearer one
-    day_coins_max: NotNegative = 0.0  # signed for in a day of UTC at most, in the chain's coin; 0: no bound
+    stuck_s: Positive = 60.0  # a transaction that is not mined by then is replaced with a higher fee
+    day_coins_max: NotNegative = 0.0  # the most to sign for in a UTC day, in the chain's coin; 0: no bound
     legacy: bool = False  # the chain's blocks have no base fee (before EIP-1559): a price is paid in full
 
 
@@ -151,7 +151,7 @@ class ChainConfig(Section, frozen=True):
     from_block: Count = 0  # the contract was created in this block
     depth: Count = 2  # blocks on top of a block before it counts as confirmed
     finality: Literal["depth", "safe", "finalized"] = "depth"  # what confirms: the depth, or the chain's own tags
-    poll_s: Positive = 2.0  # where there is no subscription
+    poll_s: Positive = 2.0  # without a subscription
     sender: SenderKind = "wallet"
     keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
     passphrase: str = "account.pass"  # file that holds its passphrase, likewise
@@ -181,7 +181,7 @@ class VllmConfig(Section, frozen=True):
 
 
 class ReferenceConfig(Section, frozen=True):
-    """Where the KL term's reference log-probabilities come from, when beta is above 0."""
+    """Where the KL term's reference log-probabilities come from, if beta is above 0."""
 
     url: str = ""  # of `swarmd reference-server`; empty: a copy of the first weights in this process
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
@@ -200,17 +200,17 @@ class TrainingConfig(Section, frozen=True):
     lora: LoraConfig = LoraConfig()
     vllm: VllmConfig = VllmConfig()
     reference: ReferenceConfig = ReferenceConfig()
-    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a fresh process takes its place; 0: no bound
+    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a new process replaces it; 0: no bound
     processes: AtLeastOne = 1  # of this node, one on each accelerator, through accelerate
     accelerate: str = ""  # ddp, fsdp, zero2, zero3 (configs/accelerate/), or a file of accelerate's; empty: ddp
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
     generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)] = 8  # completions of a question (G)
-    own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
-    own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
+    own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave slots for
+    own_questions_max: Count = 0  # at most, if own groups have zero variance; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
-    warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model is shown where answers stand
+    warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model learns where answers stand
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
@@ -224,8 +224,8 @@ class TrainingConfig(Section, frozen=True):
     clip_high: Positive = 0.28
     format_reward: NotNegative = 0.2
     peer_loss: PeerLoss = "positive"  # success-gated: peers' groups only of questions that this node always fails
-    peer_floor: Share = 0.1  # peers' tokens count if as likely here as this share of exp(-entropy), what is usual there
-    replay_questions: Count = 0  # of `questions`, up to so many earlier groups stand in for flat ones
+    peer_floor: Share = 0.1  # peers' tokens count if their likelihood here is at least this share of exp(-entropy)
+    replay_questions: Count = 0  # of `questions`, at most: earlier groups in place of those with zero variance
     micro_questions: Count = 0  # groups in one forward and backward pass at most; 0: as many as memory allows
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
@@ -233,8 +233,8 @@ class TrainingConfig(Section, frozen=True):
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
-    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
-    average_weights_every: Count = 0  # rounds between trials of the mean of the own weights and a peer's; 0 for none
+    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's weights if they are better
+    average_weights_every: Count = 0  # rounds between trials of the mean of own weights and a peer's; 0 for none
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
@@ -249,7 +249,7 @@ class HubConfig(Section, frozen=True):
 
 
 class ResultsConfig(Section, frozen=True):
-    """Where a node's figures and models go besides its log."""
+    """Where a node's metrics and models go besides its log."""
 
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # all write below the data directory, never over the network
     hub: HubConfig = HubConfig()
@@ -258,8 +258,8 @@ class ResultsConfig(Section, frozen=True):
 class WorkersConfig(Section, frozen=True):
     """Supervision of the two worker processes."""
 
-    silent_s: Positive = 60.0  # a worker that answers no ping for so long is killed and restarted
-    restarts_max: AtLeastOne = 8  # ends that others cause, as a signal for want of memory, do not count
+    silent_s: Positive = 60.0  # a worker that answers no ping by then is killed and restarted
+    restarts_max: AtLeastOne = 8  # not counting ends with outside causes, such as a kill for lack of memory
     stop_s: Positive = 10.0  # longest orderly stop
 
 
@@ -268,7 +268,7 @@ class StorageConfig(Section, frozen=True):
 
     log_bytes_max: AtLeastOne = 2 * 1024 * 1024 * 1024
     blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
-    free_bytes_min: Count = 32 * 1024 * 1024  # with less free, a checkpoint aside, the node pauses; 0: it never does
+    free_bytes_min: Count = 32 * 1024 * 1024  # with less, besides room for a checkpoint, the node pauses; 0: never
 
 
 class WebConfig(Section, frozen=True):
@@ -284,8 +284,8 @@ class NotifyConfig(Section, frozen=True):
 
     urls: tuple[str, ...] = ()  # of services that Apprise knows; file:PATH or credential:NAME holds one a line
     command: tuple[str, ...] = ()  # program and arguments; the message comes on stdin
-    after_s: Positive = 60.0  # a change must last so long before it is told
-    quiet_s: Positive = 900.0  # of one layer, at most one message in so long, then one that sums up
+    after_s: Positive = 60.0  # a change is reported if it lasts so long
+    quiet_s: Positive = 900.0  # between messages about one layer; the next one sums up
 
 
 class LogsConfig(Section, frozen=True):
@@ -319,7 +319,7 @@ def load_config(path: Path) -> Config:
 
 
 def read_config_text(path: Path) -> str:
-    """A configuration file's text, which nobody has checked. Raises NotFoundError and ConfigError as `load_config`."""
+    """A configuration file's text, not checked yet. Raises NotFoundError and ConfigError as `load_config`."""
     try:
         text = read_toml(path)
         check_names(text)
@@ -391,7 +391,7 @@ UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_b
 
 
 def advise_value(message: str, kind: Any) -> str:
-    """How the key with which a message of msgspec begins is written: one of a few values, or an example."""
+    """How to write the key that a message of msgspec begins with: one of its few values, or an example."""
     key, _, reason = message.partition(": ")
     hint, name, field = kind, "", None
     for name in re.sub(r"\[[^]]*\]", "", key).split("."):
@@ -418,7 +418,7 @@ def advise_value(message: str, kind: Any) -> str:
 
 
 def _literals(hint: Any) -> list[Any]:
-    """The values of a Literal, which may be one of several types or that of a list's rows."""
+    """The values of a Literal, which may be one type of a union or the type of a list's items."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [value for part in get_args(hint) for value in _literals(part)]
@@ -458,7 +458,7 @@ def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _paths(kind: type, where: str = "") -> Iterator[str]:
-    """All keys of a section and of those in it, with the names of their tables."""
+    """All keys of a struct and of those in it, with the names of their tables."""
     for key, hint in get_type_hints(kind).items():
         inner = struct_in(hint)
         if inner is not None:
@@ -468,7 +468,7 @@ def _paths(kind: type, where: str = "") -> Iterator[str]:
 
 
 def struct_in(hint: Any) -> type[msgspec.Struct] | None:
-    """The one struct that a value of this type is, holds or may be; none where it is a table of free keys."""
+    """The one struct that a value of this type is, holds or may be; None for a table of free keys."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return hint
     origin = get_origin(hint)
@@ -484,14 +484,14 @@ def encode(config: Config) -> bytes:
 
 
 def decode(encoded: bytes) -> Config:
-    """What `encode` made. Raises ConfigError when it is not that."""
+    """The configuration in what `encode` made. Raises ConfigError if it is anything else."""
     try:
         return msgspec.msgpack.decode(encoded, type=Config)
     except DECODE_ERRORS as error:
         raise ConfigError(f"the worker got an unreadable configuration: {error}") from error
 
 
-RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
+RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as in swarmd.dht, which would take long to import
 
 
 def check_together(config: Config) -> None:
@@ -499,7 +499,7 @@ def check_together(config: Config) -> None:
     for key, value in leaves(config):
         if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
             raise ConfigError(f"{key} has a NUL in it", "Write it without")
-        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in settings whose types only a kind knows
+        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in a kind's own settings
             raise ConfigError(f"{key}: an integer of more than 64 bits", "Write a smaller one")
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
@@ -542,7 +542,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_name(name: str, key: str) -> None:
-    """Raise ConfigError for a name with which no peer takes a membership; `key` is where it was given, for people."""
+    """Raise ConfigError for a name that peers refuse in a membership; `key` names the setting or option."""
     if not name.isprintable():
         raise ConfigError(
             f"{key}: {name!r} has characters that cannot be printed, and peers refuse it",
@@ -551,7 +551,7 @@ def check_name(name: str, key: str) -> None:
 
 
 def check_notify(notify: NotifyConfig) -> None:
-    """Raise ConfigError if somebody would not be told. A node runs all the same, so loading does not check it."""
+    """Raise ConfigError if a URL is not one that Apprise knows. Loading does not check it: a node runs all the same."""
     for number, url in enumerate(notify.urls, 1):
         if not url.startswith(("file:", "credential:")):
             open_service(url, f"notify.urls, entry {number}")
@@ -560,7 +560,7 @@ def check_notify(notify: NotifyConfig) -> None:
 def open_service(url: str, key: str) -> Apprise:
     """The service behind an Apprise URL. Raises ConfigError, without the URL, if Apprise does not know it.
 
-    Loading Apprise takes half a second and 45 MiB, so only those do who have a URL.
+    Importing Apprise takes half a second and 45 MiB, so it happens only for a URL.
     """
     import apprise
 
@@ -646,8 +646,8 @@ def _check_chain(chain: ChainConfig) -> None:
         )
 
 
-CATCH_UP_ROUNDS = 3  # missed, that make an absence
-SHARD_MEMBERS = 64  # so many members' records of a stage share a key, about
+CATCH_UP_ROUNDS = 3  # missed in a row: an absence
+SHARD_MEMBERS = 64  # members whose records of a stage share a key, about
 
 
 def settings_of(config: Config, peer: str) -> Settings:
@@ -679,18 +679,18 @@ def takes_weights(config: Config) -> bool:
 
 
 def _catches_up(config: Config) -> bool:
-    """Whether it begins from a peer's weights after an absence. Who opens the rounds misses none."""
+    """Whether it continues from a peer's weights after an absence. The node that opens the rounds misses none."""
     follows = config.role != "coordinator" or config.chain is not None
     return config.training.catch_up == "weights" and follows and _can_change_weights(config)
 
 
 def _can_change_weights(config: Config) -> bool:
-    """Only a trainer that is one process can change its weights between two steps."""
+    """Whether the trainer can change its weights between two steps: only if it is one process, and can compare them."""
     return config.training.processes == 1 and config.training.held_out_questions > 0
 
 
 def contract_name(chain_id: int, address: str) -> str:
-    """A contract as `Settings.contract` has it: "CHAIN_ID:address", the address in lower case."""
+    """A contract as in `Settings.contract`: "CHAIN_ID:address", the address in lower case."""
     return f"{chain_id}:{address.lower()}"
 
 

@@ -261,7 +261,7 @@ def check_sandbox(subject: Subject) -> Iterator[Finding]:
     except SandboxUnavailable as failure:
         fix = "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, "
         fix += "section Sandbox, has the drop-in for systemd"
-        yield error("sandbox.unavailable", "Programs cannot be kept in on this machine", failure.message, fix)
+        yield error("sandbox.unavailable", "Programs cannot be confined on this machine", failure.message, fix)
         return
     except (SwarmdError, msgspec.ValidationError):
         return  # the check of the configuration says so

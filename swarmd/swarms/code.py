@@ -1,11 +1,10 @@
-"""The code swarm: questions of reasoning-gym or of a file, answered with the help of programs that run in a sandbox.
+"""The kind `code`: questions of reasoning-gym or of a file, answered with the help of programs that run in a sandbox.
 
-Generation pauses where a program closes; it runs in the sandbox, and what it printed is put behind it. Correctness
-depends on the answer alone, which is scored here; the outputs in a peer's completions are taken for nothing until the
-same programs have printed the same here.
-
-`compat` gives the numbers of simple_GRPO's `Auto_Program` (commit 4ab94c6), quirks included, with the task's own scorer
-in the place of math_verify.
+- Generation pauses where a program closes. The program runs, and its output is appended.
+- Correctness depends on the answer alone. Outputs in a peer's completions count only if the same programs print the
+  same here.
+- `compat` gives the numbers of simple_GRPO's `Auto_Program` (commit 4ab94c6), quirks included, but with the task's own
+  scorer instead of math_verify.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ log = get_logger(__name__)
 class Execution(msgspec.Struct, frozen=True):
     """A program in a completion, with the output that stands behind it."""
 
-    program: str | None  # None where there was none between the tags
+    program: str | None  # None if there was none between the tags
     output: str
     span: tuple[int, int]  # of the block of output, in characters
 
 
 def find_executions(text: str) -> list[Execution]:
-    """Programs followed by a block of output, in order; those beyond what a completion may have are left out."""
+    """Programs that are followed by a block of output, in order; those beyond the allowed number are left out."""
     found: list[Execution] = []
     for match in _BLOCK.finditer(text):
         if len(found) > EXECUTIONS_MAX:  # one more may stand there: the refusal
@@ -88,7 +87,7 @@ def latest_program(text: str) -> str | None:
 
 
 def leave_out_outputs(text: str) -> str:
-    """What the model wrote itself."""
+    """The parts of a completion that the model wrote itself."""
     parts, start = [], 0
     for execution in find_executions(text):
         parts.append(text[start : execution.span[0]])
@@ -97,7 +96,7 @@ def leave_out_outputs(text: str) -> str:
 
 
 def frame_output(output: str, characters_max: int) -> str:
-    """The block that is put behind a program."""
+    """The block that is appended to a program."""
     return f"\n{OUTPUT_OPENING}\n{clean_output(output, characters_max)}\n{OUTPUT_CLOSING}\n"
 
 
@@ -110,8 +109,8 @@ def clean_output(output: str, characters_max: int) -> str:
     return clean
 
 
-def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
-    """What a model is told of a run: what was printed, or one line behind `error`."""
+def describe_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
+    """The output that a model is shown: what was printed, or one line that begins with `error`."""
     if verdict is None:
         return f"{error}the program could not be run"
     if verdict.status == "ok":
@@ -129,7 +128,7 @@ def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
 
 
 def same_output(one: str, other: str) -> bool:
-    """Whether two outputs are the same but for spaces, as far as both go where one was cut."""
+    """Whether two outputs are the same except for spaces, as far as both go if one was cut."""
     texts = [" ".join(text.split()) for text in (one, other)]
     if texts[0] == texts[1]:
         return True
@@ -164,10 +163,10 @@ BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reaso
 
 
 def make_system(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
-    """What precedes a question.
+    """The messages before a question.
 
     Args:
-        number: of the question, the same on every node: `alternate` gives even ones the example.
+        number: of the question, the same on every node: `alternate` shows the example with even ones.
         boxed: ask for the form that `rewards = "compat"` pays for.
     """
     if prompt == "none":
@@ -190,7 +189,7 @@ def is_in_form(text: str) -> bool:
 
 
 def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict | None]) -> int:
-    """Different programs that ran without error, printed something, and whose output is the one that stands there."""
+    """Count the different programs that ran without error and printed something, and whose output is the one shown."""
     counted = set()
     for execution in executions:
         verdict = verdicts.get(execution.program) if execution.program is not None else None
@@ -202,16 +201,16 @@ def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict |
 
 
 def compat_parts(text: str, correct: bool) -> dict[str, float]:
-    """Upstream's three rewards: +-1, +-1, and a tenth for each fence that is not outweighed by an error."""
+    """Upstream's three rewards: +-1, +-1, and a tenth for each fence, less a tenth for each error."""
     formed = _is_in_compat_form(text)
     calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
     return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
 
 
 def _is_in_compat_form(text: str) -> bool:
-    r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches, each tag standing there once.
+    r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches and each tag occurs once.
 
-    Looked up tag by tag, which takes time linear in the text: the pattern tries every pair of tags.
+    Looks up tag by tag, in time linear in the text; the pattern would try every pair of tags.
     """
     ends = text.startswith("<think>") and text.removesuffix("\n").endswith("</answer>")  # `$` lets one line break stand
     return ends and all(text.count(tag) == 1 for tag in TAGS) and any(seam in text for seam in _COMPAT_SEAMS)
@@ -221,19 +220,19 @@ MIXTURE = (
     *("chain_sum", "products", "gcd", "lcm", "prime_factorization"),
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
-AUTHOR = "swarmd-author"  # in a question's entry: who answers it
+AUTHOR = "swarmd-author"  # in a question's entry: the peer who answers it
 
 
 class CodePlan(SplitPlan):
     """Problems solved with programs that run in a sandbox while the model writes.
 
     Args:
-        swarm: with `CodeOptions` as its options, and the mixture in `tasks` where there is no file; `MIXTURE` without.
+        swarm: with `CodeOptions` as its options, and without a file the mixture in `tasks`, by default `MIXTURE`.
         training: gives the weight of the form in the reward.
 
     Raises:
         SwarmError: the options, a task or the file are wrong.
-        SandboxUnavailable: programs cannot be kept in on this machine.
+        SandboxUnavailable: programs cannot be confined on this machine.
     """
 
     stops = STOPS
@@ -269,7 +268,7 @@ class CodePlan(SplitPlan):
         return self._dress(self._questions.regenerate(reference, place, material), place.peer)
 
     def react(self, question: Question, text: str) -> str | None:
-        """Run the program that has just closed; the first one too many is told so, and the next ends the completion."""
+        """Run the program that has just closed. The first one too many gets an error; the next ends the completion."""
         executions = find_executions(text)
         if len(executions) > EXECUTIONS_MAX:
             return None
@@ -279,17 +278,17 @@ class CodePlan(SplitPlan):
         program = latest_program(text)
         if program is None:
             return self._frame(f"{error}no fenced block of Python between the program tags")
-        return self._frame(tell_verdict(self._runner.run_all([program]).get(program), error))
+        return self._frame(describe_verdict(self._runner.run_all([program]).get(program), error))
 
     def _frame(self, output: str) -> str:
         return frame_output(output, self._options.output_characters)
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.foreign_spans`: blocks of output, by their place and exact form."""
+        """See `Plan.foreign_spans`: blocks of output, recognised by their place and exact form."""
         return [execution.span for execution in find_executions(text)]
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """Answer, form and programs; programs whose outcome is not known here are run again, within bounds."""
+        """Score answer, form and programs. Programs whose outcome is not known here are run, within bounds."""
         executions = [find_executions(text) for text in completions]
         wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
         verdicts: dict[str, Verdict | None] = {}
@@ -348,7 +347,7 @@ class CodePlan(SplitPlan):
         self._questions.load_memory(memory)
 
     def _dress(self, question: Question, author: str = "") -> Question:
-        """The question under this swarm's own system prompt, with whose answers to it are scored."""
+        """The question under this swarm's own system prompt, with the peer whose answers are scored."""
         reference = question.reference
         number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
         system = make_system(self._options.prompt, number, self._options.rewards == "compat")
@@ -359,7 +358,7 @@ class CodePlan(SplitPlan):
 def make_questions(
     swarm: SwarmConfig, options: CodeOptions, training: TrainingConfig | None, home: Path | None
 ) -> ReasoningGymPlan | FilePlan:
-    """Where the questions, and the scores of answers, come from. Raises SwarmError."""
+    """The plan that gives the questions and scores the answers. Raises SwarmError."""
     if not options.data:
         tasks = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
         return ReasoningGymPlan(msgspec.structs.replace(swarm, tasks=tasks, options={}), training, home)

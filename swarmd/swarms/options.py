@@ -1,7 +1,6 @@
-"""`swarm.options`: the settings of a kind, checked as strictly as the rest of the configuration.
+"""`swarm.options`: the settings of each of swarmd's own kinds, checked as strictly as the rest of the configuration.
 
-Here are those of swarmd's own kinds, apart from what the kinds do: they import little, so that options are checked
-without making a plan.
+They stand apart from the kinds and import little, so that options are checked without making a plan.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ log = get_logger(__name__)
 
 
 class NoOptions(Section, frozen=True):
-    """Options of a kind that has none, as its mixture stands in `swarm.tasks`: every key is refused."""
+    """Options of a kind that has none, because its mixture stands in `swarm.tasks`."""
 
 
 def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
-    """The options as the struct that a kind declares for them.
+    """The options as a kind's struct.
 
-    Bounds stand in the struct's annotations; a ValueError of its `__post_init__` counts as a wrong value.
+    Bounds are in the struct's annotations; a ValueError from its `__post_init__` counts as a wrong value.
 
     Raises:
         SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
@@ -102,8 +101,8 @@ class ProgramOptions(Section, frozen=True):
         return sandbox
 
 
-# RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
-# without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
+# RL Swarm's nine, without propositional_logic, which has no answers to compare with and so never paid, and without
+# binary_matrix, whose scorer runs answers as code, so that nodes refuse it from each other.
 MIXTURE = (  # of the kind "reasoning-gym", if swarm.tasks is empty
     *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
     *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
@@ -141,7 +140,7 @@ RANDOM = "RANDOM"
 
 
 def check_persona(name: str) -> None:
-    """Raise ValueError for a name that is none, naming the nearest."""
+    """Raise ValueError for an unknown name, with the nearest."""
     known = (*PERSONAS, RANDOM)
     if name and name.upper() not in known:
         near = difflib.get_close_matches(name.upper(), known, n=1)
@@ -203,14 +202,14 @@ class ProposerOptions(ProgramOptions, frozen=True):
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for what is no plain HTTP address."""
+    """Raise ValueError unless it is a plain HTTP address."""
     parts = urlsplit(url)
     plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
     if not plain or parts.username or parts.port == 0:
-        raise ValueError(f"judge: {url!r} is no HTTP address, for example http://127.0.0.1:11434/v1")
+        raise ValueError(f"judge: {url!r} is not an HTTP address, for example http://127.0.0.1:11434/v1")
 
 
-DOWNLOAD_BYTES_MAX = 1024**3  # where a node says nothing else
+DOWNLOAD_BYTES_MAX = 1024**3  # unless a node says otherwise
 COLUMNS_MAX = 64  # kept of a data set
 REWARDS_MAX = 16
 PROMPT_CHARACTERS_MAX = 32768
@@ -219,7 +218,7 @@ Text = Annotated[str, msgspec.Meta(max_length=255)]
 
 
 class Columns(Section, frozen=True):
-    """Which columns of a data set are the question, the right answer and, where there is one, the task."""
+    """Which columns of a data set are the question, the right answer and the task."""
 
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
     answer: Text = "answer"  # empty: it has none, and rewards do without
@@ -231,7 +230,7 @@ class Columns(Section, frozen=True):
 
 
 class DatasetSource(Section, frozen=True):
-    """Where a file of questions comes from while it is not there."""
+    """The data set that the file of questions is made of if it is missing."""
 
     dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
     subset: Text = ""  # the data set's configuration
@@ -243,7 +242,7 @@ class DatasetSource(Section, frozen=True):
 
 
 class FileOptions(DatasetSource, frozen=True, kw_only=True):
-    """Settings of the kind "file"; those of `DatasetSource` say where the file comes from while it is not there."""
+    """Settings of the kind "file"; those of `DatasetSource` say what the file is made of if it is missing."""
 
     data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
     digest: RowsDigest = ""  # of its rows; empty: any

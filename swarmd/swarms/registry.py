@@ -1,8 +1,8 @@
-"""Kinds of swarm by the name that `swarm.kind` in the configuration gives them: those of swarmd, and plug-ins.
+"""Kinds of swarm by their names in `swarm.kind` of the configuration: swarmd's own, and plug-ins.
 
-A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`; its name is the kind's, and it
-leads to a subclass of `swarmd.plugin.Plan`. Nothing is imported but the kind that is asked for, and of swarmd's own
-kinds not even that until a plan is made.
+A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`: the name of the kind, and a
+subclass of `swarmd.plugin.Plan`. Only the kind that is asked for is imported, and one of swarmd's own only when its
+plan is made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
 OWN = "swarmd"
-STAGES_MAX = 64  # a source of a question names its stage with no more
+STAGES_MAX = 64  # as many as a `Source` can name
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TRAINING = TrainingConfig()
@@ -89,7 +89,7 @@ BUILT_IN = {
 
 
 def list_kinds() -> tuple[Kind, ...]:
-    """Every installed kind, swarmd's own first; a plug-in that cannot be used has its `fault`. Imports the plug-ins."""
+    """Every installed kind, swarmd's own first; one that cannot be used has a `fault`. Imports the plug-ins."""
     points = _plug_ins()
     return (*BUILT_IN.values(), *(_read_plug_in(point, points) for point in points))
 
@@ -98,7 +98,7 @@ def find_kind(name: str) -> Kind:
     """The kind of this name.
 
     Raises:
-        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its distribution).
+        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its package).
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -111,7 +111,7 @@ def find_kind(name: str) -> Kind:
         raise SwarmError(f"swarm.kind {name!r} is unknown", hint)
     kind = _read_plug_in(point, points)
     if kind.fault:
-        raise SwarmError(f"the kind {name!r} of {kind.origin} cannot be used: {kind.fault}", f"Mend {kind.origin}")
+        raise SwarmError(f"the kind {name!r} of {kind.origin} cannot be used: {kind.fault}", f"Correct {kind.origin}")
     return kind
 
 
@@ -119,8 +119,8 @@ def check_kind(swarm: SwarmConfig) -> Kind:
     """The kind that a configuration asks for.
 
     Raises:
-        SwarmError: there is none, it has other stages, or its options are wrong; a plug-in looks at its own when its
-            plan is made.
+        SwarmError: there is none, it has other stages, or its options are wrong (a plug-in checks its own when its plan
+            is made).
     """
     kind = find_kind(swarm.kind)
     if swarm.stages != kind.stages:
@@ -173,7 +173,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
     except (SwarmdError, MemoryError):
         raise
     except FOREIGN_ERRORS as error:  # whatever somebody else's constructor does
-        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_told(error)}") from error
+        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_describe(error)}") from error
 
 
 def _plug_ins() -> tuple[EntryPoint, ...]:
@@ -181,7 +181,7 @@ def _plug_ins() -> tuple[EntryPoint, ...]:
 
 
 def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
-    """What a plug-in says of itself, or why it cannot be used."""
+    """A plug-in's kind, with a fault if it cannot be used."""
     origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
     kind = Kind(point.name, "", 0, point.value, origin)
     if point.name in BUILT_IN:
@@ -191,10 +191,10 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
     if Counter(other.name for other in points)[point.name] > 1:
         return msgspec.structs.replace(kind, fault="two installed distributions bring a kind of this name")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of what a verb prints
+        with contextlib.redirect_stdout(sys.stderr):  # a command's own output goes to standard output
             plan = point.load()
     except FOREIGN_ERRORS as error:  # whatever somebody else's module does
-        return msgspec.structs.replace(kind, fault=_told(error))
+        return msgspec.structs.replace(kind, fault=_describe(error))
     fault = _fault_of(plan)
     if fault:
         return msgspec.structs.replace(kind, fault=f"{point.value}: {fault}")
@@ -203,7 +203,7 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
 
 def _fault_of(plan: object) -> str:
     if not isinstance(plan, type) or not issubclass(plan, Plan):
-        return "no subclass of swarmd.plugin.Plan"
+        return "not a subclass of swarmd.plugin.Plan"
     if plan.__abstractmethods__:
         return f"does not define {', '.join(sorted(plan.__abstractmethods__))}"
     if type(plan.stages) is not int or not 1 <= plan.stages <= STAGES_MAX:
@@ -216,8 +216,9 @@ def _first_line(plan: type[Plan]) -> str:
     return lines[0].strip() if lines else "(no description)"
 
 
-def _told(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())  # it stands in one line of a list
+def _describe(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def questions_of(options: Mapping[str, Any]) -> str:

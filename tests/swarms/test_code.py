@@ -401,7 +401,7 @@ def test_the_last_fenced_block_is_the_program(inside: str, program: str | None) 
     ],
 )
 def test_a_model_is_told_what_came_of_its_program(verdict: Verdict | None, told: str) -> None:
-    assert programs.tell_verdict(verdict) == told
+    assert programs.describe_verdict(verdict) == told
 
 
 PARTS = ("<think>", "</think>", "<answer>", "</answer>", "\n", " ", "```python", "```", "Error!", "\\boxed{4}", "so")

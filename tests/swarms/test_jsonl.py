@@ -85,7 +85,7 @@ def test_a_file_that_is_not_there_and_a_directory_are_told(tmp_path: Path) -> No
     with pytest.raises(SwarmError) as caught:
         read_rows(tmp_path / "none.jsonl")
     assert "No such file" in caught.value.message and "data directory" in caught.value.fix
-    with pytest.raises(SwarmError, match="no regular file"):
+    with pytest.raises(SwarmError, match="not a regular file"):
         read_rows(tmp_path)
 
 

@@ -442,7 +442,7 @@ def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
     ladder, moved = Ladder(levels, window), -window
     for number, accuracy in enumerate(accuracies):
         before = ladder.level
-        ladder.note(accuracy)
+        ladder.record(accuracy)
         assert 0 <= ladder.level < levels
         assert abs(ladder.level - before) <= 1
         if ladder.level != before:
@@ -456,12 +456,12 @@ def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
 def test_a_restart_changes_nothing(accuracies: list[float], at: int, window: int) -> None:
     whole, first, second = (Ladder(4, window) for _ in range(3))
     for accuracy in accuracies:
-        whole.note(accuracy)
+        whole.record(accuracy)
     for accuracy in accuracies[:at]:
-        first.note(accuracy)
+        first.record(accuracy)
     second.load(msgspec.convert(first.read(), LadderState))
     for accuracy in accuracies[at:]:
-        second.note(accuracy)
+        second.record(accuracy)
     assert second.read() == whole.read()
 
 

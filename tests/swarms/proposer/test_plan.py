@@ -254,7 +254,7 @@ def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SwarmError, match="tasks"):
         ProposerSolverPlan(SwarmConfig(id="test", stages=2, tasks=(TaskConfig("chain_sum"),)))
     monkeypatch.setattr("swarmd.sandbox.sandbox.BEST_FIRST", ())
-    with pytest.raises(SandboxUnavailable, match="cannot be kept in"):
+    with pytest.raises(SandboxUnavailable, match="cannot be confined"):
         make_plan(limits=LIMITS)
 
 

@@ -21,7 +21,6 @@ from swarmd.swarms.proposer.problems import (
     compare,
     find_sections,
     find_steps,
-    is_telling,
     make_problem,
     make_test,
     name_steps,
@@ -30,6 +29,7 @@ from swarmd.swarms.proposer.problems import (
     read_proposal,
     read_test,
     show,
+    is_telling,
 )
 from tests.swarms.making import take
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, STATEMENT, TESTS, fence, make_plan, propose, publish
@@ -164,7 +164,7 @@ RESULTS = st.lists(st.tuples(st.integers(0, 2), st.floats(-1.2, 1.2)), max_size=
 def run(level: Level, rewards: list[float], first: int = 0) -> list[int]:
     seen = []
     for round, reward in enumerate(rewards, first):
-        level.note(round, reward)
+        level.record(round, reward)
         seen.append(level.level)
     return seen
 
@@ -187,7 +187,7 @@ def test_a_round_counts_once_by_its_mean() -> None:
     level = Level(2)
     for round in range(21):
         for reward in (0.0, 1.0) if round < 10 else (0.4, 0.6, 0.5):
-            level.note(round, reward)
+            level.record(round, reward)
     assert level.level == 2 and compare([0.5] * 20) == 0
 
 
@@ -198,8 +198,8 @@ def test_it_survives_a_restart_at_any_point(results: list[tuple[int, float]], cu
         round += skipped
         if number == cut:
             first = read_level(msgspec.to_builtins(first))
-        whole.note(round, reward)
-        first.note(round, reward)
+        whole.record(round, reward)
+        first.record(round, reward)
     assert whole == first
 
 
