@@ -1,11 +1,12 @@
-"""What the author of a swarm may import: everything that a kind of swarm is written with, and its tests.
+"""What the author of a kind of swarm may import, for the kind and its tests.
 
 A kind is a subclass of `Plan` that an installed distribution names in the entry-point group `swarmd.swarms`.
-docs/swarms/writing.md says what its methods keep to and has a line for each name here; `swarmd swarm scaffold NAME
---kind plan` writes a package to start from. These names stay from version to version; everything else that a kind could
-reach in `swarmd` is private and may change with any version.
+docs/swarms/writing.md has the rules for its methods and a line for each name here; `swarmd swarm scaffold NAME --kind
+plan` writes a package to start from. These names stay; everything else in `swarmd` is private and may change with any
+version.
 
-Importing this loads neither torch nor hivemind nor a data set: the daemon imports plug-ins too, to read their `stages`.
+Importing this loads neither torch nor hivemind nor `datasets`: the daemon imports plug-ins, too, to read their
+`stages`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from swarmd.swarms.proposer.problems import (
     compare,
     find_sections,
     find_steps,
+    is_telling,
     make_problem,
     make_test,
     name_steps,
@@ -29,7 +30,6 @@ from swarmd.swarms.proposer.problems import (
     read_proposal,
     read_test,
     show,
-    is_telling,
 )
 from tests.swarms.making import take
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, STATEMENT, TESTS, fence, make_plan, propose, publish
