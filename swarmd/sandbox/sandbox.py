@@ -448,23 +448,18 @@ class Sandbox:
     def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
         inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
         command = interpreter_command(inner, limits, len(source), way)
-        if way == "bubblewrap":
-            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed, self._is_stopped)
-        if way == "namespaces":
-            return _talk(launcher_command(self._layout, limits, command), limits, source + feed, self._is_stopped)
         try:
-            with make_scratch() as scratch:
-                alone = launcher_command(self._layout, limits, command, scratch)
-                return _talk(alone, limits, source + feed, self._is_stopped)
+            with make_scratch() if way == RISKY else contextlib.nullcontext("") as scratch:
+                if way == "bubblewrap":
+                    command = bubblewrap_command(self._layout, limits, command)
+                else:
+                    command = launcher_command(self._layout, limits, command, scratch)
+                output_bytes = limits.output_bytes + len(READY)
+                return converse(command, source + feed, limits.wall_s, output_bytes, self._is_stopped)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SandboxUnavailable(f"a scratch directory cannot be made or removed: {error}") from error
-
-
-def _talk(command: Sequence[str], limits: Limits, feed: bytes, is_stopped: Callable[[], bool]) -> Ended:
-    try:
-        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY), is_stopped)
-    except OSError as error:
-        raise SandboxUnavailable(f"a process for the sandbox cannot be started: {error}") from error
+            raise SandboxUnavailable(
+                f"a process for the sandbox cannot be started, or its directory made or removed: {error}"
+            ) from error
 
 
 def _describe(ended: Ended) -> str:

@@ -27,14 +27,7 @@ _FORM = "Write one JSON object a line. A file of another form is named in swarm.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows' editors put it first
 
 
-def read_rows(
-    path: Path,
-    columns: Sequence[str] = (),
-    *,
-    rows_max: int = ROWS_MAX,
-    line_bytes_max: int = LINE_BYTES_MAX,
-    file_bytes_max: int = FILE_BYTES_MAX,
-) -> tuple[Row, ...]:
+def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
     """Read a JSONL file; blank lines are skipped.
 
     Args:
@@ -45,9 +38,9 @@ def read_rows(
             in UTF-8 with these columns; names the file and the line.
     """
     rows: list[Row] = []
-    for number, line in _lines(path, line_bytes_max, file_bytes_max):
-        if len(rows) == rows_max:
-            raise SwarmError(f"{path} has more than {rows_max} rows", "Leave the others out")
+    for number, line in _lines(path):
+        if len(rows) == ROWS_MAX:
+            raise SwarmError(f"{path} has more than {ROWS_MAX} rows", "Leave the others out")
         rows.append(_parse(line, f"{path}, line {number}", columns))
     if not rows:
         raise SwarmError(f"{path} has no rows", 'Write one JSON object a line, for example {"prompt": "1 + 1"}')
@@ -91,21 +84,21 @@ def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> 
     return found
 
 
-def _lines(path: Path, line_bytes_max: int, file_bytes_max: int) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines that are not blank, with their numbers."""
     try:
-        body = read_regular(path, file_bytes_max)
+        body = read_regular(path, FILE_BYTES_MAX)
     except OSError as error:
         raise SwarmError(
             f"the file of questions {path} cannot be read: {error.strerror}",
-            f"Put a JSONL file of at most {file_bytes_max} bytes there; a relative path is taken from the node's data "
+            f"Put a JSONL file of at most {FILE_BYTES_MAX} bytes there; a relative path is taken from the node's data "
             "directory",
         ) from error
     if stand_in := find_stand_in(path, body[:_START_BYTES]):
         raise SwarmError(*stand_in)
     for number, line in enumerate(BytesIO(body.removeprefix(BYTE_ORDER_MARK)), 1):
-        if len(line.rstrip(b"\r\n")) > line_bytes_max:
-            raise SwarmError(f"{path}, line {number}: longer than {line_bytes_max} bytes", "Shorten the row")
+        if len(line.rstrip(b"\r\n")) > LINE_BYTES_MAX:
+            raise SwarmError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes", "Shorten the row")
         if line.strip():
             yield number, line
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -46,47 +45,26 @@ WINDOW = 64  # how many of this node's own groups that is
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class LadderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ladder as it is saved in a checkpoint."""
-
-    level: Annotated[int, msgspec.Meta(ge=0)]
-    recent: tuple[Accuracy, ...] = ()
-
-
-class Ladder:
-    """The level of a task with a curriculum, from 0 up.
+class Ladder(msgspec.Struct, forbid_unknown_fields=True):
+    """The level of a task with a curriculum, from 0 up. A checkpoint holds this struct as it is.
 
     If the last `window` groups at a level average `RAISE_AT` or more, the level rises by one; at `LOWER_AT` or less, it
     falls by one. Each level begins with an empty window, so two moves are at least `window` groups apart.
     """
 
-    def __init__(self, levels: int, window: int) -> None:
-        self.levels = levels
-        self.level = 0
-        self._recent: deque[float] = deque(maxlen=window)
+    level: Annotated[int, msgspec.Meta(ge=0)] = 0
+    recent: list[Accuracy] = []  # of the last groups at this level
 
-    def record(self, accuracy: float) -> None:
-        """Take the mean accuracy of one own group at the present level into account."""
-        self._recent.append(accuracy)
-        if len(self._recent) < (self._recent.maxlen or 0):
+    def record(self, accuracy: float, levels: int, window: int) -> None:
+        """Take the mean accuracy of one own group at the present level into account; there are `levels`."""
+        self.recent = [*self.recent, accuracy][-window:]
+        if len(self.recent) < window:
             return
-        mean = sum(self._recent) / len(self._recent)
+        mean = sum(self.recent) / window
         move = 1 if mean >= RAISE_AT else -1 if mean <= LOWER_AT else 0
-        level = min(max(self.level + move, 0), self.levels - 1)
+        level = min(max(self.level + move, 0), levels - 1)
         if level != self.level:
-            self.level = level
-            self._recent.clear()
-
-    def read(self) -> dict[str, Any]:
-        """Level and window as plain values."""
-        return {"level": self.level, "recent": list(self._recent)}
-
-    def load(self, known: LadderState) -> None:
-        """Restore what `read` gave, perhaps for a ladder with another number of levels."""
-        self.level = min(known.level, self.levels - 1)
-        self._recent.clear()
-        if self.level == known.level:
-            self._recent.extend(known.recent)
+            self.level, self.recent = level, []
 
 
 CHUNKS_MAX = 8  # seeds of one task in one stage
@@ -119,9 +97,7 @@ class ReasoningGymPlan(SplitPlan):
         if len(self._weights) < len(configs):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
         self._levels = {config.name: make_levels(config) for config in configs}
-        self._ladders = {
-            config.name: Ladder(len(self._levels[config.name]), WINDOW) for config in configs if config.curriculum
-        }
+        self._ladders = {config.name: Ladder() for config in configs if config.curriculum}
         self._datasets = Datasets()
 
     @property
@@ -222,20 +198,22 @@ class ReasoningGymPlan(SplitPlan):
         """See `Plan.learn`: groups of the present level move the level of a task with a curriculum."""
         ladder = self._ladders.get(question.task)
         if ladder is not None and scores and question.reference.config_digest == self._present(question.task).digest:
-            ladder.record(sum(score.accuracy for score in scores) / len(scores))
+            accuracy = sum(score.accuracy for score in scores) / len(scores)
+            ladder.record(accuracy, len(self._levels[question.task]), WINDOW)
 
     def read_memory(self) -> Mapping[str, Any]:
         """The levels, see `Plan.read_memory`."""
-        return {"curricula": {name: ladder.read() for name, ladder in self._ladders.items()}} if self._ladders else {}
+        return {"curricula": msgspec.to_builtins(self._ladders)} if self._ladders else {}
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
         """See `Plan.load_memory`: continue at the levels of a checkpoint; tasks that are gone are forgotten."""
         try:
-            known = msgspec.convert(memory.get("curricula", {}), dict[str, LadderState])
+            known = msgspec.convert(memory.get("curricula", {}), dict[str, Ladder])
         except msgspec.ValidationError as error:
             raise SwarmError(f"the levels of the curricula cannot be read: {error}") from error
         for name in self._ladders.keys() & known:
-            self._ladders[name].load(known[name])
+            highest = len(self._levels[name]) - 1  # perhaps fewer levels than when it was saved
+            self._ladders[name] = known[name] if known[name].level <= highest else Ladder(highest)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swarmd.config import Section
 from swarmd.errors import SwarmError
+from swarmd.swarms import jsonl
 from swarmd.swarms.jsonl import digest_rows, read_rows
 from swarmd.swarms.options import decode_options
 
@@ -66,10 +67,14 @@ def test_another_answer_or_another_order_has_another_digest() -> None:
         ("[" * 40 + "\n" + '{"prompt": "a"}\n' * 40, "it has 681 bytes, no more than 200 are read"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, content: str | bytes, complaint: str) -> None:
+def test_a_wrong_file_is_named_with_its_line(
+    tmp_path: Path, content: str | bytes, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, content)
+    for bound, limit in (("ROWS_MAX", 3), ("LINE_BYTES_MAX", 64), ("FILE_BYTES_MAX", 200)):
+        monkeypatch.setattr(jsonl, bound, limit)
     with pytest.raises(SwarmError) as caught:
-        read_rows(path, ("prompt",), rows_max=3, line_bytes_max=64, file_bytes_max=200)
+        read_rows(path, ("prompt",))
     assert complaint in caught.value.message
     assert str(path) in caught.value.message
     assert caught.value.fix

@@ -35,7 +35,7 @@ from swarmd.swarms.gym_tasks import (
 )
 from swarmd.swarms.options import MIXTURE
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
-from swarmd.swarms.reasoning_gym import DigitsPlan, Ladder, LadderState, ReasoningGymPlan
+from swarmd.swarms.reasoning_gym import DigitsPlan, Ladder, ReasoningGymPlan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import read_number
 from tests.swarms.making import HERE, refusal, take, text_of
@@ -439,10 +439,10 @@ def test_a_stage_keeps_the_level_that_it_began_with() -> None:
 def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
     accuracies: list[float], window: int, levels: int
 ) -> None:
-    ladder, moved = Ladder(levels, window), -window
+    ladder, moved = Ladder(), -window
     for number, accuracy in enumerate(accuracies):
         before = ladder.level
-        ladder.record(accuracy)
+        ladder.record(accuracy, levels, window)
         assert 0 <= ladder.level < levels
         assert abs(ladder.level - before) <= 1
         if ladder.level != before:
@@ -454,15 +454,15 @@ def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
 
 @given(ACCURACIES, st.integers(0, 80), st.integers(1, 9))
 def test_a_restart_changes_nothing(accuracies: list[float], at: int, window: int) -> None:
-    whole, first, second = (Ladder(4, window) for _ in range(3))
+    whole, first = Ladder(), Ladder()
     for accuracy in accuracies:
-        whole.record(accuracy)
+        whole.record(accuracy, 4, window)
     for accuracy in accuracies[:at]:
-        first.record(accuracy)
-    second.load(msgspec.convert(first.read(), LadderState))
+        first.record(accuracy, 4, window)
+    second = msgspec.convert(msgspec.to_builtins(first), Ladder)
     for accuracy in accuracies[at:]:
-        second.record(accuracy)
-    assert second.read() == whole.read()
+        second.record(accuracy, 4, window)
+    assert second == whole
 
 
 @pytest.mark.usefixtures("short_window")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -67,17 +67,16 @@ def load_rows(
     except (RuntimeError, OSError) as error:  # an unknown ~user; a name that is too long; no permission
         raise SwarmError(f"swarm.options.data: {data!r} leads nowhere: {error}", "Write the path out") from error
     sample = shape.sample and rewards == "compat"
-    if data == "hub":
-        found: Iterable[Mapping[str, Any]] = _load_dataset(shape.repo, shape, sample)
-    elif is_copy:
-        found = _load_dataset(str(path), shape, sample)
+    if data == "hub" or is_copy:
+        found: Any = _load_dataset(shape.repo if data == "hub" else str(path), shape, sample)
     else:
-        read = read_rows(path, (shape.question, shape.answer), rows_max=ROWS_MAX)
-        check_digest(path, read, digest)
-        found = read
+        found = read_rows(path, (shape.question, shape.answer))
+        check_digest(path, found, digest)
+    where = shape.repo if data == "hub" else str(path)
+    if len(found) > ROWS_MAX:
+        raise SwarmError(f"{where} has {len(found)} rows, the limit is {ROWS_MAX}", "Take a part of it")
     rows = [(str(row[shape.question]), answer) for row in found if (answer := read_answer(shape, row[shape.answer]))]
     if not rows:
-        where = shape.repo if data == "hub" else str(path)
         hint = f"Each {shape.answer!r} ends with {MARK} and the answer" if shape.marked else "See docs/swarms"
         raise SwarmError(f"no row of {where} has an answer", hint)
     return rows
@@ -93,7 +92,7 @@ def read_answer(shape: DatasetShape, cell: object) -> str:
     return bare_answer(cell)
 
 
-def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapping[str, Any]]:
+def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Any:
     """The training split, from the cache if the Hub cannot be reached."""
     try:
         if name == shape.repo:
@@ -117,10 +116,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
         )
     if sample:
         found = found.shuffle(seed=COMPAT_SEED).select(range(min(COMPAT_ROWS, len(found))))
-    if len(found) > ROWS_MAX:
-        raise SwarmError(f"the data set {name} has {len(found)} rows, the limit is {ROWS_MAX}", "Name a part of it")
-    rows: Iterable[Mapping[str, Any]] = found.select_columns([shape.question, shape.answer])
-    return rows
+    return found.select_columns([shape.question, shape.answer])
 
 
 GENERATED_MAX = 4096  # items of one seed
