@@ -298,7 +298,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": str(LIBRARIES)}
 
 
 def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, way: Isolation) -> list[str]:
-    """How the interpreter is started where a program is to run."""
+    """The command that starts the interpreter inside the sandbox."""
     left_over = f"{SCRATCH_FILES}:{syscalls.build_filter().hex()}" if way == "bubblewrap" else ""
     bounds = {
         "RLIMIT_CPU": limits.cpu_s,
@@ -359,7 +359,7 @@ def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[st
 
 @contextlib.contextmanager
 def make_scratch() -> Iterator[str]:
-    """A new directory, removed in the end. Raises OSError where that cannot be done."""
+    """A new directory, removed at the end. Raises OSError or CalledProcessError."""
     top = tempfile.mkdtemp(prefix="swarmd-program-")
     scratch = Path(top, "scratch")
     scratch.mkdir()

@@ -54,7 +54,7 @@ log = get_logger(__name__)
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """A program in a completion, with the output that stands behind it."""
+    """A program in a completion, with the output that follows it."""
 
     program: str | None  # None if there was none between the tags
     output: str
@@ -65,7 +65,7 @@ def find_executions(text: str) -> list[Execution]:
     """Programs that are followed by a block of output, in order; those beyond the allowed number are left out."""
     found: list[Execution] = []
     for match in _BLOCK.finditer(text):
-        if len(found) > EXECUTIONS_MAX:  # one more may stand there: the refusal
+        if len(found) > EXECUTIONS_MAX:  # one more may be there: the refusal
             break
         before = text[found[-1].span[1] if found else 0 : match.start()]
         found.append(Execution(extract_program(before), match["output"], match.span("block")))
@@ -101,7 +101,7 @@ def frame_output(output: str, characters_max: int) -> str:
 
 
 def clean_output(output: str, characters_max: int) -> str:
-    """What stands between the tags: cut, without tags or control characters, in Unicode's composed form."""
+    """What goes between the tags: cut, without tags or control characters, in Unicode's composed form."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
     clean = escape_markers(compose(clean), MARKERS)
     if len(clean) > characters_max:

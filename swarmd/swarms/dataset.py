@@ -296,8 +296,8 @@ def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
 
 
 def _speller(feature: Any) -> Callable[[Any], Any]:
-    """What turns a cell of a column of texts into what it stands for: the name of a class, or a float of 32 bits with
-    no more digits than it takes to tell it from others."""
+    """Turns a cell of a column of texts into what it means: a class into its name, and a float of 32 bits into the
+    shortest number that rounds to it."""
     if hasattr(feature, "int2str"):
         return lambda cell: feature.int2str(cell) if cell is not None and cell >= 0 else None
     if getattr(feature, "dtype", "") in ("float16", "float32"):
@@ -368,7 +368,7 @@ def read_table(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
 
     Args:
         texts: columns whose cells are given as they are written; lists and objects as what they are. The other columns
-            of a CSV file are numbers if each cell can be told back as it was written, for functions that want numbers.
+            of a CSV file are numbers if each cell can be written back as it was, for functions that want numbers.
 
     Raises:
         SwarmError: the file is too large, not UTF-8, or not what its suffix says; names the row.
@@ -463,7 +463,7 @@ def _read_json(path: Path) -> Iterator[_RawRow]:
 
 
 def _decode(row: _RawRow, texts: Collection[str]) -> dict[str, Any]:
-    """The cells; in columns of texts a number or truth value is the text that stands in the file."""
+    """The cells; in columns of texts, a number or truth value as the text that is in the file."""
     cells = {}
     for name, cell in row.items():
         value = msgspec.json.decode(cell)

@@ -26,10 +26,10 @@ ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none: scorers may be s
 
 
 def extract_answer(completion: str) -> str | None:
-    """What stands between the last pair of answer tags, stripped; None where there is no pair or it is too long.
+    """What is between the last pair of answer tags, stripped; None if there is no pair or it is too long.
 
-    A pair begins at the first opening tag after the last pair's end, as a search from the left finds them. From the
-    right it takes time linear in the text, however many tags are never closed.
+    As in a search from the left, a pair begins at the first opening tag after the end of the one before. Searching from
+    the right takes time linear in the text, however many tags are never closed.
     """
     opened = completion.rfind(OPENING, 0, max(completion.rfind(CLOSING), 0))
     if opened < 0:
@@ -40,8 +40,8 @@ def extract_answer(completion: str) -> str | None:
 
 
 def span_answer(completion: str, answer: str, margin: str = "") -> tuple[tuple[int, int], ...]:
-    """Where the last pair of answer tags stands, in characters, if just this answer stands in it, with the margin on
-    both sides and no other blank."""
+    """The character span of the last pair of answer tags, if exactly this answer is in it, with `margin` on both sides
+    and no other white space."""
     pair = f"{OPENING}{margin}{answer}{margin}{CLOSING}"
     begin = completion.rfind(pair)
     return ((begin, begin + len(pair)),) if begin >= 0 and extract_answer(completion) == answer else ()
@@ -54,17 +54,17 @@ def is_well_formed(completion: str) -> bool:
 
 
 def canonical_of(text: str) -> str:
-    """The text without differences of white space: what the split goes by."""
+    """The text with single spaces in place of white space: it decides the side of the split."""
     return " ".join(text.split())
 
 
 def compose(text: str) -> str:
-    """The text in Unicode's composed form (NFC), without what would take long to bring into it."""
+    """The text in Unicode's composed form (NFC), without runs of combining marks, which take long to compose."""
     return text if text.isascii() else unicodedata.normalize("NFC", _part_marks(text))
 
 
 def _part_marks(text: str) -> str:
-    """Text in which no more than `MARKS_MAX` combining marks follow each other."""
+    """The text with at most `MARKS_MAX` combining marks in a row."""
     parted, marks = [], 0
     for letter in text:
         joins = unicodedata.combining(letter) > 0
@@ -74,7 +74,7 @@ def _part_marks(text: str) -> str:
 
 
 def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
-    """Text in which no marker is left: a blank is put behind its first character.
+    """The text without markers: a blank follows the first character of each.
 
     A tokenizer turns a marker in a question into the control token of that name, so a question could end its own turn
     or open an answer. The text stays readable: `<answer>` becomes `< answer>`.
@@ -94,7 +94,7 @@ BOXED = "\\boxed{"
 
 _MARKED = re.compile(rf"(?:^|\n){MARK}[ \t]*([^\n]*\S)\s*\Z")
 
-# Between groups of three digits stands one and the same separator.
+# One number has the same separator between all its groups of three digits.
 _PLAIN = (
     r"(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}"
     r"|\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?!\d)(?:\.\d+|,\d{1,2}(?!\d))?"
@@ -140,24 +140,23 @@ _MARKS = str.maketrans(
 
 
 def fold(text: str) -> str:
-    """Without what is not seen, and differences of case, blanks, and the ways in which Unicode composes a letter."""
+    """The text without invisible characters, case, repeated white space and differences of Unicode composition."""
     return " ".join(_without_unseen(compose(text).casefold()).split())
 
 
 def _without_unseen(text: str) -> str:
-    """Without blanks of no width, marks of direction and byte order, and hyphens that are not shown: nobody who writes
-    the same answer would write them."""
+    """The text without zero-width spaces, marks of direction and byte order, and soft hyphens, which few people type."""
     return text if text.isascii() else "".join(each for each in text if unicodedata.category(each) != "Cf")
 
 
 def bare_answer(text: str) -> str:
-    """The answer alone: of a worked solution, what stands behind GSM8K's mark in its last line or in the last box."""
+    """The answer alone: in a worked solution, what follows GSM8K's mark in its last line, or is in the last box."""
     marked = _MARKED.search(text)
     return (marked[1] if marked else last_boxed(text) or text).strip()
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What stands in the last \boxed{...}, with the braces in it matched."""
+    r"""What is in the last \boxed{...}, with matched braces; None if there is none."""
     start = text.rfind(BOXED)
     if start < 0:
         return None
@@ -171,13 +170,13 @@ def last_boxed(text: str) -> str | None:
 
 
 def find_number(text: str) -> str | None:
-    """The last number in running text, as it is written there."""
+    """The last number in prose, as it is written there."""
     found = [match[0].strip() for match in _IN_PROSE.finditer(_plain_marks(text))]
     return found[-1] if found else None
 
 
 def read_number(text: str) -> Fraction | None:
-    """The one number that a text gives; None where there is none, more than one, or it is a part of a formula."""
+    """The one number in a text; None if there is none, more than one, or it is a part of a formula."""
     text = bare_answer(text)
     if len(text) > NUMBER_CHARACTERS_MAX:
         return None
@@ -189,7 +188,7 @@ def read_number(text: str) -> Fraction | None:
 
 
 def _plain_marks(text: str) -> str:
-    """The same with ASCII's digits, minus, apostrophe and blanks, without LaTeX's between digits and units' powers."""
+    """The text with ASCII digits, signs and blanks, without LaTeX's blanks between digits and powers of units."""
     if not text.isascii():
         text = _without_unseen(text.translate(_MARKS))
         text = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in text)
@@ -198,7 +197,7 @@ def _plain_marks(text: str) -> str:
 
 
 def _without_markup(text: str) -> str:
-    """Without LaTeX's marks and currencies; a command that means something stays, with its backslash."""
+    """The text without LaTeX's markup and currencies; commands with a meaning stay, with their backslash."""
     text = text.replace("\\%", "%").replace("\\$", " ")
     text = _FRACTION.sub(lambda found: f" {found[1] or found[2] or ''}/{found[3] or found[4] or ''}", text)
     text = _TEXT.sub(lambda found: f" {found[1]} " if len(found[1].strip()) > 1 else " unit ", text)
@@ -210,7 +209,7 @@ def _without_markup(text: str) -> str:
 
 
 def _stands_alone(text: str, number: re.Match[str]) -> bool:
-    """Whether nothing but words stands around a number: no formula, and nothing that multiplies it."""
+    """Whether there are only words around a number: no formula, and nothing that multiplies it."""
     before, after = text[: number.start()], text[number.end() :]
     if before[-1:].isalnum() or before[-1:] in ("_", ".", "/", "-", "'") or after[:1] in ("!", "/", "_"):
         return False
@@ -237,7 +236,7 @@ def _value(
 
 
 def _digits(number: str) -> Fraction:
-    """The number that digits with separators are."""
+    """The number that digits with separators mean."""
     number = number.replace(" ", "").replace("'", "")
     point = number.rfind(".")
     if number.rfind(",") > point >= 0 or number.count(".") > 1:  # 1.000,5 and 1.000.000

@@ -10,7 +10,7 @@ import pytest
 from swarmd.cli.questions import find_questions, sealed
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
-from swarmd.swarms import file as dataset
+from swarmd.swarms import dataset
 from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import make_plan
