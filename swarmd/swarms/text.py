@@ -145,7 +145,7 @@ def fold(text: str) -> str:
 
 
 def _without_unseen(text: str) -> str:
-    """The text without zero-width spaces, marks of direction and byte order, and soft hyphens, which few people type."""
+    """The text without zero-width spaces, marks of direction and byte order, and soft hyphens, which nobody types."""
     return text if text.isascii() else "".join(each for each in text if unicodedata.category(each) != "Cf")
 
 

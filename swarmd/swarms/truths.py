@@ -39,9 +39,8 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     Raises:
         SwarmError: the file is malformed, or its right answers are not paid.
     """
-    named = swarm.options.get("data", "") if swarm.kind == "file" else questions_of(swarm.options)
-    name = named if isinstance(named, str) else ""
-    if not name or swarm.kind not in BUILT_IN:
+    name = swarm.options.get("data") if swarm.kind == "file" else questions_of(swarm.options)
+    if not isinstance(name, str) or not name or swarm.kind not in BUILT_IN:
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:

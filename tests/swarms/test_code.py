@@ -297,10 +297,7 @@ def test_questions_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"promt": "zero-shot"}, "swarm.options.promt"),
-        ({"prompt": "two-shot"}, "swarm.options.prompt"),
         ({"sandbox": "none"}, "swarm.options.sandbox"),
-        ({"limits": {"cpu_s": 0}}, "swarm.options.limits.cpu_s"),
         ({"limits": {"network": True}}, "swarm.options.limits.network"),
         ({"programs_rewarded": 7}, "swarm.options.programs_rewarded"),
         ({"data": "sums.jsonl"}, "swarm.options.data"),

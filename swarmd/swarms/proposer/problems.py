@@ -54,20 +54,16 @@ def make_test(arguments: tuple[Any, ...], expected: Any) -> Test:
 def read_test(line: str) -> Test | None:
     """The test in a line; None if it is not one call with plain values, compared with a plain value."""
     tree = _parse(line.strip())
-    statement = tree.body[0] if isinstance(tree, ast.Module) and len(tree.body) == 1 else None
-    if not isinstance(statement, ast.Assert) or statement.msg is not None:
-        return None
-    compared = statement.test
-    if not isinstance(compared, ast.Compare) or len(compared.ops) != 1 or not isinstance(compared.ops[0], ast.Eq):
-        return None
-    call = compared.left
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != FUNCTION:
-        return None
-    if call.keywords:
-        return None
+    match tree.body if isinstance(tree, ast.Module) else None:
+        case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]), None)] if (
+            name == FUNCTION
+        ):
+            pass
+        case _:
+            return None
     try:
-        arguments = tuple(ast.literal_eval(argument) for argument in call.args)
-        expected = ast.literal_eval(compared.comparators[0])
+        arguments = tuple(map(ast.literal_eval, given))
+        expected = ast.literal_eval(right)
         return make_test(arguments, expected) if is_plain((arguments, expected)) else None
     except _UNREADABLE:
         return None
