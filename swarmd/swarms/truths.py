@@ -81,8 +81,8 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
         question, text = unpaid[0]
         how, fix = plan.explain_reading(question, text)
         raise SwarmError(
-            f"of {len(answered)} questions, {len(unpaid)} would pay nothing, or not all, for their own answer, such as "
-            f"row {question.reference.index + 1}: {_shorten(question.messages[-1].content)!r} with the answer "
+            f"{len(unpaid)} of {len(answered)} questions would not be paid in full for their own answers, such as row "
+            f"{question.reference.index + 1}: {_shorten(question.messages[-1].content)!r} with the answer "
             f"{_shorten(plan.truth(question))!r}. {how}",
             fix,
         )

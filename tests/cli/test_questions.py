@@ -106,7 +106,7 @@ AREAS = [{"prompt": f"The area of circle {number}?", "answer": f"{number}\\pi"} 
 def test_what_would_never_be_paid_is_neither_valid_nor_made_nor_joined(
     shell: Shell, manifest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = "would pay nothing, or not all, for their own answer"
+    told = "would not be paid in full for their own answers"
     write_rows(shell.root / "here" / "deep" / "sums.jsonl", AREAS)
     base = shell.root / "base.toml"
     assert told in shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
@@ -141,7 +141,7 @@ def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell
     base = shell.root / "base.toml"
     base.write_text(CONFIG + 'dataset = "areas.jsonl"\n')
     told = shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
-    assert "for their own answer, such as row" in told and "\\pi" in told
+    assert "for their own answers, such as row" in told and "\\pi" in told
     base.write_text(CONFIG.replace('"numeric"', '"exact"') + 'dataset = "areas.jsonl"\n')
     assert "not tried" not in shell.well("config", "check", base)
     assert not (shell.root / "here" / "deep").exists()

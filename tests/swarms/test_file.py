@@ -273,7 +273,9 @@ def test_a_truth_that_the_model_cannot_write_is_refused(tmp_path: Path) -> None:
 
 def test_one_row_in_many_is_named(tmp_path: Path) -> None:
     rows = [{"prompt": f"{n}?", "answer": "seven" if n == 17 else str(n)} for n in range(60)]
-    with pytest.raises(SwarmError, match=r"1 would pay nothing.* row 18: '17\?' with the answer 'seven'"):
+    with pytest.raises(
+        SwarmError, match=r"^1 of \d+ questions would not be paid in full.* row 18: '17\?' with the answer 'seven'"
+    ):
         check_truths(plan_of(tmp_path, rows, rewards=NUMERIC))
 
 
