@@ -198,7 +198,8 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
     fault = _fault_of(plan)
     if fault:
         return msgspec.structs.replace(kind, fault=f"{point.value}: {fault}")
-    return msgspec.structs.replace(kind, summary=_first_line(plan), stages=plan.stages)
+    own_words = (plan.__dict__.get("__doc__") or "").strip() or "(no description)"  # not those of a base class
+    return msgspec.structs.replace(kind, summary=own_words.splitlines()[0].strip(), stages=plan.stages)
 
 
 def _fault_of(plan: object) -> str:
@@ -209,11 +210,6 @@ def _fault_of(plan: object) -> str:
     if type(plan.stages) is not int or not 1 <= plan.stages <= STAGES_MAX:
         return f"stages is {plan.stages!r}, not a number from 1 to {STAGES_MAX}"
     return ""
-
-
-def _first_line(plan: type[Plan]) -> str:
-    lines = (plan.__dict__.get("__doc__") or "").strip().splitlines()
-    return lines[0].strip() if lines else "(no description)"
 
 
 def _describe(error: BaseException) -> str:
