@@ -1,7 +1,7 @@
 """swarmd: an event-sourced node for swarms that train language models with reinforcement learning.
 
-What a program of one's own may use is here, and documented in docs/PYTHON.md; it is loaded when it is asked for.
-What the author of a swarm may import is in `swarmd.plugin`, documented in docs/swarms/writing.md. All else is private.
+The names here are for other programs (docs/PYTHON.md) and are loaded when they are first used. Authors of swarms import
+from `swarmd.plugin` (docs/swarms/writing.md). Everything else is private.
 """
 
 from __future__ import annotations

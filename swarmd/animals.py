@@ -1,8 +1,8 @@
-"""A name for a peer that people can say: two adjectives and an animal, made from its id.
+"""A pronounceable name for a peer: two adjectives and an animal, made from its id.
 
-The way of making it is that of RL Swarm v0.4 (`hivemind_exp/name_utils.py`): three bytes of the id's MD5 choose the
-words. The words are swarmd's own, so the names differ from those of RL Swarm. About 13 million names: a label, no
-identity. RL Swarm's words are read out of a copy of it, where somebody brings an identity along from there.
+As in RL Swarm v0.4 (`hivemind_exp/name_utils.py`), three bytes of the id's MD5 choose the words. The words are swarmd's
+own, so the names differ from RL Swarm's. There are about 13 million names: a label, not an identity. If a user brings
+an identity from RL Swarm, its words are read from the user's copy of that.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ANIMALS = tuple(_ANIMALS.split())
 
 
 class Words(NamedTuple):
-    """What names are made of."""
+    """The words of names."""
 
     adjectives: tuple[str, ...]
     animals: tuple[str, ...]
@@ -72,9 +72,9 @@ def animal_name(peer: str, separator: str = " ", words: Words = OWN) -> str:
 
 
 def read_words(source: str) -> Words | None:
-    """RL Swarm's words out of the text of its `name_utils.py`, which is not run; None where they are not in it.
+    """RL Swarm's words in the text of its `name_utils.py`, which is not run; None if they are not in it.
 
-    They are known by their digests, wherever in the file they stand and whatever they are called.
+    They are recognised by their digests, wherever they are in the file and whatever their names.
     """
     try:
         nodes = list(ast.walk(ast.parse(source)))

@@ -1,7 +1,7 @@
-"""Bounds: numbers that come from outside, sums of them, and how often something may be tried or asked for.
+"""Bounds: on numbers from outside and their sums, and on how often something may be tried or asked for.
 
-What peers, a chain, a proxy, a page or a file of questions may say has these types, so that decoding refuses the rest:
-a number beyond them is nobody's, and sums of a few of them must still fit into a log. Counters of the state saturate.
+Whatever comes from peers, a chain, a proxy, a page or a file of questions has these types, so that decoding refuses
+numbers beyond them, and sums of several still fit into a log. Counters in the state saturate.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ Real = Annotated[float, Meta(ge=-REAL_MAX, le=REAL_MAX)]  # neither infinite nor
 
 
 class Backoff(NamedTuple):
-    """How long to wait before something that failed is tried again: twice as long after each further failure."""
+    """How long to wait before the next try: twice as long after each failure."""
 
     first_s: float
     most_s: float
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row, at least one."""
+        """Seconds to wait after `failures` in a row, at least one."""
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.most_s)
 
 
-KEYS_MAX = 1024  # of a limiter; whoever was charged longest ago is forgotten first
+KEYS_MAX = 1024  # of a limiter; the key that was charged longest ago is forgotten first
 
 
 class RateLimiter:
-    """How much of something may be asked for: a bucket of tokens for each key, which fills up again with time.
+    """A token bucket for each key.
 
     Args:
-        burst: what may come at once.
-        per_s: what comes back each second.
-        now: a monotone clock in seconds.
-        keys_max: remembered. A key that is forgotten has a full bucket again, so if nothing bounds all of them
-            together, they must be as many as there can be.
+        burst: the size of a bucket.
+        per_s: the tokens that come back each second.
+        now: a monotonic clock in seconds.
+        keys_max: keys that are remembered. A forgotten key has a full bucket again, so unless something else bounds
+            the total, this must be as many as there can be.
     """
 
     def __init__(
@@ -60,28 +60,28 @@ class RateLimiter:
         self._buckets: FIFOCache[str, tuple[float, float]] = FIFOCache(keys_max)  # key → tokens, when
 
     def try_charge(self, key: str = "", amount: float = 1.0, reserve: float = 0.0) -> bool:
-        """Charge a key if it has so much left, beyond a reserve that is a share of the burst. False if it has not."""
+        """Charge a key if it has `amount` left, beyond a reserve that is a share of the burst. False if it does not."""
         granted = self.has(key, amount, reserve)
         self.charge(key, amount if granted else 0.0)
         return granted
 
     def has(self, key: str, amount: float, reserve: float = 0.0) -> bool:
-        """Whether so much is left, beyond the reserve."""
+        """Whether `amount` is left, beyond the reserve."""
         return amount <= self.left(key) - reserve * self._burst
 
     def left(self, key: str = "") -> float:
-        """What a key may still ask for now; below zero if it was charged for more."""
+        """The tokens that a key has now; below zero if it was charged for more."""
         now = self._now()
         left, at = self._buckets.get(key, (self._burst, now))
         return min(self._burst, left + (now - at) * self._per_s)
 
     def charge(self, key: str, amount: float) -> None:
-        """Charge a key for what it has had already, even if it had not so much left."""
+        """Charge a key for what it has used already, even if it has less left."""
         self._buckets[key] = (self.left(key) - amount, self._now())
 
 
 def is_bounded(value: object) -> bool:
-    """Whether every number in a decoded value is an `Integer`, or a real no greater than a sum may be."""
+    """Whether each number in a decoded value is an `Integer`, or a real within the bound of sums."""
     if isinstance(value, float):
         return abs(value) <= SUM_MAX  # False for NaN
     if isinstance(value, int):

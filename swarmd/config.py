@@ -1,8 +1,8 @@
 """A node's configuration: one TOML file, checked strictly, every key documented in configs/.
 
-- Unknown keys, wrong types and values out of range are errors that name the key; nothing is silently unused. Settings
-  that must go together are checked beyond what the type of each says.
-- `settings_of` gives the part that decides what the core does, as every start writes it into the log.
+- Unknown keys, wrong types and values out of range are errors that name the key and its line. Settings that depend on
+  each other are checked as well (`check_together`).
+- `settings_of` gives the part that decides what the core does; every start writes it into the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from apprise import Apprise
 
 
-NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
+NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and every wait ends
 Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -46,7 +46,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z")]
-DIGEST = "sha256:"  # before a digest of weights, where it stands for a revision
+DIGEST = "sha256:"  # before a digest of weights in place of a revision
 Revision = Annotated[str, msgspec.Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,127}}|{DIGEST}[0-9a-f]{{64}})?\Z")]
 InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z")]
 ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
@@ -78,7 +78,7 @@ class SwarmConfig(Section, frozen=True):
     """Which swarm this node belongs to and what is trained there."""
 
     id: Name
-    coordinator: str = ""  # peer id whose announcements count; empty on the coordinator itself
+    coordinator: str = ""  # its peer id; empty on the coordinator itself
     kind: str = "digits"  # see swarmd.swarms.registry
     stages: AtLeastOne = 1  # as the kind has
     tasks: tuple[TaskConfig, ...] = ()  # empty: the kind's own mixture
@@ -89,20 +89,20 @@ class DhtConfig(Section, frozen=True):
     """The node's place in the DHT."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
-    announce: tuple[str, ...] = ()  # multiaddrs told to others, when the listening ones cannot be reached
+    announce: tuple[str, ...] = ()  # multiaddrs for others, if those to listen on cannot be reached from outside
     bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; retried for ever
     client_mode: bool = False  # dial only: behind a NAT without a relay
     auto_relay: bool = False
-    poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
-    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are gathered, of a stage with shards
+    poll_s: Positive = 5.0  # between polls, a fall-back: hints are pushed
+    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are fetched, with shards
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
-    members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
-    admission: Literal["open", "invitation", "work"] = "open"  # what peers that are on no list need for it to write
+    members: tuple[str, ...] = ()  # peer ids that may write; empty: all
+    admission: Literal["open", "invitation", "work"] = "open"  # what other peers need to write
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
     invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
     identity: str = "identity.key"  # relative to the data directory
-    peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
+    peer: str = ""  # peer id that the identity must have; if given, no identity is ever made automatically
 
 
 class RoundConfig(Section, frozen=True):
@@ -128,7 +128,7 @@ class ProxyConfig(Section, frozen=True):
 
     url: str = "http://127.0.0.1:3000/api"
     org: str = ""  # organisation id that the proxy knows the account under
-    account: OptionalAddress = ""  # the account's address, where it is known: it tells our registration from others'
+    account: OptionalAddress = ""  # the account's address, if known: it tells this node's registration from others'
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
 
 
@@ -137,8 +137,8 @@ class FeesConfig(Section, frozen=True):
 
     max_gwei: Positive = 200.0  # highest price of a unit of gas, tip included
     tip_gwei: NotNegative = 1.0  # for the block's producer, on chains with EIP-1559
-    stuck_s: Positive = 60.0  # a transaction not mined for so long is replaced by a dearer one
-    day_coins_max: NotNegative = 0.0  # signed for in a day of UTC at most, in the chain's coin; 0: no bound
+    stuck_s: Positive = 60.0  # a transaction that is not mined by then is replaced with a higher fee
+    day_coins_max: NotNegative = 0.0  # the most to sign for in a UTC day, in the chain's coin; 0: no bound
     legacy: bool = False  # the chain's blocks have no base fee (before EIP-1559): a price is paid in full
 
 
@@ -151,7 +151,7 @@ class ChainConfig(Section, frozen=True):
     from_block: Count = 0  # the contract was created in this block
     depth: Count = 2  # blocks on top of a block before it counts as confirmed
     finality: Literal["depth", "safe", "finalized"] = "depth"  # what confirms: the depth, or the chain's own tags
-    poll_s: Positive = 2.0  # where there is no subscription
+    poll_s: Positive = 2.0  # without a subscription
     sender: SenderKind = "wallet"
     keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
     passphrase: str = "account.pass"  # file that holds its passphrase, likewise
@@ -181,7 +181,7 @@ class VllmConfig(Section, frozen=True):
 
 
 class ReferenceConfig(Section, frozen=True):
-    """Where the KL term's reference log-probabilities come from, when beta is above 0."""
+    """Where the KL term's reference log-probabilities come from, if beta is above 0."""
 
     url: str = ""  # of `swarmd reference-server`; empty: a copy of the first weights in this process
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
@@ -200,17 +200,17 @@ class TrainingConfig(Section, frozen=True):
     lora: LoraConfig = LoraConfig()
     vllm: VllmConfig = VllmConfig()
     reference: ReferenceConfig = ReferenceConfig()
-    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a fresh process takes its place; 0: no bound
+    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a new process replaces it; 0: no bound
     processes: AtLeastOne = 1  # of this node, one on each accelerator, through accelerate
     accelerate: str = ""  # ddp, fsdp, zero2, zero3 (configs/accelerate/), or a file of accelerate's; empty: ddp
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
     generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)] = 8  # completions of a question (G)
-    own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
-    own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
+    own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave slots for
+    own_questions_max: Count = 0  # at most, if own groups have zero variance; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
-    warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model is shown where answers stand
+    warm_up: Literal["none", "form"] = "none"  # form: before the first step, the model learns where answers stand
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
@@ -224,8 +224,8 @@ class TrainingConfig(Section, frozen=True):
     clip_high: Positive = 0.28
     format_reward: NotNegative = 0.2
     peer_loss: PeerLoss = "positive"  # success-gated: peers' groups only of questions that this node always fails
-    peer_floor: Share = 0.1  # peers' tokens count if as likely here as this share of exp(-entropy), what is usual there
-    replay_questions: Count = 0  # of `questions`, up to so many earlier groups stand in for flat ones
+    peer_floor: Share = 0.1  # peers' tokens count if their likelihood here is at least this share of exp(-entropy)
+    replay_questions: Count = 0  # of `questions`, at most: earlier groups in place of those with zero variance
     micro_questions: Count = 0  # groups in one forward and backward pass at most; 0: as many as memory allows
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
@@ -233,8 +233,8 @@ class TrainingConfig(Section, frozen=True):
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
-    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
-    average_weights_every: Count = 0  # rounds between trials of the mean of the own weights and a peer's; 0 for none
+    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's weights if they are better
+    average_weights_every: Count = 0  # rounds between trials of the mean of own weights and a peer's; 0 for none
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
@@ -249,7 +249,7 @@ class HubConfig(Section, frozen=True):
 
 
 class ResultsConfig(Section, frozen=True):
-    """Where a node's figures and models go besides its log."""
+    """Where a node's metrics and models go besides its log."""
 
     trackers: tuple[Tracker, ...] = ("tensorboard",)  # all write below the data directory, never over the network
     hub: HubConfig = HubConfig()
@@ -258,8 +258,8 @@ class ResultsConfig(Section, frozen=True):
 class WorkersConfig(Section, frozen=True):
     """Supervision of the two worker processes."""
 
-    silent_s: Positive = 60.0  # a worker that answers no ping for so long is killed and restarted
-    restarts_max: AtLeastOne = 8  # ends that others cause, as a signal for want of memory, do not count
+    silent_s: Positive = 60.0  # a worker that answers no ping by then is killed and restarted
+    restarts_max: AtLeastOne = 8  # not counting ends with outside causes, such as a kill for lack of memory
     stop_s: Positive = 10.0  # longest orderly stop
 
 
@@ -268,7 +268,7 @@ class StorageConfig(Section, frozen=True):
 
     log_bytes_max: AtLeastOne = 2 * 1024 * 1024 * 1024
     blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
-    free_bytes_min: Count = 32 * 1024 * 1024  # with less free, a checkpoint aside, the node pauses; 0: it never does
+    free_bytes_min: Count = 32 * 1024 * 1024  # with less, besides room for a checkpoint, the node pauses; 0: never
 
 
 class WebConfig(Section, frozen=True):
@@ -284,8 +284,8 @@ class NotifyConfig(Section, frozen=True):
 
     urls: tuple[str, ...] = ()  # of services that Apprise knows; file:PATH or credential:NAME holds one a line
     command: tuple[str, ...] = ()  # program and arguments; the message comes on stdin
-    after_s: Positive = 60.0  # a change must last so long before it is told
-    quiet_s: Positive = 900.0  # of one layer, at most one message in so long, then one that sums up
+    after_s: Positive = 60.0  # a change is reported if it lasts so long
+    quiet_s: Positive = 900.0  # between messages about one layer; the next one sums up
 
 
 class LogsConfig(Section, frozen=True):
@@ -319,7 +319,7 @@ def load_config(path: Path) -> Config:
 
 
 def read_config_text(path: Path) -> str:
-    """A configuration file's text, which nobody has checked. Raises NotFoundError and ConfigError as `load_config`."""
+    """A configuration file's text, not checked yet. Raises NotFoundError and ConfigError as `load_config`."""
     try:
         text = read_toml(path)
         check_names(text)
@@ -353,36 +353,45 @@ def parse_config(text: str, origin: str) -> Config:
             f"`swarmd join {origin} --dir DIR` makes a node of that swarm, with DIR/config.toml",
         )
     try:
-        refuse_unknown_keys(tables, Config, "", origin)
-        try:
-            config = msgspec.convert(tables, Config)
-        except msgspec.ValidationError as error:
-            found = re.search(r"^(.*?) - at `\$\.?(.*?)`$", str(error))  # with the key in front
-            message = f"{found[2]}: {found[1]}" if found else str(error)
-            lacks = re.search(r"^(?:(.*): )?Object missing required field `(.*)`", message)
-            if lacks is not None:
-                key = f"{lacks[1]}.{lacks[2]}".removeprefix("None.")
-                raise ConfigError(f"{origin}: {key} is missing", _describe_missing(key)) from error
-            raise ConfigError(f"{origin}: {message}", advise_value(message, Config)) from error
-        check_together(config, origin)
-    except ConfigError as error:
-        if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
-            raise ConfigError(error.message.replace(origin, f"{origin}, line {line}", 1), error.fix) from error
-        raise
+        if unknown := find_unknown_setting(tables):
+            raise ConfigError(*unknown)
+        config = msgspec.convert(tables, Config)
+        check_together(config)
+    except (ConfigError, msgspec.ValidationError) as error:
+        wrong = (
+            describe_invalid(error, Config)
+            if isinstance(error, msgspec.ValidationError)
+            else (error.message, error.fix)
+        )
+        line = line_of(text, wrong[0])
+        raise ConfigError(f"{origin}{f', line {line}' if line else ''}: {wrong[0]}", wrong[1]) from error
     return config
 
 
-def _describe_missing(key: str) -> str:
-    if key == "swarm":
-        return 'Write the table [swarm] with its id, as id = "my-swarm"; `swarmd init` makes a whole configuration'
-    return f"Write {key.rpartition('.')[2]} = ... below [{key.rpartition('.')[0]}]"
+def describe_invalid(error: msgspec.ValidationError, kind: Any, where: str = "") -> tuple[str, str]:
+    """What is wrong, with the key in front, as "training.steps: Expected `int` >= 1", and how to correct it.
+
+    Args:
+        kind: the struct that msgspec was to make; `where` is the table's own name in the file.
+    """
+    reason, _, path = str(error).partition(" - at `$")
+    key = f"{where}{path.removesuffix('`')}".lstrip(".")
+    if missing := re.search(r"missing required field `(.*)`", reason):
+        full = f"{key}.{missing[1]}".lstrip(".")
+        if full == "swarm":
+            fix = 'Write the table [swarm] with its id, as id = "my-swarm"; `swarmd init` makes a whole configuration'
+        else:
+            fix = f"Write {missing[1]} = ... below [{key}]"
+        return f"{full} is missing", fix
+    message = f"{key}: {reason}" if key else reason
+    return message, advise_value(message.removeprefix(f"{where}."), kind)
 
 
 UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_bytes_max": "in bytes"}
 
 
 def advise_value(message: str, kind: Any) -> str:
-    """How the key with which a message of msgspec begins is written: one of a few values, or an example."""
+    """How to write the key that a message of msgspec begins with: one of its few values, or an example."""
     key, _, reason = message.partition(": ")
     hint, name, field = kind, "", None
     for name in re.sub(r"\[[^]]*\]", "", key).split("."):
@@ -409,48 +418,57 @@ def advise_value(message: str, kind: Any) -> str:
 
 
 def _literals(hint: Any) -> list[Any]:
-    """The values of a Literal, which may be one of several types or that of a list's rows."""
+    """The values of a Literal, which may be one type of a union or the type of a list's items."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [value for part in get_args(hint) for value in _literals(part)]
 
 
-def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: str) -> None:
-    """Raise ConfigError for the first key that `kind` does not have, naming the nearest that it has."""
+def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> tuple[str, str] | None:
+    """The first key in a table, or in the tables inside it, that its struct does not have: its full name and the fix.
+
+    `where` is the table's own name with a dot behind it, empty for a whole file.
+    """
     hints = get_type_hints(kind)
     for key, value in table.items():
         full = f"{where}{key}"
         if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
-            hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
-            elsewhere = [path for path in _paths(Config) if path.endswith(f".{key}")] if origin != "manifest" else []
-            if elsewhere and not near:
-                hint = f"It belongs elsewhere: {' or '.join(elsewhere)}"
-            if where and origin != "manifest" and key in get_type_hints(Config):
-                inner = section_of(get_type_hints(Config)[key])
-                is_table = isinstance(inner, type) and issubclass(inner, Section)
-                hint = f"{key} is in no table: write " + (f"[{key}]" if is_table else "it above the first table")
-            raise ConfigError(f"{origin}: unknown key {full!r}", hint)
-        inner = section_of(hints[key])
-        if isinstance(inner, type) and issubclass(inner, Section):
-            rows = {f"{full}[{index}].": row for index, row in enumerate(value if isinstance(value, list) else ())}
-            for place, part in (rows or {f"{full}.": value}).items():
-                if isinstance(part, dict):
-                    refuse_unknown_keys(part, inner, place, origin)
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            return full, f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
+        inner = struct_in(hints[key])
+        rows = enumerate(value) if isinstance(value, list | tuple) else ()
+        for place, part in {f"{full}.": value, **{f"{full}[{index}].": row for index, row in rows}}.items():
+            if inner is not None and isinstance(part, Mapping) and (found := find_unknown_key(part, inner, place)):
+                return found
+    return None
+
+
+def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with the first key that no configuration has, and the fix: the nearest, or where it belongs."""
+    found = find_unknown_key(tables, Config)
+    if found is None:
+        return None
+    full, fix = found
+    key = full.rpartition(".")[2]
+    if not fix.startswith("Did you mean") and (elsewhere := [p for p in _paths(Config) if p.endswith(f".{key}")]):
+        fix = f"It belongs elsewhere: {' or '.join(elsewhere)}"
+    if key != full and key in (hints := get_type_hints(Config)):
+        fix = f"{key} is in no table: write " + (f"[{key}]" if struct_in(hints[key]) else "it above the first table")
+    return f"unknown key {full!r}", fix
 
 
 def _paths(kind: type, where: str = "") -> Iterator[str]:
-    """All keys of a section and of those in it, with the names of their tables."""
+    """All keys of a struct and of those in it, with the names of their tables."""
     for key, hint in get_type_hints(kind).items():
-        inner = section_of(hint)
-        if isinstance(inner, type) and issubclass(inner, Section):
+        inner = struct_in(hint)
+        if inner is not None:
             yield from _paths(inner, f"{where}{key}.")
         else:
             yield f"{where}{key}"
 
 
 def struct_in(hint: Any) -> type[msgspec.Struct] | None:
-    """The one struct that a value of this type is, holds or may be; none where it is a table of free keys."""
+    """The one struct that a value of this type is, holds or may be; None for a table of free keys."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return hint
     origin = get_origin(hint)
@@ -460,63 +478,58 @@ def struct_in(hint: Any) -> type[msgspec.Struct] | None:
     return structs[0] if len(structs) == 1 else None
 
 
-def section_of(hint: Any) -> Any:
-    """The table behind an optional one, or the rows of a list of tables; anything else as it is."""
-    return next((part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Section)), hint)
-
-
 def encode(config: Config) -> bytes:
     """The configuration as msgpack, for a worker's `Start` message."""
     return msgspec.msgpack.encode(config)
 
 
 def decode(encoded: bytes) -> Config:
-    """What `encode` made. Raises ConfigError when it is not that."""
+    """The configuration in what `encode` made. Raises ConfigError if it is anything else."""
     try:
         return msgspec.msgpack.decode(encoded, type=Config)
     except DECODE_ERRORS as error:
         raise ConfigError(f"the worker got an unreadable configuration: {error}") from error
 
 
-RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
+RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as in swarmd.dht, which would take long to import
 NAME_LENGTH_MAX = 64  # characters, likewise
 LOG_BYTES_MIN = 1024 * 1024
 
 
-def check_together(config: Config, origin: str) -> None:
-    """Raise ConfigError where settings do not go together; `origin` names the configuration in it."""
+def check_together(config: Config) -> None:
+    """Raise ConfigError if settings do not go together."""
     for key, value in leaves(config):
         if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
-            raise ConfigError(f"{origin}: {key} has a NUL in it", "Write it without")
-        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in settings whose types only a kind knows
-            raise ConfigError(f"{origin}: {key}: an integer of more than 64 bits", "Write a smaller one")
+            raise ConfigError(f"{key} has a NUL in it", "Write it without")
+        if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in a kind's own settings
+            raise ConfigError(f"{key}: an integer of more than 64 bits", "Write a smaller one")
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
-            f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
+            "a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
             "The coordinator prints it at start, and `swarmd status` shows it",
         )
     if config.role == "follower" and not config.dht.bootstrap:
-        raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
+        raise ConfigError("a follower needs dht.bootstrap, the address of at least one node of the swarm")
     if config.chain is not None:
-        _check_chain(config.chain, origin)
-    check_name(config.name, f"{origin}: name")
+        _check_chain(config.chain)
+    check_name(config.name, "name")
     if config.storage.log_bytes_max < LOG_BYTES_MIN:
         raise ConfigError(
-            f"{origin}: storage.log_bytes_max is {config.storage.log_bytes_max}, less than {LOG_BYTES_MIN}: the log "
+            f"storage.log_bytes_max is {config.storage.log_bytes_max}, less than {LOG_BYTES_MIN}: the log "
             "keeps its newest events and a snapshot of the state whatever the bound, and these may be as large",
             "Write for example, in bytes: log_bytes_max = 2147483648",
         )
     record_s = config.dht.record_s
     if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
         raise ConfigError(
-            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
+            f"dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
             "Peers take no record that lives longer, and a shorter life is over before it is renewed",
         )
-    _check_training(config.training, origin)
+    _check_training(config.training)
     training = config.training
     if config.swarm.stages == 1 and not training.staleness_rounds and training.peer_questions:
         raise ConfigError(
-            f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
+            "training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
@@ -537,7 +550,7 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_name(name: str, key: str) -> None:
-    """Raise ConfigError for a name with which no peer takes a membership; `key` is where it was given, for people."""
+    """Raise ConfigError for a name that peers refuse in a membership; `key` names the setting or option."""
     if len(name) > NAME_LENGTH_MAX:
         raise ConfigError(
             f"{key}: the name has {len(name)} characters, and peers take {NAME_LENGTH_MAX} at most",
@@ -551,7 +564,7 @@ def check_name(name: str, key: str) -> None:
 
 
 def check_notify(notify: NotifyConfig) -> None:
-    """Raise ConfigError if somebody would not be told. A node runs all the same, so loading does not check it."""
+    """Raise ConfigError if a URL is not one that Apprise knows. Loading does not check it: a node runs all the same."""
     for number, url in enumerate(notify.urls, 1):
         if not url.startswith(("file:", "credential:")):
             open_service(url, f"notify.urls, entry {number}")
@@ -560,7 +573,7 @@ def check_notify(notify: NotifyConfig) -> None:
 def open_service(url: str, key: str) -> Apprise:
     """The service behind an Apprise URL. Raises ConfigError, without the URL, if Apprise does not know it.
 
-    Loading Apprise takes half a second and 45 MiB, so only those do who have a URL.
+    Importing Apprise takes half a second and 45 MiB, so it happens only for a URL.
     """
     import apprise
 
@@ -580,78 +593,74 @@ def open_service(url: str, key: str) -> Apprise:
     return apprise.Apprise(plugin, asset=asset)
 
 
-def _check_training(training: TrainingConfig, origin: str) -> None:
+def _check_training(training: TrainingConfig) -> None:
     if training.peer_questions + training.replay_questions >= training.questions:
         raise ConfigError(
-            f"{origin}: training.peer_questions ({training.peer_questions}) and training.replay_questions "
+            f"training.peer_questions ({training.peer_questions}) and training.replay_questions "
             f"({training.replay_questions}) together must be below training.questions ({training.questions})",
             "At least one question of every step is this node's own",
         )
     if training.questions % training.processes:
         raise ConfigError(
-            f"{origin}: training.questions ({training.questions}) must be a multiple of training.processes "
-            f"({training.processes})"
+            f"training.questions ({training.questions}) must be a multiple of training.processes ({training.processes})"
         )
     own = training.questions // training.processes
     others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
     if others >= own:  # each rank rounds its shares up
         raise ConfigError(
-            f"{origin}: training.processes ({training.processes}) leaves each process {own} of training.questions "
+            f"training.processes ({training.processes}) leaves each process {own} of training.questions "
             f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
             f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
             f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
         )
     if training.warm_up != "none" and (training.processes > 1 or training.vllm.mode != "off"):
         raise ConfigError(
-            f'{origin}: training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
+            'training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
             "Let the node train its first stage so, and set them then",
         )
     if training.quantization != "none" and not training.lora.rank:
         raise ConfigError(
-            f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
+            f"training.quantization = {training.quantization!r} needs adapters to train",
             "Set training.lora.rank, for example to 16",
         )
     if training.vllm.mode == "server" and training.processes > 1:
         raise ConfigError(
-            f'{origin}: training.vllm.mode = "server" goes with one process, training.processes is '
-            f"{training.processes}",
+            f'training.vllm.mode = "server" goes with one process, training.processes is {training.processes}',
             'Set training.vllm.mode = "colocate", or training.processes = 1',
         )
     names_commit = bool(training.revision) and not training.revision.startswith(DIGEST)
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
-            f"{origin}: training.revision means nothing to training.model = {training.model!r}",
+            f"training.revision means nothing to training.model = {training.model!r}",
             "Name a model of the Hub, or leave the revision out",
         )
     if training.schedule != "constant" and not training.schedule_steps:
-        raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")
+        raise ConfigError(f"training.schedule = {training.schedule!r} needs training.schedule_steps")
     if not training.weights_from and (training.catch_up != "none" or training.average_weights_every):
         raise ConfigError(
-            f"{origin}: training.weights_from is empty, so there is nobody whose weights may be taken",
+            "training.weights_from is empty, so there is nobody whose weights may be taken",
             'Name "coordinator", "credited" or peer ids, or set training.catch_up to "none" and '
             "training.average_weights_every to 0",
         )
 
 
-def _check_chain(chain: ChainConfig, origin: str) -> None:
+def _check_chain(chain: ChainConfig) -> None:
     if not chain.rpc:
-        raise ConfigError(f"{origin}: chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
+        raise ConfigError("chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
     for url in chain.rpc:
         if not url.startswith(("http://", "https://", "ws://", "wss://", "file:", "credential:")):
-            raise ConfigError(
-                f"{origin}: chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by"
-            )
+            raise ConfigError(f"chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by")
     if chain.sender == "proxy" and not chain.proxy.org:
-        raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
+        raise ConfigError('chain.sender is "proxy", but chain.proxy.org is missing')
     if chain.shards and chain.votes != "judged":
         raise ConfigError(
-            f'{origin}: chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
+            f'chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
             'Set chain.votes to "judged"',
         )
 
 
-CATCH_UP_ROUNDS = 3  # missed, that make an absence
-SHARD_MEMBERS = 64  # so many members' records of a stage share a key, about
+CATCH_UP_ROUNDS = 3  # missed in a row: an absence
+SHARD_MEMBERS = 64  # members whose records of a stage share a key, about
 
 
 def settings_of(config: Config, peer: str) -> Settings:
@@ -683,18 +692,18 @@ def takes_weights(config: Config) -> bool:
 
 
 def _catches_up(config: Config) -> bool:
-    """Whether it begins from a peer's weights after an absence. Who opens the rounds misses none."""
+    """Whether it continues from a peer's weights after an absence. The node that opens the rounds misses none."""
     follows = config.role != "coordinator" or config.chain is not None
     return config.training.catch_up == "weights" and follows and _can_change_weights(config)
 
 
 def _can_change_weights(config: Config) -> bool:
-    """Only a trainer that is one process can change its weights between two steps."""
+    """Whether the trainer can change its weights between two steps: only if it is one process, and can compare them."""
     return config.training.processes == 1 and config.training.held_out_questions > 0
 
 
 def contract_name(chain_id: int, address: str) -> str:
-    """A contract as `Settings.contract` has it: "CHAIN_ID:address", the address in lower case."""
+    """A contract as in `Settings.contract`: "CHAIN_ID:address", the address in lower case."""
     return f"{chain_id}:{address.lower()}"
 
 

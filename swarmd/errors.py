@@ -1,6 +1,6 @@
-"""The errors swarmd raises on purpose: each names the thing and, where there is one, the fix.
+"""The errors that swarmd raises on purpose: each names the thing that is wrong and, if there is one, the fix.
 
-`exit_code` is what the command line and the daemon end with; the table stands in docs/OPERATING.md and the systemd unit
+The command line and the daemon end with an error's `exit_code`; docs/OPERATING.md has the table, and the systemd unit
 follows it. Codes of 64 and more are permanent: a restart cannot help.
 """
 
@@ -24,19 +24,19 @@ class ExitCode:
     CANNOT_CREATE = 73  # no space left, read-only
     IO_ERROR = 74  # a failed fsync: what is on disk is unknown
     IN_USE = 75  # another daemon holds the data directory; a restart may help later
-    NO_PERMISSION = 77  # a secret that others may read, that is another user's, or that does not open
-    BAD_CONFIG = 78  # wrong, or asks for what this machine has not
+    NO_PERMISSION = 77  # a secret that others may read, that is another user's, or whose passphrase is wrong
+    BAD_CONFIG = 78  # wrong, or asks for what this machine does not have
     IDENTITY_CONFLICT = 79  # the same identity runs elsewhere
     CHAIN_CONFLICT = 80  # the chain is another one, was reset, or knows this peer under another account
     INTERRUPTED = 130  # Ctrl-C
 
 
-FOREIGN_ERRORS = (Exception, SystemExit)  # what code may end with that is not swarmd's: a plan's, a module's
-EXIT_FOR_ROOM = 99  # of a worker process that others made too large: a fresh one follows, and no failure is counted
+FOREIGN_ERRORS = (Exception, SystemExit)  # with which code may end that is not swarmd's, such as a plug-in's
+EXIT_FOR_ROOM = 99  # of a worker process that peers made too large: a new one follows, and no failure is counted
 
 
 class SwarmdError(Exception):
-    """Base of all deliberate errors: what is wrong, naming the file, key, peer or value, and what to do about it."""
+    """Base of all deliberate errors: what is wrong, with the file, key, peer or value, and what to do about it."""
 
     exit_code = ExitCode.FAILURE
 
@@ -46,7 +46,7 @@ class SwarmdError(Exception):
         self.fix = fix
 
     def ending(self, exit_code: int) -> Self:
-        """The same error with another exit code: the code says of which kind it is, the class who knows of it."""
+        """The same error with another exit code."""
         self.exit_code = exit_code
         return self
 
@@ -59,7 +59,7 @@ class ConfigError(SwarmdError):
 
 
 class OtherSwarm(ConfigError):
-    """The data directory holds a node of another swarm than the one that is asked for; nothing was changed."""
+    """The data directory holds a node of another swarm than the configured one; nothing was changed."""
 
 
 class NotFoundError(SwarmdError):
@@ -179,7 +179,7 @@ class WeightsUnavailable(SwarmdError):
 
 
 class WeightsUnfinished(WeightsUnavailable):
-    """Not all chunks of a peer's weights came: what has come is kept, and the next attempt goes on with it."""
+    """Not all chunks of a peer's weights arrived: those that did are kept for the next attempt."""
 
 
 class FrameError(SwarmdError):
@@ -187,7 +187,7 @@ class FrameError(SwarmdError):
 
 
 class OutOfRoom(SwarmdError):
-    """A worker takes more memory, files or tasks than it may, through what came from outside: it makes room."""
+    """Peers made a worker take more memory, files or tasks than it may: it ends, and a new one follows."""
 
     exit_code = EXIT_FOR_ROOM
 
@@ -286,13 +286,13 @@ class ModelError(SwarmdError):
 
 
 class ModelUnfit(ModelError):
-    """A model is there, and this machine or this configuration cannot do with it what was asked for."""
+    """A model is there, but this machine or configuration cannot use it as asked."""
 
     exit_code = ExitCode.BAD_CONFIG
 
 
 class HubUnreachable(ModelError):
-    """The Hub does not answer, or not now, or something else answers in its place: later it may."""
+    """The Hub does not answer, or something else answers in its place; another try may do better."""
 
 
 class GgufRefused(ModelError):
@@ -306,7 +306,7 @@ class ReferenceFailed(SwarmdError):
 
 
 class ReferenceMismatch(ReferenceFailed):
-    """The reference server holds another model than the one this node began with, or answers another question."""
+    """The reference server has another model than the one this node began with, or answers another request."""
 
 
 class SwarmError(SwarmdError):
@@ -316,7 +316,7 @@ class SwarmError(SwarmdError):
 
 
 class PlanFailed(SwarmdError):
-    """A method of a plan, which may be a plug-in's, raised what it should not: names the method and what it raised."""
+    """A plan's method, which may be a plug-in's, raised an error: names the method and the error."""
 
 
 class DatasetRefused(SwarmError):
@@ -324,7 +324,7 @@ class DatasetRefused(SwarmError):
 
 
 class SandboxUnavailable(SwarmdError):
-    """Programs cannot be kept in on this machine, so none is run."""
+    """Programs cannot be confined on this machine, so none is run."""
 
     exit_code = ExitCode.BAD_CONFIG
 
@@ -378,7 +378,7 @@ class LocalSwarmFailed(SwarmdError):
 
 
 def single_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error to tell of those of a task group: a deliberate one first, else any."""
+    """The one error of a task group to report: a deliberate one if there is any."""
     error: BaseException = group.subgroup(SwarmdError) or group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

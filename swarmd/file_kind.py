@@ -1,4 +1,4 @@
-"""What a file is that was named where another was wanted, by what it holds: for messages."""
+"""For error messages: what a file is that a user named where another kind was expected, by its content."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ STARTS = {
 
 
 def describe_file(path: Path) -> tuple[str, str]:
-    """What a file is, and what it is good for; the latter is empty where swarmd has no use for it.
+    """What a file is, and the command that takes it, which is empty if swarmd has no use for it.
 
-    Raises OSError where it cannot be read.
+    Raises OSError if it cannot be read.
     """
     content, name = read_start(path, TEXT_BYTES_MAX), quoted(path)
     if content.startswith(GZIP):

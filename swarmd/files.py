@@ -1,8 +1,8 @@
-"""Files: written so that they are there, whole, after a power cut; read without waiting for a pipe; locked alone.
+"""Files: written so that they survive a power cut whole, read without waiting for a pipe, locked exclusively.
 
-- `replace_durably` puts a file in place or none; `sync_*` make what else was changed durable.
-- A file that anybody may have named or laid there is opened as a regular one: nothing on which a reader may wait.
-- What a failed write is called, and what to do about it, is said in one place for all.
+- `replace_durably` puts a whole file in place or leaves the old one; `sync_*` make other changes durable.
+- A file that a user named, or that others may have put there, is opened only if it is a regular one.
+- `write_failure` and `remedy` turn an OSError into the error and the fix that users see.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
 
 
 def refusal(error: Exception) -> SwarmdError | None:
-    """The error that says which file or directory the system refuses, and what to do; None for any other."""
+    """The error that names the file or directory that the system refuses, and the fix; None for other errors."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     path = os.fsdecode(error.filename)
@@ -56,7 +56,7 @@ def refusal(error: Exception) -> SwarmdError | None:
 
 
 def remedy(error: OSError, path: Path) -> str:
-    """What to do about a path that the system refuses, without a full stop; empty where that is not known."""
+    """What to do about a path that the system refuses, without a full stop; empty if that is not known."""
     if error.errno in _DENIED:
         return f"Run as the user whose it is, or see that {path} and its directory belong to user {os.geteuid()}"
     if error.errno in _BLOCKED:
@@ -67,7 +67,7 @@ def remedy(error: OSError, path: Path) -> str:
 
 
 def copy_reason(error: OSError) -> str:
-    """What went wrong with a copy; `shutil` collects what did in a directory, as (source, target, reason)."""
+    """Why a copy failed; for a directory, `shutil` collects errors as (source, target, reason)."""
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         source, _, reason = error.args[0][0]
         return f"{source}: {reason}"
@@ -129,9 +129,9 @@ def write_durably(path: Path, *parts: bytes) -> None:
 
 
 def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
-    """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory. Raises OSError.
+    """Put a whole file in place: temporary file, fsync, rename, fsync of the directory. Raises OSError.
 
-    An earlier file of that name is then untouched unless the very last step, the sync of the directory, failed.
+    An earlier file of that name is untouched then, unless only the last step, the sync of the directory, failed.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
@@ -153,7 +153,7 @@ def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def held_alone(place: Path) -> Iterator[None]:
-    """Keep other commands that do the same out of a directory. Raises PathUnusable, OSError."""
+    """Hold an exclusive lock on a directory, against other commands that do so. Raises PathUnusable, OSError."""
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         lock_alone(descriptor, place)
@@ -163,7 +163,7 @@ def held_alone(place: Path) -> Iterator[None]:
 
 
 def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
-    """Make a directory whole or not at all: what was interrupted begins again, and who comes second waits.
+    """Make a directory whole or not at all. After an interruption it begins again; a second process waits.
 
     Args:
         make: fills the directory that it is given, which then becomes `place`.
@@ -181,7 +181,7 @@ def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
         try:
             with contextlib.suppress(OSError):  # no locks there, as on NFS
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Whoever held the lock has removed it, and somebody else may have made another.
+            # The process that held the lock has removed the directory, and another may have made a new one.
             if around.exists() and os.path.samestat(os.fstat(descriptor), around.stat()):
                 return _fill(place, around, make)
         finally:
@@ -208,7 +208,7 @@ def _fill(place: Path, around: Path, make: Callable[[Path], object]) -> bool:
 
 
 def lock_alone(descriptor: int, place: Path) -> None:
-    """Lock an open file or directory; where there are no locks, as on NFS, nobody is refused. Raises PathUnusable."""
+    """Lock an open file or directory. Without locks, as on some NFS, it does nothing. Raises PathUnusable."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -219,7 +219,7 @@ def lock_alone(descriptor: int, place: Path) -> None:
 
 
 def remove_left(path: Path) -> None:
-    """Remove what a failed write has left, if anything: on a disk that has become read-only not even that goes."""
+    """Remove what a failed write has left, if that is possible: not on a disk that has become read-only."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
@@ -233,9 +233,9 @@ def open_regular(path: Path) -> FileIO:
 
 
 def regular_descriptor(path: Path) -> int:
-    """A file opened to read; no pipe or device, on which whoever reads might wait for ever.
+    """A file opened to read, but no pipe or device, which a reader might wait for without end.
 
-    Raises OSError; of what is no regular file `strerror` says what it is.
+    Raises OSError; its `strerror` says what it is if it is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
@@ -246,14 +246,14 @@ def regular_descriptor(path: Path) -> int:
 
 
 def irregular(mode: int) -> str:
-    """What a file of this mode is that is no regular one, in words."""
+    """What a file of this mode is if it is not a regular one, in words."""
     kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFDIR: "directory"}
     what = kinds.get(stat.S_IFMT(mode), "device")
-    return f"it is a {what}, and no regular file"
+    return f"it is a {what}, not a regular file"
 
 
 def read_regular(path: Path, bytes_max: int = READ_BYTES_MAX) -> bytes:
-    """The content of a regular file of at most so many bytes. Raises OSError."""
+    """The content of a regular file of at most `bytes_max`. Raises OSError."""
     with open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes > bytes_max:
@@ -268,7 +268,7 @@ def read_start(path: Path, bytes_max: int) -> bytes:
 
 
 def find_stand_in(path: Path, start: bytes) -> tuple[str, str] | None:
-    """What lies in the place of a file that begins like this, and what to do about it; None where nothing does."""
+    """What a file really is, by its first bytes, and what to do about it; None if it may be what its name says."""
     for pattern, what, fix in _STAND_INS:
         if re.match(pattern, start):
             return f"{path} {what}", fix.format(path.parent)

@@ -1,7 +1,7 @@
-"""What a round costs an account, and how many rounds it can pay for. Pure, and light: status reckons with it too.
+"""What a round costs an account, and how many rounds it can pay for. Pure, and cheap to import: status uses it.
 
-All of it is on the safe side: gas a little above what docs/CONTRACT.md measures, and the price that is signed, which is
-the most that may be paid and usually not what is.
+Estimates are on the safe side: gas a little above what docs/CONTRACT.md measures, and the price that is signed, which
+is the most that may be paid.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ WINNER_GAS = 45_000  # and for each further one that the contract knows
 STEP_GAS = 38_000  # of the contract, to another stage or round
 
 ROUNDS_WANTED = 10  # that an account should be able to pay for
-ROUNDS_MAX = 1_000_000  # nobody is told of more
+ROUNDS_MAX = 1_000_000  # more are not counted
 COIN_WEI = 10**18
-BUDGET_TOLD_SHARE = 0.8  # of a day's budget that is signed for: from here on it is told
+BUDGET_TOLD_SHARE = 0.8  # of a day's budget that is signed for: from here on it is reported
 
 
 def round_gas(chain: ChainConfig, stages: int) -> int:
@@ -29,7 +29,7 @@ def round_gas(chain: ChainConfig, stages: int) -> int:
 
 
 def rounds_paid(balance_wei: int, price_wei: int, gas: int) -> int:
-    """Rounds of so much gas that a balance pays for at this price, ROUNDS_MAX at most and where gas costs nothing."""
+    """Rounds of `gas` units that a balance pays for at this price, at most ROUNDS_MAX, also if gas is free."""
     round_wei = price_wei * gas
     return min(balance_wei // round_wei, ROUNDS_MAX) if round_wei > 0 else ROUNDS_MAX
 

@@ -1,5 +1,4 @@
-"""What a machine has to allow before a node can run on it; found out at the start, not by workers that end again and
-again."""
+"""What a machine has to allow for a node to run: checked at the start, before workers would fail again and again."""
 
 from __future__ import annotations
 
@@ -8,11 +7,11 @@ import resource
 
 from swarmd.errors import ConfigError
 
-FILES_MIN = 256  # that a process may have open: p2pd has one for each connection
+FILES_MIN = 256  # open files of a process: p2pd has one for each connection
 
 
 def check_host() -> None:
-    """Raise ConfigError where no node can run: too few open files, or no shared memory for locks among processes."""
+    """Raise ConfigError if no node can run: too few open files, or no shared memory for locks between processes."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
         raise ConfigError(
@@ -25,6 +24,5 @@ def check_host() -> None:
     except OSError as error:
         raise ConfigError(
             f"processes cannot share locks here: {error.strerror or error}, of /dev/shm",
-            "Have a tmpfs mounted there that may be written: `mount -t tmpfs tmpfs /dev/shm` as root, --shm-size=64m "
-            "of a container",
+            "Mount a writable tmpfs there: `mount -t tmpfs tmpfs /dev/shm` as root, --shm-size=64m of a container",
         ) from error

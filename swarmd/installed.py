@@ -1,7 +1,7 @@
-"""How swarmd was installed, and what to type to have more in the same place.
+"""How swarmd was installed, and the command that installs more packages beside it.
 
-swarmd is on no package index: a wheel comes from `make dist` (docs/OPERATING.md, Install). What its extras bring is,
-so a fix names those packages themselves.
+swarmd is on no package index: `make dist` builds a wheel (docs/OPERATING.md, Install). The packages of its extras are
+on one, so a fix names these instead of the extra.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from packaging.requirements import Requirement
 from swarmd.errors import ConfigError
 
 DISTRIBUTION = "swarmd"
-WHEEL = "swarmd-*.whl"  # where the reader has it
-TOOLS = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}  # what each leaves in an environment of its own
+WHEEL = "swarmd-*.whl"  # in the user's directory
+TOOLS = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}  # a file that each leaves in its environments
 
 
 def tool_of(prefix: Path) -> str:
-    """`pipx` or `uv` where that made the environment, else empty."""
+    """`pipx` or `uv` if that made the environment, else empty."""
     return next((name for name, receipt in TOOLS.items() if (prefix / receipt).is_file()), "")
 
 
 def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
-    """The command that puts packages beside this swarmd."""
+    """The command that installs packages beside this swarmd."""
     wanted = [f"'{each}'" for each in requirements]
     tool = tool_of(Path(prefix))
     if tool == "pipx":
@@ -39,7 +39,7 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
 
 
 def extra_command(extra: str) -> str:
-    """The command that installs what an extra brings."""
+    """The command that installs the packages of an extra."""
     try:
         needs = [Requirement(each) for each in requires(DISTRIBUTION) or []]
     except PackageNotFoundError:  # from a checkout that was never installed
@@ -50,7 +50,7 @@ def extra_command(extra: str) -> str:
 
 
 def require(package: str, extra: str, key: str) -> Any:
-    """An optional package, imported. Raises ConfigError naming the setting and the extra where it is missing."""
+    """Import an optional package. Raises ConfigError, which names the setting and the package, if it is missing."""
     if importlib.util.find_spec(package) is None:
         raise ConfigError(
             f"{key} needs the package {package}, which is not installed", f"Install it: {extra_command(extra)}"

@@ -1,11 +1,11 @@
-"""A swarm's manifest: one signed TOML file with all that a node must know to join. docs/SWARMS.md has it in full.
+"""A swarm's manifest: one signed TOML file with everything that a node must know to join. See docs/SWARMS.md.
 
-- It is written whole and read strictly: `read_manifest` parses a file and proves its digest and its signature;
-  `node_text` makes a node's configuration of it and of what is the node's own choice.
-- No key has a default, but `recipe.options`, `recipe.revision`, `average_weights_every` and what makes a task's
-  curriculum, which came later: a default that changes in a later version would change what an old file says. Keys mean
-  what they mean in a node's configuration (configs/reference.toml); `recipe` holds those that all nodes must have
-  alike, because they decide what is learnt or whether rollouts of one node are of use to another.
+- `read_manifest` parses a file strictly and verifies its digest and its signature; `node_text` makes a node's
+  configuration of it and of the node's own choices.
+- No key has a default except `recipe.options`, `recipe.revision`, `average_weights_every` and a task's `curriculum`,
+  which came later: a later change of a default would change the meaning of old files.
+- Keys mean the same as in a node's configuration (configs/reference.toml). `recipe` holds those that all nodes must
+  have alike, because they decide what is learnt, or whether nodes can use each other's rollouts.
 - Digest and signature are over the canonical form: msgpack with the keys of every map sorted, integers in their
   shortest form, floats of 64 bits. The signature covers everything in the manifest but the signature itself.
 """
@@ -41,15 +41,15 @@ from swarmd.config import (
     RoundConfig,
     Section,
     Share,
+    find_unknown_key,
     parse_config,
-    refuse_unknown_keys,
 )
 from swarmd.core.values import Drive, Role
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.identity import verify as verify_signature
 from swarmd.dht.wire.records import PROTOCOL
-from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
+from swarmd.errors import LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.file_kind import describe_file
 from swarmd.files import read_start, remedy, write_durably
 from swarmd.toml_text import parse_toml, show_line
@@ -61,8 +61,8 @@ BOOTNODES_MAX = 32
 MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
-# Options of kinds that are each node's own: what keeps programs in, what they are given, whom a node calls, what it
-# downloads, and what Python it imports. Whoever made a manifest has no say in that.
+# Options of kinds that each node sets for itself: how programs are confined, what they are given, whom a node calls,
+# what it downloads, and what Python it imports. A manifest's creator does not decide these.
 OWN_OPTIONS = (
     "sandbox",
     "own_limits",
@@ -82,8 +82,8 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}\Z")]  # 64 bytes, or with RSA some more
 PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
-# a model that swarmd ships or gets, a Hugging Face model id, or a directory that is handed out beside the manifest: any
-# other path would be another model on every machine
+# A model that swarmd ships or downloads, a Hugging Face model id, or a directory that is handed out with the manifest:
+# any other path could be a different model on each machine.
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 Model = Annotated[str, msgspec.Meta(pattern=rf"^(?!.*\.(?i:gguf)\Z)(\./{_PART}|{_PART}(/{_PART})?)\Z")]
 HANDED_OUT = "./"  # before the name of such a directory
@@ -103,7 +103,7 @@ class ManifestTask(Section, frozen=True):
 
 
 class ManifestRecipe(Section, frozen=True):
-    """What is trained and how, alike on every node; `digest` is the sha256 of all the rest in canonical form."""
+    """What is trained and how, the same on every node; `digest` is the sha256 of the rest in canonical form."""
 
     kind: Title
     stages: AtLeastOne
@@ -129,7 +129,7 @@ class ManifestRecipe(Section, frozen=True):
 
 
 class Rounds(Section, frozen=True):
-    """Who opens and closes the rounds of a swarm without a chain, and when; meanings as in `CoordinatorConfig`."""
+    """Who opens and closes the rounds of a swarm without a chain, and when; keys as in `CoordinatorConfig`."""
 
     coordinator: Text  # peer id
     min_peers: AtLeastOne
@@ -140,7 +140,7 @@ class Rounds(Section, frozen=True):
 
 
 class ManifestChain(Section, frozen=True):
-    """The contract that keeps the rounds; meanings as in `ChainConfig`, the policy's as in docs/CONTRACT.md."""
+    """The contract that keeps the rounds; keys as in `ChainConfig`, the policy's as in docs/CONTRACT.md."""
 
     chain_id: AtLeastOne
     contract: Address
@@ -162,7 +162,7 @@ class Signature(Section, frozen=True):
 
 
 class Manifest(Section, frozen=True):
-    """The whole file; one of `rounds` and `chain` is there."""
+    """The whole file; it has either `rounds` or `chain`."""
 
     format: int
     id: Name
@@ -178,16 +178,16 @@ class Manifest(Section, frozen=True):
     chain: ManifestChain | None = None
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
     protocol: AtLeastOne = 1  # version that members speak
-    average_weights_every: Count = 0  # what its nodes average their weights by, unless one says otherwise; 0: none does
+    average_weights_every: Count = 0  # rounds, unless a node says otherwise; 0: never
 
 
 def recipe_of(config: Config) -> ManifestRecipe:
     """The recipe in a node's configuration, without `OWN_OPTIONS`; its digest is still empty.
 
-    Raises ManifestError for what has no place in a manifest: a GGUF file, or settings that are no plain values.
+    Raises ManifestError for what a manifest cannot hold: a GGUF file, or settings that are not plain values.
     """
     training, model = msgspec.structs.asdict(config.training), config.training.model
-    # A directory goes by its last name, as which it is handed out.
+    # A directory is named by its last part, under which it is handed out.
     shared_model = f"{HANDED_OUT}{Path(model).expanduser().resolve().name}" if is_directory(model) else model
     shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
     swarm = config.swarm
@@ -215,7 +215,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
 
 
 def check_form(manifest: Manifest) -> None:
-    """What the types alone do not say. Raises ManifestError naming the key."""
+    """Check what the types do not say. Raises ManifestError, which names the key."""
     if (manifest.rounds is None) == (manifest.chain is None):
         raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]")
     _check_printable("name", manifest.name)
@@ -240,7 +240,7 @@ def check_form(manifest: Manifest) -> None:
 
 
 def _check_averaging(manifest: Manifest) -> None:
-    """Weights are averaged where all are of one architecture, and with those alone whom somebody has let in."""
+    """Weights can be averaged only with one architecture, and only with peers that somebody has admitted."""
     if not manifest.average_weights_every:
         return
     if manifest.recipe.model == AUTO:
@@ -278,7 +278,7 @@ def _check_peers(key: str, peers: tuple[str, ...]) -> None:
 
 
 def check_bootnode(address: str) -> None:
-    """A multiaddr that ends in /p2p/<peer id>. Raises ManifestError."""
+    """Raise ManifestError unless it is a multiaddr that ends in /p2p/<peer id>."""
     place, _, peer = address.rpartition("/p2p/")
     _check_printable("bootnodes", address)
     if not is_address(place) or not is_peer_id(peer):
@@ -292,7 +292,7 @@ def _check_printable(key: str, text: str) -> None:
 
 
 def check_recipe(recipe: ManifestRecipe) -> None:
-    """The parts of a recipe that go together, and the tasks' settings. Raises ManifestError."""
+    """Check settings of a recipe that depend on each other, and the tasks' settings. Raises ManifestError."""
     if recipe.peer_questions >= recipe.questions:
         raise ManifestError("recipe.peer_questions must be below recipe.questions")
     for task in recipe.tasks:
@@ -314,7 +314,7 @@ def check_recipe(recipe: ManifestRecipe) -> None:
 
 
 def _check_plain(where: str, value: Any, depth: int) -> None:
-    """Settings are texts, numbers, truth values, and lists and tables of these: what every reader encodes alike."""
+    """Check that settings are texts, numbers, truth values, and lists and tables of these: all encode them alike."""
     if depth == 0:
         raise ManifestError(f"{where}: the settings are nested too deep")
     if isinstance(value, dict):
@@ -330,7 +330,7 @@ def _check_plain(where: str, value: Any, depth: int) -> None:
         if not -INTEGER_MAX <= value <= INTEGER_MAX:
             raise ManifestError(f"{where}: an integer of more than 64 bits")
     elif not isinstance(value, float) or not math.isfinite(value):
-        raise ManifestError(f"{where}: {value!r} is no plain value")
+        raise ManifestError(f"{where}: {value!r} is not a plain value")
 
 
 DOMAIN = b"swarmd-manifest-v1\x00"
@@ -356,9 +356,9 @@ def _canonical(value: msgspec.Struct, left_out: str) -> bytes:
 
 
 def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
-    """The same with the recipe's digest and the creator's signature made anew.
+    """The same with a new digest of the recipe and a new signature of the creator.
 
-    Raises ManifestError where the identity is not the creator's, or the manifest is not sound.
+    Raises ManifestError if the identity is not the creator's, or the manifest is malformed.
     """
     if identity.peer_id != manifest.creator:
         raise ManifestError(f"{identity.peer_id} is not the creator, {manifest.creator}: it cannot sign the manifest")
@@ -368,13 +368,13 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     sealed = msgspec.structs.replace(sealed, signature=Signature(identity.peer_id, value))
     check_form(sealed)
     try:
-        return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # what cannot be read again is not signed
+        return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # only what can be read again is signed
     except msgspec.ValidationError as error:
         raise ManifestError(f"no manifest can say this: {error}") from error
 
 
 def verify(manifest: Manifest) -> None:
-    """Raise ManifestError unless the recipe is the one of the digest, and the creator signed exactly this."""
+    """Raise ManifestError unless the recipe has its digest, and the creator signed exactly this manifest."""
     check_form(manifest)
     if recipe_digest(manifest.recipe) != manifest.recipe.digest:
         raise ManifestError("the recipe does not have its digest: one of them was altered", _FETCH)
@@ -385,7 +385,7 @@ def verify(manifest: Manifest) -> None:
         raise ManifestError("the signature is not the creator's: the manifest was altered after it was signed", _FETCH)
 
 
-LINE_LENGTH = 80  # a list that is longer has each entry on a line of its own
+LINE_LENGTH = 80  # a longer list has each entry on its own line
 
 
 def commented(value: Any, comment: str) -> Item:
@@ -435,7 +435,7 @@ _COMMENTS = {
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest and prove it. Raises NotFoundError, or ManifestError where it is unreadable or was altered."""
+    """Read and verify a manifest. Raises NotFoundError, or ManifestError if it is unreadable or was altered."""
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError as error:
@@ -473,7 +473,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def parse_manifest(text: str) -> Manifest:
-    """The manifest in a text; nothing is proved yet. Raises ManifestError naming the key."""
+    """The manifest in a text, not verified yet. Raises ManifestError, which names the key."""
     try:
         tables = parse_toml(text)
     except ValueError as error:
@@ -487,17 +487,16 @@ def parse_manifest(text: str) -> Manifest:
             f"format is {tables.get('format')!r}, this version of swarmd reads {FORMAT}",
             "Use a newer swarmd if the manifest is newer; else the file is no manifest",
         )
+    if unknown := find_unknown_key(tables, Manifest):
+        raise ManifestError(f"unknown key {unknown[0]!r}", unknown[1])
     try:
-        refuse_unknown_keys(tables, Manifest, "", "manifest")
         return msgspec.convert(tables, Manifest)
-    except ConfigError as error:
-        raise ManifestError(error.message, error.fix) from error
     except (msgspec.ValidationError, RecursionError) as error:
         raise ManifestError(f"malformed: {error}") from error
 
 
 def render_manifest(manifest: Manifest) -> str:
-    """The file's text. Raises ManifestError where it would be larger than a reader takes."""
+    """The file's text. Raises ManifestError if it would be larger than a reader takes."""
     document = tomlkit.document()
     for line in _HEAD:
         document.add(tomlkit.comment(line))
@@ -524,9 +523,9 @@ def _add(place: Any, key: str, value: Any) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Put the file in place whole: a reader sees the old one or the new one.
+    """Write the file at once: a reader sees the old one or the new one.
 
-    Raises ManifestError where it would be too large, PathUnusable.
+    Raises ManifestError if it would be too large, and PathUnusable.
     """
     text = render_manifest(manifest).encode("utf-8")
     try:
@@ -535,8 +534,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         raise PathUnusable(error.message, "Make room for it, or its directory writable, and try again") from error
 
 
-AVERAGED_WITH = ("coordinator", "credited")  # training.weights_from where the manifest says that weights are averaged
-TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage is given up
+AVERAGED_WITH = ("coordinator", "credited")  # training.weights_from if the manifest has weights averaged
+TRAIN_STAGES = 2.0  # a slow node may train for the time of so many stages
 
 _NODE_COMMENTS = {  # by dotted key
     "name": "shown to others on the leaderboard",
@@ -567,19 +566,19 @@ _NODE_COMMENTS = {  # by dotted key
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
-    """What a node brings besides the manifest; keys mean what they mean in `swarmd.config`."""
+    """What a node chooses besides the manifest; keys as in `swarmd.config`."""
 
     peer: str
     name: str = ""
     role: Role = "follower"
     data: str = "."
-    identity: str = ""  # its key file, where it is not the data directory's own
+    identity: str = ""  # its key file, if it is not in the data directory
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()
     bootnodes: tuple[str, ...] = ()  # beyond the manifest's
-    invitation: str = ""  # where the swarm asks for one
-    options: dict[str, Any] = {}  # keys of [swarm.options] that are no part of the recipe
-    training: dict[str, Any] = {}  # keys of [training] that are no part of the recipe
+    invitation: str = ""  # if the swarm asks for one
+    options: dict[str, Any] = {}  # keys of [swarm.options] that are not in the recipe
+    training: dict[str, Any] = {}  # keys of [training] that are not in the recipe
     rpc: tuple[str, ...] = ()
     sender: Literal["wallet", "proxy", "none"] = "none"
     keystore: str = "account.json"
@@ -592,7 +591,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
 
 
 def config_of(manifest: Manifest, choice: NodeChoice) -> Config:
-    """The configuration that `node_text` writes down. Raises ConfigError when the choice does not fit."""
+    """The configuration that `node_text` writes. Raises ConfigError if the choice does not fit."""
     return parse_config(node_text(manifest, choice), f"the configuration of {choice.peer}")
 
 
@@ -641,9 +640,9 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
 
 
 def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
-    """All nodes train the recipe's model: the coordinator offers its weights, and who comes late takes them.
+    """Settings for weights: the coordinator offers its own, and late nodes take them.
 
-    Where the manifest says that weights are averaged, all offer theirs, and trust members that have credit.
+    If the manifest has weights averaged, all nodes offer theirs, and trust members that have credit.
     """
     if manifest.rounds is None:
         return {}
@@ -697,7 +696,7 @@ def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
 
 
 def _table(name: str, comment: str, content: dict[str, Any], nests: bool = True) -> Any:
-    """A table; tables in it are tables of their own, and what is in those stands in one value each."""
+    """A table. Tables in it become tables of their own, and tables in these are written inline."""
     table = tomlkit.table()
     if comment:
         table.comment(comment)

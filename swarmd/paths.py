@@ -1,4 +1,4 @@
-"""Where everything of a node lies, and how its directory is made."""
+"""Where a node's files lie, and how its directory is made."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ CONFIG, IDENTITY = "config.toml", "identity.key"
 
 
 class NodeDirectory:
-    """One node's directory: what it writes, its keys and its configuration.
+    """The directory of one node: its data, its keys and its configuration.
 
-    A service has its configuration elsewhere, and a configuration may name another place for data (`data`) and key
+    A service's configuration is elsewhere, and a configuration may name other places for the data (`data`) and the key
     (`dht.identity`).
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-        # made once, by whoever makes the node
+        # made once, together with the node
         self.config = root / CONFIG
         self.manifest = root / "swarm.toml"
         self.identity = root / IDENTITY
         self.keystore = root / "account.json"
         self.passphrase = root / "account.pass"
         self.endpoints = root / "rpc.urls"
-        self.deployment = root / "deploy.json"  # orders to the chain that are under way
+        self.deployment = root / "deploy.json"  # operator's transactions that are pending
 
         # written by the running node
         self.events = root / "events"  # segments of the event log
         self.blobs = root / "blobs"  # rollout bodies, one file per digest
         self.checkpoints = root / "checkpoints"
-        self.weights = root / "weights"  # offered to peers: written by the trainer, handed out by the network worker
+        self.weights = root / "weights"  # for peers: written by the trainer, served by the network worker
         self.vllm = root / "vllm"  # weights on their way to a vLLM server
         self.results = root / "results"  # event files and runs of the trackers, and what is on its way to the Hub
         self.model = root / "model.json"  # the model that `auto` settled on
         self.output = root / "daemon.log"  # what the daemon of a local swarm prints
 
-        # written by the network worker alone, but for `invitations`
+        # written only by the network worker, except `invitations`
         self.network = root / "network"
         self.peers = self.network / "peers.json"  # addresses of peers seen before, for a start without bootstrap peers
         self.records = self.network / "records.bin"  # the node's own, to be published again after a restart
         self.standings = self.network / "standings.bin"  # the newest leaderboard that a follower has read
         self.work = self.network / "work"  # this identity's proof of work, if the swarm asks for more than usual
-        self.invitations = self.network / "invitations.json"  # made here, and which of them were withdrawn
-        self.withdrawn = self.network / "withdrawn.bin"  # withdrawn invitations of which this node has heard
+        self.invitations = self.network / "invitations.json"  # made here, with those that were withdrawn
+        self.withdrawn = self.network / "withdrawn.bin"  # withdrawn invitations that this node knows of
         self.peer_weights = self.network / "weights"  # fetched from peers, read by the trainer
 
-        # notes about the directory itself
+        # about the directory itself
         self.layout = root / "layout.json"  # see `swarmd.daemon.directory`
         self.restored = root / "restored.json"  # it was restored from a backup; until the node has read it
         self.restoring = root / ".restoring"  # what a restore has unpacked, until it is whole
@@ -82,7 +82,7 @@ class NodeDirectory:
 
 
 def quoted(path: Path | str) -> str:
-    """A path as one word of a shell, for a command that people are told to run."""
+    """A path as one word of a shell command, for messages."""
     return shlex.quote(str(path))
 
 

@@ -1,11 +1,12 @@
-"""What the author of a swarm may import: everything that a kind of swarm is written with, and its tests.
+"""What the author of a kind of swarm may import, for the kind and its tests.
 
 A kind is a subclass of `Plan` that an installed distribution names in the entry-point group `swarmd.swarms`.
-docs/swarms/writing.md says what its methods keep to and has a line for each name here; `swarmd swarm scaffold NAME
---kind plan` writes a package to start from. These names stay from version to version; everything else that a kind could
-reach in `swarmd` is private and may change with any version.
+docs/swarms/writing.md has the rules for its methods and a line for each name here; `swarmd swarm scaffold NAME --kind
+plan` writes a package to start from. These names stay; everything else in `swarmd` is private and may change with any
+version.
 
-Importing this loads neither torch nor hivemind nor a data set: the daemon imports plug-ins too, to read their `stages`.
+Importing this loads neither torch nor hivemind nor `datasets`: the daemon imports plug-ins, too, to read their
+`stages`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmdError, SwarmError
 from swarmd.sandbox import Isolation, Limits, Sandbox, Verdict
-from swarmd.swarms.answers import read_number
 from swarmd.swarms.jsonl import Row, check_digest, digest_rows, load_rows, read_rows
 from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import (
@@ -30,9 +30,16 @@ from swarmd.swarms.plan import (
     split_of,
 )
 from swarmd.swarms.registry import make_plan
-from swarmd.swarms.rewards import AnswerPlace, find_answer
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, SEED_MAX, Reference, Source
-from swarmd.swarms.text import escape_markers, extract_answer, is_well_formed, span_answer
+from swarmd.swarms.text import (
+    AnswerPlace,
+    escape_markers,
+    extract_answer,
+    find_answer,
+    is_well_formed,
+    read_number,
+    span_answer,
+)
 
 __all__ = [
     "COMPLETIONS_MAX",

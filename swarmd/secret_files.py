@@ -1,10 +1,10 @@
-"""Files that hold a secret: read only when nobody else may read them, made durably and never overwritten.
+"""Files that hold a secret: read only if nobody else may read them, written durably and never overwritten.
 
-- A secret is named by a path, or as ``credential:NAME``: then the service manager keeps it, and the file lies in
+- A secret is named by a path, or as ``credential:NAME``: then the service manager keeps it, and the file is in
   $CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=).
-- What leaves the machine is sealed with a passphrase. There is one format: magic, version (u8), log2 of scrypt's n
-  (u8), salt (16), nonce (12), ciphertext and tag. scrypt (r 8, p 1) derives the key from the passphrase (UTF-8, NFC),
-  ChaCha20-Poly1305 encrypts and authenticates, including everything before the ciphertext.
+- A secret that leaves the machine is sealed with a passphrase, in one format: magic, version (u8), log2 of scrypt's n
+  (u8), salt (16), nonce (12), ciphertext and tag. scrypt (r 8, p 1) derives the key from the passphrase (UTF-8, NFC);
+  ChaCha20-Poly1305 encrypts, and authenticates everything, including what precedes the ciphertext.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from swarmd.files import remedy, remove_left, sync_directory
 from swarmd.paths import quoted
 
 CREDENTIAL = "credential:"
-SCRYPT_COST = 17  # log2 of scrypt's n for what is written: 128 MiB and some tenths of a second to try one passphrase
+SCRYPT_COST = 17  # log2 of scrypt's n when sealing: 128 MiB and some tenths of a second for each passphrase tried
 SEALED_MAGIC = b"swarmd-sealed\x00"
 SEALED_VERSION = 1
 SEALED_HEADER = struct.Struct(f">{len(SEALED_MAGIC)}sBB16s12s")
-COST_MIN, COST_MAX = 10, 18  # of what is opened; a file cannot ask for more memory than 256 MiB
+COST_MIN, COST_MAX = 10, 18  # when opening: a file cannot ask for more memory than 256 MiB
 PASSPHRASE_LENGTH_MIN, PASSPHRASE_LENGTH_MAX = 8, 1024  # characters
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
 class SecretKind(NamedTuple):
-    """What a file is, for the errors about it."""
+    """A kind of secret, for errors."""
 
     noun: str
     error: type[SwarmdError]
@@ -42,10 +42,10 @@ class SecretKind(NamedTuple):
 
 
 class Secret(NamedTuple):
-    """Where a secret lies."""
+    """Where a secret is."""
 
     path: Path
-    guarded: bool = False  # the service manager chose owner and mode, and keeps others out by the directory
+    guarded: bool = False  # by the service manager, through the directory: owner and mode do not matter
 
 
 def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
@@ -57,7 +57,7 @@ def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
         return Secret(root / named)
     name = named.removeprefix(CREDENTIAL)
     if not _CREDENTIAL_NAME.fullmatch(name):
-        raise kind.error(f"the {kind.noun} {named!r} is no name of a credential")
+        raise kind.error(f"the {kind.noun} {named!r} is not the name of a credential")
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if not directory:
         raise kind.error(
@@ -68,9 +68,9 @@ def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
 
 
 def read_secret(secret: Secret, kind: SecretKind) -> bytes:
-    """The contents of a file that its owner alone may read.
+    """The contents of a file that only its owner may read.
 
-    Raises `kind.error`: missing, no regular file, another user's, readable by others, or too large.
+    Raises `kind.error` if it is missing, not a regular file, another user's, readable by others, or too large.
     """
     path = secret.path
     try:
@@ -116,7 +116,7 @@ def _shut(kind: SecretKind, message: str, fix: str = "") -> SwarmdError:
 def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
     """Make a file with mode 0600, durably.
 
-    Raises `kind.error` where it exists, for it is never overwritten, or cannot be written; then nothing is left of it.
+    Raises `kind.error` if it exists, because it is never overwritten, or cannot be written; then nothing is left of it.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -141,7 +141,7 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
 
 
 def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
-    """Encrypt with a passphrase, at SCRYPT_COST unless `cost` is given. Raises IdentityDamaged for its length."""
+    """Encrypt with a passphrase. Raises IdentityDamaged if that is too short or too long."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     if not PASSPHRASE_LENGTH_MIN <= len(passphrase) <= PASSPHRASE_LENGTH_MAX:
@@ -173,7 +173,7 @@ SEALED_FIX = "Name the file that `swarmd identity backup` wrote; `swarmd restore
 
 
 def read_sealed_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
-    """(cost, salt, nonce), in bounds. Raises IdentityDamaged when `raw` is not sealed, or not in a way known here."""
+    """(cost, salt, nonce), in bounds. Raises IdentityDamaged if `raw` is not sealed, or in another version."""
     if len(raw) <= SEALED_HEADER.size or not raw.startswith(SEALED_MAGIC):
         raise IdentityDamaged(f"{origin} is not a backup that swarmd sealed", SEALED_FIX)
     _, version, cost, salt, nonce = SEALED_HEADER.unpack_from(raw)

@@ -1,7 +1,8 @@
-"""TOML that somebody else may have written: as much as there is room for, no names within names without an end, and the
-lines in which its keys stand, which tomllib does not say.
+"""Untrusted TOML: bounded in size, in nesting and in parts of a name; and the lines of its keys.
 
-tomllib keeps every beginning of a name with dots, so that one of 20,000 parts, 40 KB of text, takes 2 GB.
+- tomllib keeps each prefix of a dotted name, so that one of 20,000 parts, 40 KB of text, takes 2 GB: `check_names`
+  refuses such names before parsing.
+- tomllib does not say on which line a key stands: `line_of` finds it, for errors.
 """
 
 from __future__ import annotations
@@ -15,30 +16,30 @@ from typing import Any
 from swarmd.files import read_start
 
 TEXT_BYTES_MAX = 2 * 1024 * 1024
-PARTS_MAX = 32  # of one name with dots
-DEPTH_MAX = 64  # of tables and arrays in each other
+PARTS_MAX = 32  # of a dotted name
+DEPTH_MAX = 64  # of nested tables and arrays
 
-_STRING = r'"(?:[^"\\\n]|\\.)*+'  # these two without their ends
+_STRING = r'"(?:[^"\\\n]|\\.)*+'  # this one and the next without their closing quotes
 _LITERAL = r"'[^'\n]*+"
 _PART = rf"""(?:[\w-]++|{_STRING}"|{_LITERAL}')[ \t]*+\.[ \t]*+"""
 _LONG_STRING = r'"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+"{0,5}'
 _LONG_LITERAL = r"'{3}(?:[^']|'(?!''))*+'{0,5}"
 _OTHER = rf"""{_STRING}"?|{_LITERAL}'?|[\w-]++|#.*+|[^\w"'#-]++"""
-_NAMES = re.compile(  # all that there is up to a name of too many parts; what looks like one within a text is none
+_NAMES = re.compile(  # everything up to a name of too many parts, not counting names in strings
     rf"(?:(?!(?:{_PART}){{{PARTS_MAX}}})(?:{_LONG_STRING}|{_LONG_LITERAL}|{_OTHER}))*+", re.ASCII
 )
 
 
 def read_toml(path: Path) -> str:
-    """A file's text. Raises ValueError where it is too large or not UTF-8, OSError where it is no file."""
+    """A file's text. Raises ValueError if it is too large or not UTF-8, OSError if it is not a regular file."""
     content = read_start(path, TEXT_BYTES_MAX + 1)
     if len(content) > TEXT_BYTES_MAX:
         raise ValueError(f"it has more than {TEXT_BYTES_MAX} bytes")
-    return content.decode("utf-8-sig").replace("\r\n", "\n")  # editors of other systems begin with a mark
+    return content.decode("utf-8-sig").replace("\r\n", "\n")  # some editors on Windows write a byte order mark
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables in a text. Raises ValueError: it is no TOML, or nested beyond the bounds."""
+    """The tables in a text. Raises ValueError if it is not TOML, or is nested beyond the bounds."""
     check_names(text)
     try:
         tables = tomllib.loads(text)
@@ -49,7 +50,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def check_names(text: str) -> None:
-    """Look, before it is parsed, for names that would take much memory to read. Raises ValueError."""
+    """Raise ValueError if parsing a name in the text would take too much memory."""
     found = _NAMES.match(text)
     if found is not None and found.end() < len(text):
         raise ValueError(f"a name has more than {PARTS_MAX} parts: {text[found.end() :][:40]!r}…")
@@ -65,7 +66,7 @@ def _check_depth(tables: dict[str, Any]) -> None:
     raise ValueError(f"its values are nested more than {DEPTH_MAX} deep")
 
 
-SLIPS = {  # what a message of tomllib, and then the line that it names, show of a slip that many make
+SLIPS = {  # frequent mistakes: a pattern for tomllib's message followed by the line that it names, and a hint
     "[“”‘’]": " (quotes are straight in TOML)",
     "Cannot overwrite|Cannot declare": " (it stands there twice)",
     r"Illegal character '\\n'": " (a quote is missing at its end)",
@@ -79,7 +80,7 @@ SLIPS = {  # what a message of tomllib, and then the line that it names, show of
 
 
 def show_line(text: str, message: str) -> str:
-    """What to mend where tomllib's message names a line; empty where it names none."""
+    """How to correct the line that tomllib's message names; empty if it names none."""
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
     if text.lstrip()[:1] == "{":
@@ -100,18 +101,18 @@ NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
 
 
 def line_of(text: str, message: str) -> int:
-    """The line, from 1, of the first key of a file that a message about it names; 0 where it names none of them.
+    """The line, from 1, of the first of a file's keys that a message names; 0 if it names none.
 
     Keys are named with their tables, as training.steps or swarm.tasks[1].weight.
     """
     lines = lines_of(text)
     named = UNKNOWN.findall(message) or NAMED.findall(message)
-    keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # of an array in one line, its own
+    keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # also the array of an element
     return next((lines[key] for key in keys if key in lines), 0)
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """The line of every key and table, from 1, by dotted name; the first where one stands twice."""
+    """The line of each key and table, from 1, by dotted name; the first if one occurs twice."""
     lines: dict[str, int] = {}
     table, elements = "", Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):

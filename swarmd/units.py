@@ -1,7 +1,7 @@
-"""A node as a service of systemd: the shipped units, copied to where systemd reads them, and the node's data with them.
+"""A node as a systemd service: copies the shipped units to where systemd reads them, and moves the node's data.
 
 - The units are files of this repository: `swarmd.service`, `swarmd@.service`, and those in `configs/systemd`. A copy
-  differs in the path of swarmd only; for the service manager of a user it lacks what only root's can do.
+  differs only in the path of swarmd; one for a user's service manager lacks what only root's can do.
 - What differs from node to node is in one drop-in, `10-swarmd.conf`, made from the configuration.
 - A file that is replaced stays beside the new one as `NAME.DATE.kept`.
 - Data are copied completely or not at all, and the old directory is closed: a node cannot be started in two places.
@@ -32,13 +32,13 @@ from swarmd.installed import tool_of
 from swarmd.observe.redaction import secret_values
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.secret_files import CREDENTIAL
+from swarmd.swarms.registry import runs_programs
 
 INSTANCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # with "swarmd-" before it, the name of a user
 SHIPPED_COMMAND = "/opt/swarmd/bin/swarmd"
 DROP_IN = "10-swarmd.conf"
 HEAD = "# Written by `swarmd service install`; put changes of your own into another drop-in (`systemctl edit`).\n"
 DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm", "kfd", "dri/renderD*")  # accelerators, below /dev
-PROGRAM_KINDS = ("code", "proposer-solver")  # kinds of swarm that run programs that models wrote
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # ProtectHome=yes and PrivateTmp=yes show them empty
 PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@+-]+")  # anything else would mean something in a unit
 INSTALL_FIX = (
@@ -62,7 +62,7 @@ USER_PATHS = {
 
 
 class ServicePaths(msgspec.Struct, frozen=True):
-    """Where a service's files lie. `instance` is empty for the one node of `swarmd.service`."""
+    """Where a service's files are. `instance` is empty for the one node of `swarmd.service`."""
 
     instance: str = ""
     user: bool = False
@@ -83,7 +83,7 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
     @property
     def drop_ins(self) -> tuple[Path, Path]:
-        """Likewise, what this node adds to each."""
+        """The drop-ins of this node for both."""
         names = (name.replace("@", f"@{self.instance}") for name in self.templates)
         node, failure = (self.units / f"{name}.d" / DROP_IN for name in names)
         return node, failure
@@ -94,13 +94,13 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> Path:
-        """The node's data. systemd keeps that of a user who exists only while the unit runs below `private`."""
+        """The node's data. For a user who exists only while the unit runs, systemd keeps them below `private`."""
         named = self.state / f"swarmd{'-' * bool(self.instance)}{self.instance}"
         return named.resolve() if self.user or named.exists() else self.state / "private" / named.name
 
     @property
     def credentials(self) -> Path:
-        """Secrets, one file each, for root alone."""
+        """The directory of secrets, one file each, which only root may read."""
         return self.etc / "credentials"
 
 
@@ -122,10 +122,10 @@ def find_place(instance: str = "", user: bool = False, home: Path | None = None)
 
 
 def place_with(data: Path) -> ServicePaths | None:
-    """The service that has its data there, if it is configured."""
+    """The configured service whose data are there, if any."""
     named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
     for user in (False, True) if named else ():
-        with contextlib.suppress(OSError, UnitError):  # root's, and this is another user; or a user without a home
+        with contextlib.suppress(OSError, UnitError):  # not readable by this user, or a user without a home
             place = find_place((named and named[1]) or "", user)
             if place.data.resolve() == data.resolve() and place.config.is_file():
                 return place
@@ -150,9 +150,9 @@ def plan(
 ) -> dict[Path, str]:
     """The text of each file of a node's service.
 
-    `gpu` is None where configuration and machine say whether it needs an accelerator's devices, `programs` where the
-    kind of swarm says whether it runs programs that models wrote. Raises UnitError where a user's service would need
-    credentials.
+    If `gpu` is None, configuration and machine decide whether it needs an accelerator's devices; if `programs` is None,
+    the kind of swarm decides whether it runs programs that models wrote. Raises UnitError if a user's service would
+    need credentials.
     """
     names = credential_names(config) if config else ()
     if names and place.user:
@@ -164,7 +164,7 @@ def plan(
         device = config.training.device if config else "auto"
         gpu = device != "cpu" and (device != "auto" or bool(_accelerators(place.dev)))
     if programs is None:
-        programs = config is not None and config.swarm.kind in PROGRAM_KINDS
+        programs = config is not None and runs_programs(config.swarm.kind)
     files = {place.units / name: _for_manager(place, _shipped(name)) for name in (*place.templates, "swarmd.target")}
     files = {path: text.replace(SHIPPED_COMMAND, command) for path, text in files.items()}
     secrets = "".join(f"LoadCredential={name}:{place.credentials}/{name}\n" for name in names)
@@ -177,7 +177,7 @@ def plan(
 
 
 def outdated_files(place: ServicePaths, config: Config | None, command: str = "") -> list[Path]:
-    """Files of an installed service that are missing, or not as `install` would write them now."""
+    """Files of an installed service that are missing, or that `install` would now write differently."""
     text = _read(place.drop_ins[0])
     gpu, programs = "PrivateDevices=yes" not in text, "RestrictNamespaces=no" in text
     files = plan(place, command or find_command(user=True), config, gpu, programs)
@@ -185,7 +185,7 @@ def outdated_files(place: ServicePaths, config: Config | None, command: str = ""
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> str:
-    """Write a file of mode 0644 or 0600, and keep the one that it replaces. Returns what was done. Raises UnitError."""
+    """Write a file with mode 0644 or 0600, and keep the replaced one. Returns what was done. Raises UnitError."""
     there = _read(path)
     done = "written"
     umask = os.umask(0o022 if mode == 0o644 else 0o077)
@@ -207,7 +207,7 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> str:
 
 
 def config_text(place: ServicePaths, source: Path, config: Config) -> str:
-    """The configuration to copy. Raises UnitError where it holds a secret, and anybody can read the copy.
+    """The configuration to copy. Raises UnitError if it holds a secret and anybody can read the copy.
 
     The unit's user, who has to read it, exists only while the unit runs.
     """
@@ -223,7 +223,7 @@ def config_text(place: ServicePaths, source: Path, config: Config) -> str:
 
 
 def _shipped(name: str) -> str:
-    """A unit or drop-in of this repository; two of them are at its top, and in a wheel with the others."""
+    """A shipped unit or drop-in. Two of them are at the top of the repository, but in a wheel beside the others."""
     configs = configs_directory()
     inside = configs / "systemd" / name
     return (inside if inside.is_file() else configs.parent / name).read_text(encoding="utf-8")
@@ -271,7 +271,7 @@ def find_command(executable: str = sys.executable, user: bool = False) -> str:
     script = interpreter.with_name("swarmd")
     if not PLAIN_PATH.fullmatch(str(script)):
         raise UnitError(f"the path {script} has characters that mean something in a unit", INSTALL_FIX)
-    # What a start reads: the interpreter, what its links lead to, its library, swarmd itself.
+    # What is read at a start: the interpreter, the target of its links, its library, swarmd itself.
     library = Path(sys.base_prefix if executable == sys.executable else interpreter.resolve())
     for path in () if user else (interpreter, interpreter.resolve(), library, Path(swarmd.__file__).resolve()):
         if hidden := why_hidden(path):
@@ -300,29 +300,29 @@ def why_hidden(path: Path) -> str:
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """What is to be copied where."""
+    """A node's data that are to be moved."""
 
     config: Path
     source: NodeDirectory
     target: NodeDirectory
-    there: bool  # the service has this node's data already
+    there: bool  # the service has these data already
 
 
 def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
-    """Raise OtherSwarm if the service's data, or the node's own, are of another swarm than the configuration."""
+    """Raise OtherSwarm if the service's data, or the node's, belong to another swarm than the configuration."""
     for root in (place.data, config.parent / loaded.data):
         try:
             refuse_other_swarm(NodeDirectory(root), swarm_of_config(loaded))
         except OtherSwarm:
             raise
         except (SwarmdError, OSError):
-            continue  # a log that this user cannot read, or nobody can: the start says so
+            continue  # a log that cannot be read: the start will say so
 
 
 def find_transfer(config: Path, loaded: Config, place: ServicePaths) -> Transfer | None:
-    """The node's data, if they are not where its service has them; None without any.
+    """The node's data, if they are not where its service has them; None if there are none.
 
-    Raises UnitError where the service has data of another node, IdentityInUse where the node was moved away from there.
+    Raises UnitError if the service has another node's data, and IdentityInUse if the node was moved away from there.
     """
     source, target = NodeDirectory((config.parent / loaded.data).resolve()), NodeDirectory(place.data)
     key = Path(loaded.dht.identity)
@@ -350,7 +350,7 @@ def _read_key(path: Path) -> bytes:
 def copy_data(transfer: Transfer) -> None:
     """Copy the data and close the old directory. The copy is root's until systemd gives it to the unit's user.
 
-    Raises UnitError where it cannot be copied, and nothing has changed then; LogInUse while the node is running.
+    Raises UnitError if they cannot be copied, with nothing changed, and LogInUse while the node is running.
     """
     source, target = transfer.source, transfer.target.root
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")

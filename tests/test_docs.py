@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import click
-import msgspec
 import pytest
 from typer.main import get_command
 
 from swarmd import cli
-from swarmd.config import Config, section_of
+from swarmd.config import Config, struct_in
 from swarmd.swarms.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,9 +101,9 @@ def test_commands_and_options_are_there(page: Path) -> None:
 def keys_of(kind: type, prefix: str = "") -> set[str]:
     keys = set()
     for name, hint in get_type_hints(kind).items():
-        inner = section_of(hint)
+        inner = struct_in(hint)
         keys.add(prefix + name)
-        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+        if inner is not None:
             keys |= keys_of(inner, f"{prefix}{name}.")
     return keys
 

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
-from swarmd.config import Config, Section, load_config, section_of
+from swarmd.config import Config, load_config, struct_in
 from swarmd.swarms.options import FileOptions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,12 +19,12 @@ ROWS = [line.split("|")[1:4] for line in PAGE.splitlines() if line.startswith("|
 NAME = re.compile(r"`([a-z][\w.]*)`")
 
 
-def keys_of(kind: type[Section], where: str = "") -> set[str]:
+def keys_of(kind: type[msgspec.Struct], where: str = "") -> set[str]:
     """Dotted names of all keys of a configuration, those of tables too."""
     found: set[str] = set()
     for key, hint in get_type_hints(kind).items():
-        inner = section_of(hint)
-        if isinstance(inner, type) and issubclass(inner, Section):
+        inner = struct_in(hint)
+        if inner is not None:
             found |= keys_of(inner, f"{where}{key}.")
         found.add(f"{where}{key}")
     return found

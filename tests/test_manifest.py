@@ -352,7 +352,10 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         read_manifest(tmp_path / "none.toml")
     os.mkfifo(tmp_path / "pipe")
-    for path, told in ((tmp_path, "is a directory"), (tmp_path / "pipe", "no regular file")):  # nobody writes to that
+    for path, told in (
+        (tmp_path, "is a directory"),
+        (tmp_path / "pipe", "not a regular file"),
+    ):  # nobody writes to that
         with pytest.raises(ManifestError, match=told):
             read_manifest(path)
     large = tmp_path / "large.toml"

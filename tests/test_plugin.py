@@ -13,7 +13,6 @@ from swarmd import plugin
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs/SWARMS.md", ROOT / "docs/FROM-TRL.md", *(ROOT / "docs/swarms").glob("*.md")]
 SCAFFOLDS = sorted((ROOT / "swarmd/cli/scaffolds").rglob("*.txt"))
-KINDS = sorted((ROOT / "swarmd/swarms").glob("*/*.py"))
 GROUP = "swarmd.swarms"  # of entry points, which is no import
 
 
@@ -61,9 +60,3 @@ def test_the_scaffold_imports_only_names_of_the_facade() -> None:
     sources = [path.read_text(encoding="utf-8") for path in SCAFFOLDS if path.name.endswith(".py.txt")]
     taken = {pair for source in sources for pair in imported_from(source) if pair[0].startswith("swarmd")}
     assert len(taken) > 15 and taken <= {("swarmd.plugin", name) for name in plugin.__all__}
-
-
-def test_swarmds_own_kinds_import_from_the_facade_what_it_has() -> None:
-    homes = imported_from((ROOT / "swarmd/plugin.py").read_text(encoding="utf-8")) - {("__future__", "annotations")}
-    around = {path.name: imported_from(path.read_text(encoding="utf-8")) & homes for path in KINDS}
-    assert len(homes) > 40 and {name: pairs for name, pairs in around.items() if pairs} == {}

@@ -20,10 +20,10 @@ import typer
 from swarmd.config import DIGEST, TrainingConfig
 from swarmd.errors import HubUnreachable, ManifestError, SwarmError
 from swarmd.manifest import HANDED_OUT, ManifestRecipe
-from swarmd.swarms.file import is_hub_id, keep_dataset, source_of
-from swarmd.swarms.jsonl import load_rows
+from swarmd.swarms.dataset import is_hub_id, keep_dataset, source_of
+from swarmd.swarms.jsonl import SUFFIX, load_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
-from swarmd.swarms.registry import SUFFIX, questions_of
+from swarmd.swarms.registry import questions_of
 from swarmd.training.models.files import digest_weights, list_weights
 from swarmd.training.models.hub import ask_hub
 from swarmd.training.models.source import (

@@ -43,7 +43,8 @@ from swarmd.paths import CONFIG, configs_directory, quoted
 from swarmd.results.hub import TOKEN as KIND
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret, write_secret
-from swarmd.swarms.registry import BUILT_IN, check_questions, find_kind
+from swarmd.swarms.registry import BUILT_IN, find_kind
+from swarmd.swarms.truths import check_questions
 
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b

@@ -51,7 +51,8 @@ from swarmd.manifest import (
 )
 from swarmd.paths import quoted
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
-from swarmd.swarms.registry import check_kind, check_questions, find_cuts_of
+from swarmd.swarms.registry import check_kind, find_cuts_of
+from swarmd.swarms.truths import check_questions
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator

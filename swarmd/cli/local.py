@@ -24,8 +24,8 @@ from rich.live import Live
 
 from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, ended_words, fill_in, history_in, parse_setting
 from swarmd.cli.status import read_status
-from swarmd.config import Config, refuse_unknown_keys
-from swarmd.errors import LocalSwarmFailed, PathUnusable
+from swarmd.config import find_unknown_setting
+from swarmd.errors import ConfigError, LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 from swarmd.observe.words import count
@@ -66,7 +66,8 @@ def local(
     for key in chosen:
         tables: dict[str, Any] = {}
         fill_in(tables, key, "")
-        refuse_unknown_keys(tables, Config, "", "--set")
+        if unknown := find_unknown_setting(tables):
+            raise ConfigError(f"--set: {unknown[0]}", unknown[1])
     if steps is not None:
         chosen["training.steps"] = steps
     if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over

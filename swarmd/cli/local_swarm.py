@@ -40,7 +40,8 @@ from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.results import history
 from swarmd.results.history import TrainingHistory
-from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of
+from swarmd.swarms.registry import check_kind, find_kind, questions_of
+from swarmd.swarms.truths import check_questions
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import is_directory, require_model
 

@@ -56,7 +56,8 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.paths import quoted
-from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of, spell_out
+from swarmd.swarms.registry import check_kind, find_kind, questions_of, spell_out
+from swarmd.swarms.truths import check_questions
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
 STAGE_S = 300  # of a new swarm, unless --stage-seconds or the configuration says otherwise

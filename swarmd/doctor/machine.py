@@ -29,7 +29,8 @@ from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
-from swarmd.swarms.options import CodeOptions, ProposerOptions, decode_options
+from swarmd.swarms.options import ProgramOptions
+from swarmd.swarms.registry import read_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
 from swarmd.training.models.source import AUTO, compare_weights, find_snapshot, require_model
@@ -247,25 +248,20 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 # --- the sandbox ---
 
-RUNS_PROGRAMS: dict[str, type[CodeOptions | ProposerOptions]] = {
-    "code": CodeOptions,
-    "proposer-solver": ProposerOptions,
-}
-
 
 def check_sandbox(subject: Subject) -> Iterator[Finding]:
     """Set one up, as the node does at its start, for the kinds of swarm that run programs."""
     swarm = subject.whole[0].swarm
-    if swarm.kind not in RUNS_PROGRAMS:
-        yield well(f"the kind {swarm.kind} runs no programs")
-        return
     try:
-        options = decode_options(swarm.options, RUNS_PROGRAMS[swarm.kind])
+        options = read_options(swarm)
+        if not isinstance(options, ProgramOptions):
+            yield well(f"the kind {swarm.kind} runs no programs")
+            return
         sandbox = Sandbox(options.limits, options.sandbox)
     except SandboxUnavailable as failure:
         fix = "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, "
         fix += "section Sandbox, has the drop-in for systemd"
-        yield error("sandbox.unavailable", "Programs cannot be kept in on this machine", failure.message, fix)
+        yield error("sandbox.unavailable", "Programs cannot be confined on this machine", failure.message, fix)
         return
     except (SwarmdError, msgspec.ValidationError):
         return  # the check of the configuration says so

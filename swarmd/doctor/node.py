@@ -41,7 +41,8 @@ from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
-from swarmd.swarms.registry import check_kind, check_questions
+from swarmd.swarms.registry import check_kind
+from swarmd.swarms.truths import check_questions
 from swarmd.training.models.known import PACKAGED
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.units import outdated_files, places_of

@@ -1,4 +1,4 @@
-"""Runs programs that nobody vouches for: a model's, or a peer's. `Sandbox(Limits()).run(program)` gives a `Verdict`."""
+"""Runs untrusted programs: a model's, or a peer's. `Sandbox(Limits()).run(program)` gives a `Verdict`."""
 
 from swarmd.sandbox.sandbox import Isolation, Limits, Sandbox, Status, Verdict
 

@@ -1,8 +1,8 @@
-"""A process takes rights from itself: files by Landlock, system calls by seccomp. Its children inherit what is left.
+"""A process gives up rights: to files by Landlock, to system calls by seccomp. Its children inherit what is left.
 
-For programs that somebody vouches for and that speak with the world, as workers do: what they need is named, and a
-hole in them opens no more. It needs no privilege, and Linux 5.13; what a kernel has not is told, and the process runs
-on.
+- It is for workers: trusted programs that talk to the network. They keep what they need, so that whoever exploits a
+  hole in them gets no more.
+- It needs no privilege, and Linux 5.13. What a kernel cannot take away is reported, and the process goes on.
 """
 
 from __future__ import annotations
@@ -30,43 +30,43 @@ REMOVE_DIRECTORY, REMOVE_FILE = 1 << 4, 1 << 5
 MAKE_DIRECTORY, MAKE_FILE, MAKE_SOCKET, MAKE_LINK = 1 << 7, 1 << 8, 1 << 9, 1 << 12
 ALL_OF_FIRST = (1 << 13) - 1
 REFER, TRUNCATE, DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
-SINCE = {2: REFER, 3: TRUNCATE, 5: DEVICE_CONTROL}  # version of Landlock that brought a right
+SINCE = {2: REFER, 3: TRUNCATE, 5: DEVICE_CONTROL}  # by the version of Landlock that brought the right
 ABSTRACT_SOCKETS, SCOPES_SINCE = 1, 6
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL  # what means something below no directory
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL  # that apply to files, not only to directories
 
 READ = READ_FILE | READ_DIRECTORY
 CHANGE = (
     READ | WRITE_FILE | TRUNCATE | REMOVE_FILE | REMOVE_DIRECTORY | MAKE_DIRECTORY | MAKE_FILE | MAKE_SOCKET | REFER
 )
 
-# What a Python program that speaks to the network reads of a machine.
+# What a Python program that uses the network reads of a machine.
 SYSTEM = ("/usr", "/lib", "/lib64", "/proc", "/sys", "/dev", "/run/systemd/resolve")
 ETC = (
     *("ca-certificates", "crypto-policies", "pki", "ssl"),
     *("gai.conf", "host.conf", "hosts", "nsswitch.conf", "protocols", "resolv.conf", "services"),
     *("group", "ld.so.cache", "localtime", "mime.types", "passwd", "timezone"),
 )
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # variables that name further places of OpenSSL's
-CLOCK = "FAKETIME_TIMESTAMP_FILE"  # and the one that libfaketime takes the time from, where clock steps are tried out
-DEVICES = ("/dev/null", "/dev/tty")  # and written to
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # variables that name further files of OpenSSL's
+CLOCK = "FAKETIME_TIMESTAMP_FILE"  # and the one that names the file with libfaketime's time, in tests of clock steps
+DEVICES = ("/dev/null", "/dev/tty")  # that are written to as well
 
-# Calls that a worker needs though a program in the sandbox does not.
+# Calls that a worker needs, but no program in the sandbox.
 NEEDED = {"socket", "pidfd_open", "memfd_create", "shmget", "semget", "msgget", "mq_open", "personality"}
 
 
 class AllowedAccess(NamedTuple):
-    """What is left to a process."""
+    """What a process may still do."""
 
-    reads: tuple[Path, ...] = ()  # files, directories with all below; besides the interpreter's and the system's
+    reads: tuple[Path, ...] = ()  # files, and directories with all below; besides the interpreter's and the system's
     changes: tuple[Path, ...] = ()  # directories: everything below may be read, made, changed and removed
     runs: tuple[Path, ...] = ()  # programs; no other can be executed
 
 
 def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
-    """Take from this thread, and from all that it starts, what is not within the bounds.
+    """Take from this thread, and from all that it starts, every right that the bounds do not name.
 
-    Of `away_from` nothing but what the bounds name may be read, though it be on Python's path. Returns what could not
-    be taken away, in words.
+    In `away_from` nothing else may be read even if it is on Python's path. Returns what could not be taken away, in
+    words.
     """
     left = []
     try:
@@ -112,7 +112,7 @@ def _restrict_files(bounds: AllowedAccess, away_from: Path) -> None:
 def _rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, int]:
     rights: dict[Path, int] = {}
     groups: Iterable[tuple[Iterable[Path], int]] = (
-        (_of_python(away_from), READ),
+        (_module_paths(away_from), READ),
         (map(Path, SYSTEM), READ),
         ((Path("/etc") / name for name in ETC), READ),
         ((Path(os.environ[name]) for name in (*CERTIFICATES, CLOCK) if os.environ.get(name)), READ),
@@ -127,8 +127,8 @@ def _rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, int]:
     return rights
 
 
-def _of_python(away_from: Path) -> list[Path]:
-    """Where modules are read from, but for places from which the directory could be reached."""
+def _module_paths(away_from: Path) -> list[Path]:
+    """Where modules are read from, except for places from which the directory could be reached."""
     places = {Path(place).resolve() for place in (*sys.path, *sysconfig.get_paths().values(), sys.base_prefix) if place}
     places |= {Path(swarmd.__file__).resolve().parent, Path(sys.prefix).resolve()}
     return sorted(place for place in places if not away_from.resolve().is_relative_to(place))
@@ -138,7 +138,7 @@ def _allow(rules: int, path: Path, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there cannot be opened later either: a rule is of a file, not of a name
+        return  # a missing file cannot be opened later either: a rule is for a file, not for a name
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= OF_FILES

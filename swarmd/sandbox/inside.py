@@ -1,8 +1,7 @@
-"""What runs first in the sandbox, as `python -c`: takes the program from standard input, sets the limits, runs it.
+"""Runs first in the sandbox, as `python -c`: takes the program from standard input, sets the limits, runs it.
 
-Imports next to nothing: each module here is paid for with every run. Arguments: the program's size in bytes; what is
-left to do where bubblewrap laid the sandbox out, as FILES:FILTER, else nothing; then what `resource.setrlimit` takes,
-as NAME=NUMBER.
+It imports as little as possible, because every run pays for it. Arguments: the program's size in bytes; for bubblewrap,
+what it has left to do, as FILES:FILTER, else an empty one; then limits for `resource.setrlimit`, as NAME=NUMBER.
 """
 
 import os
@@ -14,11 +13,11 @@ NO_SUID, NO_DEVICES, REMOUNT = 2, 4, 32  # sys/mount.h
 SET_NO_NEW_PRIVILEGES, SET_SECCOMP, SECCOMP_FILTER = 38, 22, 2  # linux/prctl.h
 CAPABILITIES_VERSION = 0x20080522  # linux/capability.h
 
-READY = b"\x06"  # first byte of standard output: everything before is set up, what follows is the program's
+READY = b"\x06"  # first byte of standard output: all is set up, and what follows is the program's
 
 
 def take_program(size_bytes: int) -> str:
-    """The program in front of its own standard input, and no byte more."""
+    """Read the program, and no byte of its own standard input, which follows."""
     program = b""
     while len(program) < size_bytes:
         chunk = os.read(0, size_bytes - len(program))
@@ -29,8 +28,8 @@ def take_program(size_bytes: int) -> str:
 
 
 def finish(files: int, instructions: bytes) -> None:
-    """What bubblewrap cannot do: bound the files of the scratch directory. Then give up the capability that this takes,
-    and filter system calls. Raises OSError where the kernel does not allow it, and nothing is run."""
+    """Do what bubblewrap cannot: bound the number of files in the scratch directory. Then give up the capability that
+    this takes, and filter system calls. Raises OSError if the kernel does not allow it; then nothing is run."""
     import ctypes
 
     class Program(ctypes.Structure):  # struct sock_fprog
@@ -51,7 +50,7 @@ def finish(files: int, instructions: bytes) -> None:
 
 
 def set_limits(named: list[str]) -> None:
-    """Set each limit for good: without a privilege, a hard limit is never raised again."""
+    """Set each limit for good: without a privilege, a hard limit cannot be raised again."""
     for limit in named:
         name, _, number = limit.partition("=")
         hard = int(number)
@@ -60,7 +59,7 @@ def set_limits(named: list[str]) -> None:
 
 
 def run(program: str) -> None:
-    """Run it as `__main__`. What it raises is printed without this file's frames."""
+    """Run the program as `__main__`. What it raises is printed without this file's frames."""
     module = type(sys)("__main__")
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]

@@ -1,10 +1,13 @@
-"""Puts a program into namespaces of its own, where there is no bubblewrap: run as a script, with one argument, the
-order as marshal's bytes in hexadecimal.
+"""Puts a program into namespaces of its own if there is no bubblewrap.
 
-A user, mount, process, network, IPC, host name and cgroup namespace; a root file system in memory that holds what the
-layout names, read-only, and a scratch directory; no capability, no new privilege, the system call filter. The launcher
-waits outside; the first process inside reaps and ends with the program, and with it ends everything in the namespace.
-Each dies with the one before it. Imports as little as it can, for each run pays for it.
+It runs as a script with one argument, the order, as marshal's bytes in hexadecimal, and imports as little as it can,
+because every run pays for it.
+
+- The program gets a user, mount, process, network, IPC, host name and cgroup namespace; a root file system in memory
+  that holds what the layout names, read-only, and a scratch directory; no capability, no new privilege, and the system
+  call filter.
+- The launcher waits outside. The first process inside reaps the others and ends with the program, and then the kernel
+  ends everything in the namespace. Each process dies with its parent.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ DETACH = 2
 SET_DEATH_SIGNAL, SET_NO_NEW_PRIVILEGES, SET_SECCOMP, SECCOMP_FILTER = 1, 38, 22, 2
 CAPABILITIES_VERSION = 0x20080522
 NOBODY, KILL = 65534, 9
-SIGNALLED = 128  # and the signal's number: the exit code of what a signal ended
+SIGNALLED = 128  # plus the signal's number: the exit code of a process that a signal ended
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,24 +50,24 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def die_with_parent(parent_is_gone: Callable[[], bool]) -> None:
-    """Be killed when the parent ends; at once if it has ended before it could be asked for."""
+    """Have the kernel kill this process when its parent ends; end now if that has happened already."""
     check(libc.prctl(SET_DEATH_SIGNAL, KILL, 0, 0, 0), "prctl")
     if parent_is_gone():
         os._exit(1)
 
 
 def enter_namespaces() -> None:
-    """New namespaces of every kind, and `nobody` in them for whoever this is outside."""
+    """Enter new namespaces of every kind, as the user `nobody`."""
     user, group = os.geteuid(), os.getegid()
     check(libc.unshare(NEW_NAMESPACES), "unshare")
-    libc.sethostname(b"sandbox", 7)  # where a service may not, its programs see the machine's name
+    libc.sethostname(b"sandbox", 7)  # if a service may not do this, its programs see the machine's name
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
             file.write(text)
 
 
 def lay_out(order: dict[str, Any]) -> None:
-    """Make the root file system and go there; what was there before is out of reach afterwards."""
+    """Make the root file system and go there; the former one is then out of reach."""
     mount("", "/", flags=RECURSIVE | PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", NO_SUID | NO_DEVICES, "size=1m,nr_inodes=1024,mode=755")
     os.mkdir("/tmp/old")  # noqa: PTH102
@@ -84,7 +87,7 @@ def lay_out(order: dict[str, Any]) -> None:
 
 
 def bind(source: str, target: str) -> None:
-    """Show a file or directory at another place, read-only."""
+    """Mount a file or directory at another place, read-only."""
     os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
     if os.path.isdir(source):  # noqa: PTH112
         os.mkdir(target)  # noqa: PTH102
@@ -108,14 +111,14 @@ class Program(ctypes.Structure):
 
 
 def filter_calls(instructions: bytes) -> None:
-    """No new privileges, and only the system calls that the filter lets through, from here on."""
+    """From here on allow no new privileges, and only the system calls that the filter lets through."""
     check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
     program = Program(len(instructions) // 8, instructions)
     check(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
 def become(order: dict[str, Any]) -> None:
-    """Filter system calls and turn into the interpreter; with nothing open but standard input, output and error."""
+    """Filter system calls and become the interpreter, with only standard input, output and error open."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     filter_calls(order["filter"])
     os.execve(order["command"][0], order["command"], order["environment"])
@@ -127,7 +130,7 @@ def exit_code_of(status: int) -> int:
 
 
 def run_first_process(order: dict[str, Any], parent_end: int) -> None:
-    """What process 1 of the namespace does. Never returns."""
+    """Be process 1 of the namespace. Never returns."""
     waiter = select.poll()
     waiter.register(parent_end, 0)
     die_with_parent(lambda: bool(waiter.poll(0)))
@@ -144,7 +147,7 @@ def run_first_process(order: dict[str, Any], parent_end: int) -> None:
 
 
 def launch(order: dict[str, Any]) -> int:
-    """Run it. Returns the exit code; raises OSError where the kernel does not allow what this needs."""
+    """Run the program. Returns the exit code; raises OSError if the kernel does not allow what this needs."""
     die_with_parent(lambda: os.getppid() != order["parent"])
     if not order["namespaces"]:
         os.chdir(order["scratch"])

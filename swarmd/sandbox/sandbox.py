@@ -1,7 +1,7 @@
-"""The sandbox: takes programs that nobody vouches for, gives verdicts.
+"""The sandbox: takes untrusted programs, gives verdicts.
 
-- A program sees the interpreter, its standard library, and the shared libraries they load. They are laid out anew under
-  `/python`, so that no path of this machine, and nothing that lies beside them, shows.
+- A program sees the interpreter, its standard library, and the shared libraries that these load. They are mounted under
+  `/python`, so that it sees no path of this machine and nothing that lies beside them.
 - Each run is one child process: fed, read up to a bound, and killed at its deadline.
 """
 
@@ -34,7 +34,7 @@ from swarmd.sandbox.inside import READY
 
 MIB = 1024 * 1024
 
-# How programs are kept in. `auto` takes bubblewrap where it works, else namespaces made here, else refuses.
+# How programs are confined. `auto` takes bubblewrap if it works, else namespaces made here, else refuses.
 Isolation = Literal["auto", "bubblewrap", "namespaces", "none-i-accept-the-risk"]
 
 Status = Literal[
@@ -44,8 +44,8 @@ Status = Literal[
     "memory",  # ended by a MemoryError
     "output-limit",  # killed: it printed more than allowed
     "processes",  # tried to start a process or a thread, and ended of it
-    "stopped",  # ended, or never run, because this node wanted no more of it, or not begun in time: proves nothing
-    "refused",  # never run: program or standard input too large, or no text
+    "stopped",  # ended, or never run, because the caller wanted no more of it, or not begun in time: proves nothing
+    "refused",  # never run: program or standard input is too large, or not text
 ]
 
 Seconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
@@ -55,10 +55,10 @@ Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds on one run. A program is one process with one thread; it cannot start another.
 
-    Memory in all is at most `memory_bytes` and `scratch_bytes` together, and what the kernel keeps for it: buffers of
+    Memory in all is at most `memory_bytes` and `scratch_bytes` together, plus what the kernel keeps for it: buffers of
     pipes (1 MiB for two of `files_open`, at most 64 MiB), 1,024 files and directories, mappings and locks, 35 MiB at
-    worst with the default of `files_open`. Not so without isolation: there the scratch directory is one of the
-    machine's, and only `file_bytes` and CPU seconds bound what is written to it.
+    worst with the default of `files_open`. Without isolation the scratch directory is one of the machine's, and only
+    `file_bytes` and CPU seconds bound what is written to it.
     """
 
     wall_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0  # then it is killed
@@ -73,44 +73,42 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run. Only `status`, the exit code and the times are not of the program's own making."""
+    """The result of a run. The program itself decides all but `status`, the exit code and the times."""
 
     status: Status
-    stdout: str = ""  # cut at `Limits.output_bytes`; what is no UTF-8 is replaced
+    stdout: str = ""  # cut at `Limits.output_bytes`; what is not UTF-8 is replaced
     stderr: str = ""  # its end, at most `STDERR_BYTES_KEPT`
-    exit_code: int = 0  # 128 and the signal's number where a signal ended it
+    exit_code: int = 0  # 128 plus the signal's number if a signal ended it
     wall_s: float = 0.0  # start-up included
-    cpu_s: float = 0.0  # likewise; under bubblewrap its own alone, as for a run that was killed
+    cpu_s: float = 0.0  # likewise; only bubblewrap's own under bubblewrap, or if it was killed
 
 
 STDERR_BYTES_KEPT = 4096
-
-
 CHUNK_BYTES = 65536
-LOOK_S = 0.2  # how often it is looked at whether to stop
-DRAIN_S = 2.0  # for what a killed process leaves in its pipes
+POLL_S = 0.2  # how often it is asked whether to stop
+DRAIN_S = 2.0  # to read what a killed process has left in its pipes
 
 Cut = Literal["", "deadline", "output", "stopped"]
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How it ended."""
+    """How a process ended."""
 
-    cut: Cut  # why it was killed; empty where it ended by itself
-    exit_code: int  # 128 and the signal's number where a signal ended it
+    cut: Cut  # why it was killed; empty if it ended by itself
+    exit_code: int  # 128 plus the signal's number if a signal ended it
     stdout: bytes
     stderr: bytes
     wall_s: float
-    cpu_s: float  # of it and what it waited for
+    cpu_s: float  # with that of the processes that it waited for
 
 
 def converse(
     command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int, is_stopped: Callable[[], bool]
 ) -> Ended:
-    """Run a command with an empty environment and nothing else open. Raises OSError where it cannot start.
+    """Run a command with an empty environment and nothing else open. Raises OSError if it cannot start.
 
-    It is killed after `wall_s`, where it prints more than `output_bytes` to one of standard output and standard error,
-    and where `is_stopped`, asked every `LOOK_S`, says so.
+    It is killed after `wall_s`, if it prints more than `output_bytes` to standard output or to standard error, and if
+    `is_stopped`, which is asked every `POLL_S`, becomes true.
     """
     begun = time.monotonic()
     pipe = subprocess.PIPE
@@ -140,7 +138,7 @@ def converse(
 
 
 class _Conversation:
-    """Both directions at once, so that neither side waits for the other."""
+    """Feeds a process and reads from it at the same time, so that neither waits for the other."""
 
     def __init__(self, process: subprocess.Popen[bytes], feed: bytes, output_bytes: int) -> None:
         assert process.stdin and process.stdout and process.stderr
@@ -160,7 +158,7 @@ class _Conversation:
         """Feed and read until the process ends or is to be killed."""
         try:
             while True:
-                ready = self._selector.select(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
+                ready = self._selector.select(min(POLL_S, max(0.0, deadline_s - time.monotonic())))
                 served = [self._serve(key.fd) for key, _ in ready]
                 if any(served):
                     return "output" if self.is_full else ""
@@ -174,7 +172,7 @@ class _Conversation:
             self._stop_feeding()
 
     def drain(self, deadline_s: float) -> None:
-        """Read what is left, until the last that holds a pipe's other end is gone."""
+        """Read what is left, until nothing holds the other ends of the pipes."""
         while self._sinks and not self.is_full and time.monotonic() < deadline_s:
             for key, _ in self._selector.select(deadline_s - time.monotonic()):
                 self._serve(key.fd)
@@ -224,10 +222,10 @@ ROOT = PurePosixPath("/python")
 LIBRARIES = ROOT / "so"
 SCRATCH = "/tmp"
 PROBE_S = 60.0
-# Extension modules that are of no use without a terminal, a network or a test suite, and bring large libraries.
+# Extension modules that need a terminal, a network or a test suite, and load large libraries.
 LEFT_OUT = ("_tkinter", "_curses", "_curses_panel", "readline", "_ssl", "_dbm", "_gdbm", "_test", "_xx", "xx")
 
-# Loads every extension module of the standard library, then tells which shared objects that took, by the names under
+# Loads every extension module of the standard library, then prints which shared objects that took, by the names under
 # which the linker looked for them. The linker itself is among them.
 _PROBE = """
 import ctypes, importlib, json, os, sys
@@ -251,17 +249,17 @@ print(json.dumps([name for name in found if name.startswith("/") and "lib-dynloa
 
 
 class SandboxLayout(msgspec.Struct, frozen=True):
-    """Files and directories of this machine and where they stand in the sandbox, read-only."""
+    """Files and directories of this machine and where they are mounted in the sandbox, read-only."""
 
     interpreter: str  # in the sandbox
     host_interpreter: str
     binds: tuple[tuple[str, str], ...]  # (here, in the sandbox)
-    masked: tuple[str, ...]  # directories in the sandbox under which nothing shows
+    masked: tuple[str, ...]  # directories that are empty in the sandbox
 
 
 @functools.cache
 def find_layout() -> SandboxLayout:
-    """The layout for the Python that runs this; asks a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
+    """The layout for this process's Python; asks a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     library = Path(sysconfig.get_path("stdlib"))
     place = ROOT / "lib" / library.name
@@ -275,7 +273,7 @@ def find_layout() -> SandboxLayout:
     binds += [(name, name) for name in linkers]  # the interpreter's file names its linker by this very path
     binds += [(name, str(LIBRARIES / Path(name).name)) for name in libraries]
     masked = [str(place / name) for name in ("site-packages", "dist-packages") if (library / name).is_dir()]
-    resolved = [(os.path.realpath(here), there) for here, there in binds]  # links would lead into the new root
+    resolved = [(os.path.realpath(here), there) for here, there in binds]  # a link would be resolved in the new root
     return SandboxLayout(str(inside), interpreter, tuple(resolved), tuple(masked))
 
 
@@ -286,13 +284,13 @@ def _list_shared_objects(interpreter: str) -> list[str]:
         return sorted({os.path.normpath(name) for name in json.loads(probed.stdout)})
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         told = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
-        raise SandboxUnavailable(f"{interpreter} does not tell what it loads: {error} {told}") from error
+        raise SandboxUnavailable(f"{interpreter} does not say what it loads: {error} {told}") from error
 
 
 HERE = Path(__file__).parent
 NOBODY = "65534"
 SCRATCH_FILES = 1024  # and directories: each takes about 1 KiB of the kernel's memory, which no other limit counts
-SIGNALS_PENDING = 64  # and timers: each takes memory of the kernel's, too
+SIGNALS_PENDING = 64  # and timers: these take the kernel's memory, too
 MOUNTING = "CAP_SYS_ADMIN"  # in the sandbox's own namespaces; bounds the files, and is dropped before the program runs
 # Flags: no sites, no path of the working directory, no byte code written. The hash seed makes runs repeatable.
 FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
@@ -300,7 +298,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": str(LIBRARIES)}
 
 
 def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, way: Isolation) -> list[str]:
-    """How the interpreter is started where a program is to run."""
+    """The command that starts the interpreter inside the sandbox."""
     left_over = f"{SCRATCH_FILES}:{syscalls.build_filter().hex()}" if way == "bubblewrap" else ""
     bounds = {
         "RLIMIT_CPU": limits.cpu_s,
@@ -326,8 +324,8 @@ def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, wa
 
 
 def bubblewrap_command(layout: SandboxLayout, limits: Limits, command: Sequence[str]) -> list[str]:
-    """A bubblewrap command. The bound on files and the system call filter are left to `inside.py`: bubblewrap has no
-    option for the one, and the other refuses what it takes. bubblewrap 0.6 or newer."""
+    """A command for bubblewrap 0.6 or newer. The bound on files and the system call filter are left to `inside.py`:
+    bubblewrap has no option for the one, and the other would refuse what bubblewrap needs."""
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup-try", "--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"]
     arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--cap-add", MOUNTING]
@@ -343,7 +341,7 @@ def bubblewrap_command(layout: SandboxLayout, limits: Limits, command: Sequence[
 
 
 def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[str], scratch: str = "") -> list[str]:
-    """A command of this package's own launcher: in namespaces, or in none, where `scratch` is given."""
+    """A command for this package's own launcher: in namespaces, or without them if `scratch` is given."""
     order = {
         "namespaces": not scratch,
         "parent": os.getpid(),
@@ -361,7 +359,7 @@ def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[st
 
 @contextlib.contextmanager
 def make_scratch() -> Iterator[str]:
-    """A new directory, removed in the end. Raises OSError where that cannot be done."""
+    """A new directory, removed at the end. Raises OSError or CalledProcessError."""
     top = tempfile.mkdtemp(prefix="swarmd-program-")
     scratch = Path(top, "scratch")
     scratch.mkdir()
@@ -375,8 +373,8 @@ def make_scratch() -> Iterator[str]:
 
 RISKY: Isolation = "none-i-accept-the-risk"
 PROBE_LIMITS = Limits(wall_s=30.0, cpu_s=10)
-BEST_FIRST: tuple[Isolation, ...] = ("bubblewrap", "namespaces")  # the first is quicker and looked at by many
-STARTS = 2  # tries to set a sandbox up, once it has been seen to work: a busy machine may refuse a process
+BEST_FIRST: tuple[Isolation, ...] = ("bubblewrap", "namespaces")  # the first is faster and widely reviewed
+STARTS = 2  # attempts to set up a sandbox that has worked before: a busy machine may refuse a process
 CUTS: dict[Cut, Status] = {"deadline": "timeout", "output": "output-limit", "stopped": "stopped"}
 NO_PROCESS = ("BlockingIOError: [Errno 11]", "RuntimeError: can't start new thread")
 FIX = (
@@ -386,10 +384,10 @@ FIX = (
 
 
 class Sandbox:
-    """Runs Python programs that nobody vouches for. Safe to use from several threads.
+    """Runs untrusted Python programs. Safe to use from several threads.
 
-    `auto` takes the strongest isolation that works on this machine. Raises SandboxUnavailable if it does not work here:
-    a node says so at its start.
+    `auto` takes the strongest isolation that works on this machine. Raises SandboxUnavailable if none does, or the one
+    that is asked for does not: a node reports it when it starts.
     """
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto") -> None:
@@ -400,37 +398,39 @@ class Sandbox:
         self._layout = find_layout()
         self.isolation = self._choose(isolation)
 
-    def heed(self, is_stopped: Callable[[], bool]) -> None:
-        """From now on end programs, and begin none, while this says so: their status is `stopped`. It is asked from
-        several threads, five times a second."""
+    def stop_when(self, is_stopped: Callable[[], bool]) -> None:
+        """While this is true, end programs and begin none: their status is `stopped`. It is asked from several threads,
+        five times a second."""
         self._is_stopped = is_stopped
 
     def run(self, program: str, stdin: str = "", wall_s: float = math.inf) -> Verdict:
-        """Run one program and wait for it, `wall_s` at most where that is less than the limits give.
+        """Run one program and wait for it, at most `wall_s`; one that this ends before the limits do is `stopped`.
 
-        Raises SandboxUnavailable when the sandbox has stopped working.
+        Raises SandboxUnavailable if the sandbox has stopped working.
         """
         try:
             source, feed = program.encode(), stdin.encode()
         except UnicodeEncodeError:
-            return Verdict(status="refused", stderr="the program or its input is no text")
+            return Verdict(status="refused", stderr="the program or its input is not text")
         if len(source) > self.limits.program_bytes or len(feed) > self.limits.input_bytes:
             return Verdict(status="refused", stderr="the program or its input is too large")
-        if self._is_stopped():
+        if self._is_stopped() or wall_s <= 0:
             return Verdict(status="stopped")
         limits = msgspec.structs.replace(self.limits, wall_s=min(wall_s, self.limits.wall_s))
         for _ in range(STARTS):
             ended = self._perform(self.isolation, limits, source, feed)
             if ended.stdout.startswith(READY):
-                return judge(ended, limits)
-            if ended.cut:  # the program was not begun: a busy machine's fault, or there was hardly any time
+                is_cut_short = ended.cut == "deadline" and wall_s < self.limits.wall_s
+                return judge(msgspec.structs.replace(ended, cut="stopped") if is_cut_short else ended, limits)
+            if ended.cut:  # the program was not begun: a busy machine, or hardly any time
                 return Verdict(status="stopped", wall_s=ended.wall_s)
-        raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
+        raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_describe(ended)}")
 
-    def run_all(self, programs: Sequence[str]) -> list[Verdict]:
-        """Run several side by side, one for each CPU; verdicts in their order."""
+    def run_all(self, programs: Sequence[str], wall_s: float = math.inf) -> list[Verdict]:
+        """Run several side by side, one for each CPU, at most `wall_s` for all of them; verdicts in their order."""
+        due = time.monotonic() + wall_s
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="sandbox") as pool:
-            return list(pool.map(self.run, programs))
+            return list(pool.map(lambda program: self.run(program, wall_s=due - time.monotonic()), programs))
 
     def _choose(self, wanted: Isolation) -> Isolation:
         failures = []
@@ -442,38 +442,33 @@ class Sandbox:
             ended = self._perform(way, PROBE_LIMITS, b"", b"")
             if ended.stdout == READY and ended.exit_code == 0:
                 return way
-            failures.append(f"{way}: {_told(ended)}")
-        raise SandboxUnavailable(f"programs cannot be kept in on this machine ({'; '.join(failures)})", FIX)
+            failures.append(f"{way}: {_describe(ended)}")
+        raise SandboxUnavailable(f"programs cannot be confined on this machine ({'; '.join(failures)})", FIX)
 
     def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
         inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
         command = interpreter_command(inner, limits, len(source), way)
-        if way == "bubblewrap":
-            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed, self._is_stopped)
-        if way == "namespaces":
-            return _talk(launcher_command(self._layout, limits, command), limits, source + feed, self._is_stopped)
         try:
-            with make_scratch() as scratch:
-                alone = launcher_command(self._layout, limits, command, scratch)
-                return _talk(alone, limits, source + feed, self._is_stopped)
+            with make_scratch() if way == RISKY else contextlib.nullcontext("") as scratch:
+                if way == "bubblewrap":
+                    command = bubblewrap_command(self._layout, limits, command)
+                else:
+                    command = launcher_command(self._layout, limits, command, scratch)
+                output_bytes = limits.output_bytes + len(READY)
+                return converse(command, source + feed, limits.wall_s, output_bytes, self._is_stopped)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SandboxUnavailable(f"a scratch directory cannot be made or removed: {error}") from error
+            raise SandboxUnavailable(
+                f"a process for the sandbox cannot be started, or its directory made or removed: {error}"
+            ) from error
 
 
-def _talk(command: Sequence[str], limits: Limits, feed: bytes, is_stopped: Callable[[], bool]) -> Ended:
-    try:
-        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY), is_stopped)
-    except OSError as error:
-        raise SandboxUnavailable(f"a process for the sandbox cannot be started: {error}") from error
-
-
-def _told(ended: Ended) -> str:
+def _describe(ended: Ended) -> str:
     text = ended.stderr.decode(errors="replace").strip()
     return text.splitlines()[-1][:300] if text else f"ended with {ended.exit_code}"
 
 
 def judge(ended: Ended, limits: Limits) -> Verdict:
-    """The verdict on a run that got as far as the program."""
+    """The verdict on a run in which the program began."""
     stderr = ended.stderr.decode(errors="replace")
     return Verdict(
         status=_status_of(ended, limits, stderr.rstrip().rpartition("\n")[2]),

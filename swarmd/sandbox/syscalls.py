@@ -1,8 +1,8 @@
-"""The seccomp filter: system calls that no program in the sandbox needs, refused by number.
+"""The seccomp filter: refuses, by number, the system calls that no program in the sandbox needs.
 
-Namespaces and limits contain a program without it; the filter makes one process and one thread of it, closes ways to
-memory that no limit counts (shared segments, memory files) and takes much of the kernel out of its reach. Numbers are
-those of the kernel's tables for x86-64 and for the generic table that arm64 uses.
+Namespaces and limits would contain a program without it. The filter keeps it to one process and one thread, closes ways
+to memory that no limit counts (shared segments, memory files), and takes much of the kernel out of its reach. The
+numbers are those of x86-64 and of the kernel's generic table, which arm64 uses.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ REFUSED: dict[str, tuple[int, int]] = {
     "syslog": (103, 116),
     "personality": (135, 92),
 }
-STARTING: dict[str, tuple[int, int]] = {  # of processes and threads; refused as at RLIMIT_NPROC
+STARTING: dict[str, tuple[int, int]] = {  # processes and threads; refused with the error of RLIMIT_NPROC
     "clone": (56, 220),
     "clone3": (435, 435),
-    "fork": (57, 220),  # arm64 has clone alone
+    "fork": (57, 220),  # arm64 has only clone
     "vfork": (58, 220),
 }
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH of linux/audit.h
@@ -94,9 +94,9 @@ def is_known(machine: str = "") -> bool:
 
 
 def build_filter(machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None) -> bytes:
-    """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError where `is_known` is False.
+    """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError if `is_known` is False.
 
-    By default it is this machine's, and refuses all that no program in the sandbox needs, and the start of processes.
+    By default it is for this machine, and refuses `REFUSED` and `STARTING`.
     """
     column, architecture = ARCHITECTURES[machine or platform.machine()]
     program = [

@@ -1,6 +1,6 @@
 """What is trained: each kind of swarm draws questions and scores completions; rollouts name questions on the wire.
 
-Authors of swarms import from `swarmd.plugin`; what else is here is private.
+Authors of swarms import from `swarmd.plugin`; everything else here is private.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-HEAVY = ("cellpylib",)  # for the game of life; brings matplotlib: 24 MB
 
+def _defer(name: str) -> None:
+    """Let a stand-in take the place of a module, and load the module when the stand-in is first used.
 
-def defer_heavy_modules() -> None:
-    """Put stand-ins in place of what reasoning-gym imports for a task or two: the first use loads the real module."""
-    for name in HEAVY:
-        spec = find_spec(name) if name not in sys.modules else None
-        if spec is not None:
-            sys.modules[name] = stand_in = ModuleType(name)
-            stand_in.__spec__ = spec
-            stand_in.__getattr__ = _loader_of(stand_in)  # type: ignore[method-assign]
+    importlib's LazyLoader does not serve here: its modules load as soon as they are imported.
+    """
+    spec = find_spec(name) if name not in sys.modules else None
+    if spec is None:
+        return
+    stand_in = ModuleType(name)
+    stand_in.__spec__ = spec
 
-
-def _loader_of(stand_in: ModuleType) -> Any:
     def load(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        if sys.modules.get(stand_in.__name__) is stand_in:
-            del sys.modules[stand_in.__name__]
-        return getattr(import_module(stand_in.__name__), attribute)
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+        return getattr(import_module(name), attribute)
 
-    return load
+    stand_in.__getattr__ = load  # type: ignore[method-assign]
+    sys.modules[name] = stand_in
 
 
-defer_heavy_modules()  # before anything imports reasoning_gym
+_defer("cellpylib")  # reasoning_gym imports it for the game of life alone, and it brings matplotlib: 24 MB

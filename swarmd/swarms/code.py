@@ -1,56 +1,39 @@
-"""The code swarm: questions of reasoning-gym or of a file, answered with the help of programs that run in a sandbox.
+"""The kind `code`: questions of reasoning-gym or of a file, answered with the help of programs that run in a sandbox.
 
-Generation pauses where a program closes; it runs in the sandbox, and what it printed is put behind it. Correctness
-depends on the answer alone, which is scored here; the outputs in a peer's completions are taken for nothing until the
-same programs have printed the same here.
-
-`compat` gives the numbers of simple_GRPO's `Auto_Program` (commit 4ab94c6), quirks included, with the task's own scorer
-in the place of math_verify.
+- Generation pauses where a program closes. The program runs, and its output is appended.
+- Correctness depends on the answer alone. Outputs in a peer's completions count only if the same programs print the
+  same here.
+- `compat` gives the numbers of simple_GRPO's `Auto_Program` (commit 4ab94c6), quirks included, but with the task's own
+  scorer instead of math_verify.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from cachetools import FIFOCache
 
-from swarmd.bounds import RateLimiter
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.plugin import (
-    Material,
-    Message,
-    Question,
-    Reference,
-    Sandbox,
-    SandboxUnavailable,
-    Score,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TaskConfig,
-    TrainingConfig,
-    Verdict,
-    decode_options,
-    escape_markers,
-    find_answer,
-    hash_number,
-    is_well_formed,
-)
+from swarmd.sandbox import Verdict
 from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.file import FilePlan
-from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, narrow, tell_cuts
-from swarmd.swarms.plan import CORRECT, SplitPlan
+from swarmd.swarms.options import (
+    EXECUTIONS_MAX,
+    OUTPUT_CHARACTERS_MAX,
+    CodeOptions,
+    Prompt,
+    decode_options,
+)
+from swarmd.swarms.plan import CORRECT, Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number
+from swarmd.swarms.programs import OWN, ProgramRunner
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose
+from swarmd.swarms.rollouts import Reference
+from swarmd.swarms.text import CLOSING, OPENING, TAGS, compose, escape_markers, find_answer, is_well_formed
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
 OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"
@@ -71,18 +54,18 @@ log = get_logger(__name__)
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """A program in a completion, with the output that stands behind it."""
+    """A program in a completion, with the output that follows it."""
 
-    program: str | None  # None where there was none between the tags
+    program: str | None  # None if there was none between the tags
     output: str
     span: tuple[int, int]  # of the block of output, in characters
 
 
 def find_executions(text: str) -> list[Execution]:
-    """Programs followed by a block of output, in order; those beyond what a completion may have are left out."""
+    """Programs that are followed by a block of output, in order; those beyond the allowed number are left out."""
     found: list[Execution] = []
     for match in _BLOCK.finditer(text):
-        if len(found) > EXECUTIONS_MAX:  # one more may stand there: the refusal
+        if len(found) > EXECUTIONS_MAX:  # one more may be there: the refusal
             break
         before = text[found[-1].span[1] if found else 0 : match.start()]
         found.append(Execution(extract_program(before), match["output"], match.span("block")))
@@ -104,7 +87,7 @@ def latest_program(text: str) -> str | None:
 
 
 def leave_out_outputs(text: str) -> str:
-    """What the model wrote itself."""
+    """The parts of a completion that the model wrote itself."""
     parts, start = [], 0
     for execution in find_executions(text):
         parts.append(text[start : execution.span[0]])
@@ -113,12 +96,12 @@ def leave_out_outputs(text: str) -> str:
 
 
 def frame_output(output: str, characters_max: int) -> str:
-    """The block that is put behind a program."""
+    """The block that is appended to a program."""
     return f"\n{OUTPUT_OPENING}\n{clean_output(output, characters_max)}\n{OUTPUT_CLOSING}\n"
 
 
 def clean_output(output: str, characters_max: int) -> str:
-    """What stands between the tags: cut, without tags or control characters, in Unicode's composed form."""
+    """What goes between the tags: cut, without tags or control characters, in Unicode's composed form."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
     clean = escape_markers(compose(clean), MARKERS)
     if len(clean) > characters_max:
@@ -126,8 +109,8 @@ def clean_output(output: str, characters_max: int) -> str:
     return clean
 
 
-def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
-    """What a model is told of a run: what was printed, or one line behind `error`."""
+def describe_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
+    """The output that a model is shown: what was printed, or one line that begins with `error`."""
     if verdict is None:
         return f"{error}the program could not be run"
     if verdict.status == "ok":
@@ -145,7 +128,7 @@ def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
 
 
 def same_output(one: str, other: str) -> bool:
-    """Whether two outputs are the same but for spaces, as far as both go where one was cut."""
+    """Whether two outputs are the same except for spaces, as far as both go if one was cut."""
     texts = [" ".join(text.split()) for text in (one, other)]
     if texts[0] == texts[1]:
         return True
@@ -157,107 +140,7 @@ def same_output(one: str, other: str) -> bool:
     )
 
 
-REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
 KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
-RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
-
-
-class Executions:
-    """Runs programs, and remembers what came of them. Safe to use from several threads.
-
-    Args:
-        own_s: seconds that `run` may spend in one stage, those of programs side by side added up.
-        rerun_s: the same of `verify` for all peers together, an even share for each; own groups have as much as a peer.
-
-    After these seconds no program is begun. In `run` those under way go on within the sandbox's limits, in `verify`
-    they end: what ended so proves nothing.
-    """
-
-    def __init__(self, sandbox: Sandbox, own_s: float, rerun_s: float) -> None:
-        self._sandbox = sandbox
-        self._own_s, self._rerun_s = own_s, rerun_s
-        self._own = RateLimiter(own_s, 0.0)
-        self.share(())
-        self._told = False
-        self._lock = threading.Lock()
-        self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_MAX)
-
-    def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
-        """Give the seconds anew, and run programs until this says otherwise."""
-        self._sandbox.heed(is_cancelled)
-        with self._lock:
-            self._own = RateLimiter(self._own_s, 0.0)
-            self.share(())
-            self._told = False
-
-    def share(self, peers: Collection[str]) -> None:
-        """Whose programs may come to `verify` in this stage; all others together have what one of these has."""
-        self._peers = frozenset(peers)
-        self._reruns = RateLimiter(self._rerun_s / max(1, len(peers)), 0.0, keys_max=len(peers) + 1)  # by peer
-
-    def run(self, program: str) -> Verdict | None:
-        """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
-        or it was cancelled."""
-        verdict = self._recall(program)
-        if verdict is not None or not self._check_budget():
-            return verdict
-        begun = time.monotonic()
-        try:
-            return self._perform(program)
-        finally:
-            with self._lock:
-                self._own.charge("", time.monotonic() - begun)
-
-    def _check_budget(self) -> bool:
-        """Log, once a stage, that its time for programs is spent. Returns whether some is left."""
-        with self._lock:
-            affordable = self._own.left() > 0
-            tell, self._told = not affordable and not self._told, self._told or not affordable
-        if tell:
-            log.warning("programs have run for %g s in this stage (own_limits.stage_s): no more are run", self._own_s)
-        return affordable
-
-    def _perform(self, program: str, wall_s: float = math.inf) -> Verdict | None:
-        """Run a program and remember what came of it, unless `wall_s` or the stage's cancellation ended it."""
-        try:
-            verdict = self._sandbox.run(program, wall_s=wall_s)
-        except SandboxUnavailable as error:
-            log.warning("a program could not be run: %s", error)
-            return None
-        cut_short = verdict.status == "timeout" and verdict.wall_s >= wall_s
-        if verdict.status == "stopped" or cut_short:
-            return None
-        with self._lock:
-            self._verdicts[_key(program)] = msgspec.structs.replace(verdict, stdout=verdict.stdout[:KEPT_CHARACTERS])
-        return verdict
-
-    def verify(self, programs: Iterable[str], peer: str) -> dict[str, Verdict | None]:
-        """Verdicts on all programs of one group, which `peer` wrote (this node if empty); those that were not run here
-        yet run now. None if the sandbox did not work or the stage was cancelled. Empty if that would go beyond the
-        bounds, so that no completion is better off than another.
-        """
-        known = {program: self._recall(program) for program in programs}
-        unknown = [program for program, verdict in known.items() if verdict is None]
-        if len(unknown) > RERUNS_MAX:
-            return {}
-        payer = peer if peer in self._peers else ""
-        for program in unknown:
-            left_s = self._reruns.left(payer)
-            if left_s <= 0:
-                return {}
-            begun = time.monotonic()
-            known[program] = self._perform(program, left_s)
-            self._reruns.charge(payer, time.monotonic() - begun)
-        return {} if None in known.values() and self._reruns.left(payer) <= 0 else known
-
-    def _recall(self, program: str) -> Verdict | None:
-        with self._lock:
-            return self._verdicts.get(_key(program))
-
-
-def _key(program: str) -> bytes:
-    return hashlib.sha256(program.encode(errors="surrogatepass")).digest()
-
 
 RULES = (
     "You solve problems step by step and may use Python for calculations.\n"
@@ -280,10 +163,10 @@ BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reaso
 
 
 def make_system(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
-    """What precedes a question.
+    """The messages before a question.
 
     Args:
-        number: of the question, the same on every node: `alternate` gives even ones the example.
+        number: of the question, the same on every node: `alternate` shows the example with even ones.
         boxed: ask for the form that `rewards = "compat"` pays for.
     """
     if prompt == "none":
@@ -306,7 +189,7 @@ def is_in_form(text: str) -> bool:
 
 
 def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict | None]) -> int:
-    """Different programs that ran without error, printed something, and whose output is the one that stands there."""
+    """Count the different programs that ran without error and printed something, and whose output is the one shown."""
     counted = set()
     for execution in executions:
         verdict = verdicts.get(execution.program) if execution.program is not None else None
@@ -318,16 +201,16 @@ def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict |
 
 
 def compat_parts(text: str, correct: bool) -> dict[str, float]:
-    """Upstream's three rewards: +-1, +-1, and a tenth for each fence that is not outweighed by an error."""
+    """Upstream's three rewards: +-1, +-1, and a tenth for each fence, less a tenth for each error."""
     formed = _is_in_compat_form(text)
     calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
     return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
 
 
 def _is_in_compat_form(text: str) -> bool:
-    r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches, each tag standing there once.
+    r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches and each tag occurs once.
 
-    Looked up tag by tag, which takes time linear in the text: the pattern tries every pair of tags.
+    Looks up tag by tag, in time linear in the text; the pattern would try every pair of tags.
     """
     ends = text.startswith("<think>") and text.removesuffix("\n").endswith("</answer>")  # `$` lets one line break stand
     return ends and all(text.count(tag) == 1 for tag in TAGS) and any(seam in text for seam in _COMPAT_SEAMS)
@@ -337,19 +220,19 @@ MIXTURE = (
     *("chain_sum", "products", "gcd", "lcm", "prime_factorization"),
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
-AUTHOR = "swarmd-author"  # in a question's entry: who answers it
+AUTHOR = "swarmd-author"  # in a question's entry: the peer who answers it
 
 
 class CodePlan(SplitPlan):
     """Problems solved with programs that run in a sandbox while the model writes.
 
     Args:
-        swarm: with `CodeOptions` as its options, and the mixture in `tasks` where there is no file; `MIXTURE` without.
+        swarm: with `CodeOptions` as its options, and without a file the mixture in `tasks`, by default `MIXTURE`.
         training: gives the weight of the form in the reward.
 
     Raises:
         SwarmError: the options, a task or the file are wrong.
-        SandboxUnavailable: programs cannot be kept in on this machine.
+        SandboxUnavailable: programs cannot be confined on this machine.
     """
 
     stops = STOPS
@@ -358,21 +241,21 @@ class CodePlan(SplitPlan):
         self._options = decode_options(swarm.options, CodeOptions)
         self._format_reward = (training or TrainingConfig()).format_reward
         self._questions = make_questions(swarm, self._options, training, home)
-        own = self._options.own_limits
-        sandbox = Sandbox(narrow(self._options.limits, own), self._options.sandbox)
-        self._executions = Executions(sandbox, own.stage_s, min(self._options.rerun_s, own.stage_s))
-        tell_cuts(self._options.cuts)
+        stage_s = self._options.own_limits.stage_s
+        self._rerun_s = min(self._options.rerun_s, stage_s)
+        sandbox = self._options.open_sandbox()
+        self._runner = ProgramRunner(sandbox, stage_s, self._rerun_s, lambda printed: printed[:KEPT_CHARACTERS])
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return self._questions.tasks
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        self._executions.begin_stage(is_cancelled)
+        self._runner.begin_stage(is_cancelled)
 
     def expect(self, peers: Collection[str]) -> None:
         """See `Plan.expect`: they share the seconds for peers' programs."""
-        self._executions.share(peers)
+        self._runner.share(self._rerun_s, peers)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         return (self._dress(question, place.peer) for question in self._questions.draw(place, material))
@@ -385,7 +268,7 @@ class CodePlan(SplitPlan):
         return self._dress(self._questions.regenerate(reference, place, material), place.peer)
 
     def react(self, question: Question, text: str) -> str | None:
-        """Run the program that has just closed; the first one too many is told so, and the next ends the completion."""
+        """Run the program that has just closed. The first one too many gets an error; the next ends the completion."""
         executions = find_executions(text)
         if len(executions) > EXECUTIONS_MAX:
             return None
@@ -395,23 +278,23 @@ class CodePlan(SplitPlan):
         program = latest_program(text)
         if program is None:
             return self._frame(f"{error}no fenced block of Python between the program tags")
-        return self._frame(tell_verdict(self._executions.run(program), error))
+        return self._frame(describe_verdict(self._runner.run_all([program]).get(program), error))
 
     def _frame(self, output: str) -> str:
         return frame_output(output, self._options.output_characters)
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.foreign_spans`: blocks of output, by their place and exact form."""
+        """See `Plan.foreign_spans`: blocks of output, recognised by their place and exact form."""
         return [execution.span for execution in find_executions(text)]
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """Answer, form and programs; programs whose outcome is not known here are run again, within bounds."""
+        """Score answer, form and programs. Programs whose outcome is not known here are run, within bounds."""
         executions = [find_executions(text) for text in completions]
         wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
-        verdicts = {}
+        verdicts: dict[str, Verdict | None] = {}
         if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
             programs = [program for program in wanted if program is not None]
-            verdicts = self._executions.verify(programs, question.entry.get(AUTHOR, ""))
+            verdicts = self._runner.run_all(programs, question.entry.get(AUTHOR, OWN))
         scores = []
         for text, found in zip(completions, executions, strict=True):
             broken = any(each.program in verdicts and verdicts[each.program] is None for each in found)
@@ -464,7 +347,7 @@ class CodePlan(SplitPlan):
         self._questions.load_memory(memory)
 
     def _dress(self, question: Question, author: str = "") -> Question:
-        """The question under this swarm's own system prompt, with whose answers to it are scored."""
+        """The question under this swarm's own system prompt, with the peer whose answers are scored."""
         reference = question.reference
         number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
         system = make_system(self._options.prompt, number, self._options.rewards == "compat")
@@ -475,7 +358,7 @@ class CodePlan(SplitPlan):
 def make_questions(
     swarm: SwarmConfig, options: CodeOptions, training: TrainingConfig | None, home: Path | None
 ) -> ReasoningGymPlan | FilePlan:
-    """Where the questions, and the scores of answers, come from. Raises SwarmError."""
+    """The plan that gives the questions and scores the answers. Raises SwarmError."""
     if not options.data:
         tasks = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
         return ReasoningGymPlan(msgspec.structs.replace(swarm, tasks=tasks, options={}), training, home)

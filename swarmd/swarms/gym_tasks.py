@@ -1,8 +1,10 @@
-"""Tasks of reasoning-gym as a mixture names them, swarmd's own among them: settings, levels, digests for peers.
+"""Tasks of reasoning-gym, and swarmd's own among them: settings, levels, digests for peers, guards for scorers.
 
-Tasks on digits and made questions are registered with reasoning-gym, so that they are drawn, scored and shared like its
-own. They come from no data set, are small enough for a model of half a million parameters and large enough (10,000
-questions and more each) to hold questions out: what is measured on the held-out part was never trained on.
+- Tasks on digits and made questions are registered with reasoning-gym, so that they are drawn, scored and shared like
+  its own. They come from no data set, are small enough for a model of half a million parameters, and have 10,000
+  questions and more each, so that some can be held out.
+- Some scorers of reasoning-gym run an answer as code, take very long with some answers, or pay for wrong ones.
+  `is_harmless` and `is_overpaid` stand before them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import difflib
 import importlib.metadata
 import json
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from random import Random
 from typing import Any, NamedTuple
 
@@ -24,7 +28,9 @@ from cachetools import LRUCache
 from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
 from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create_curriculum, register_dataset
 
-from swarmd.plugin import Message, SwarmError, TaskConfig, hash_number
+from swarmd.config import TaskConfig
+from swarmd.errors import SwarmError
+from swarmd.swarms.plan import Message, hash_number
 
 NUMBER = "{number}"  # where the number stands in a wording
 WORDING_CHARACTERS_MAX = 200
@@ -92,6 +98,7 @@ class DigitsDataset(OwnDataset):
     """Base of the tasks on digits: a number is transformed."""
 
     instruction = ""
+    transform: Callable[[str], str]
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         question, answer, canonical = self.pose(Random(self.seed + idx))
@@ -104,42 +111,6 @@ class DigitsDataset(OwnDataset):
         wording = self.config.wording or f"{self.instruction}: {NUMBER}"
         return wording.replace(NUMBER, number), self.transform(number), number
 
-    def transform(self, number: str) -> str:
-        """The answer for a string of digits."""
-        return number
-
-
-class ReverseDataset(DigitsDataset):
-    name = "digits_reverse"
-    instruction = "Reverse the digits"
-
-    def transform(self, number: str) -> str:
-        return number[::-1]
-
-
-class SortDataset(DigitsDataset):
-    name = "digits_sort"
-    instruction = "Sort the digits"
-
-    def transform(self, number: str) -> str:
-        return "".join(sorted(number))
-
-
-class IncrementDataset(DigitsDataset):
-    name = "digits_increment"
-    instruction = "Add 1 to every digit (9 becomes 0)"
-
-    def transform(self, number: str) -> str:
-        return "".join(str((int(digit) + 1) % 10) for digit in number)
-
-
-class RotateDataset(DigitsDataset):
-    name = "digits_rotate"
-    instruction = "Rotate left"
-
-    def transform(self, number: str) -> str:
-        return number[1:] + number[:1]
-
 
 class LargestDataset(DigitsDataset):
     name = "digits_largest"
@@ -151,10 +122,17 @@ class LargestDataset(DigitsDataset):
         return f"Largest number: {listed}", str(max(numbers)), ",".join(map(str, sorted(numbers)))
 
 
-TASKS = (ReverseDataset, SortDataset, IncrementDataset, LargestDataset)
-TASK_NAMES = tuple(task.name for task in TASKS)  # the mixture of the digits swarm, which the embedded model knows
-KNOWN = (*TASKS, RotateDataset)
-KNOWN_NAMES = tuple(task.name for task in KNOWN)
+TRANSFORMS: dict[str, tuple[str, Callable[[str], str]]] = {  # by the task's name: instruction and answer
+    "digits_reverse": ("Reverse the digits", lambda number: number[::-1]),
+    "digits_sort": ("Sort the digits", lambda number: "".join(sorted(number))),
+    "digits_increment": (
+        "Add 1 to every digit (9 becomes 0)",
+        lambda number: "".join(str((int(digit) + 1) % 10) for digit in number),
+    ),
+    "digits_rotate": ("Rotate left", lambda number: number[1:] + number[:1]),
+}
+TASK_NAMES = ("digits_reverse", "digits_sort", "digits_increment", "digits_largest")  # that the embedded model knows
+KNOWN_NAMES = (*TASK_NAMES, "digits_rotate")
 
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
@@ -175,7 +153,7 @@ class MadeConfig:
 
 
 class Template(NamedTuple):
-    """Words with places for numbers, and the working: what is computed one after the other."""
+    """Words with places for numbers, and the working: the calculations that lead to the answer."""
 
     words: str
     work: Callable[[int, int, int], tuple[str, ...]]
@@ -216,7 +194,7 @@ FORMULAS = (
 
 
 class MadeDataset(OwnDataset):
-    """Base of made questions. Those of the same numbers are on one side of the split, whoever the story is about."""
+    """Base of made questions. Those with the same numbers are on one side of the split, whoever the story is about."""
 
     templates: tuple[Template, ...] = ()
 
@@ -236,29 +214,17 @@ class MadeDataset(OwnDataset):
         return {"question": question, "answer": working[-1].partition("=")[2], "metadata": metadata}
 
 
-class StoryDataset(MadeDataset):
-    name = "made_stories"
-    templates = STORIES
+MADE = {"made_stories": STORIES, "made_formulas": FORMULAS}
 
+# Part of the config digest: to peers a change of the generators is another task.
+SOURCES = dict.fromkeys(KNOWN_NAMES, "digits/1") | dict.fromkeys(MADE, "made/1")
 
-class FormulaDataset(MadeDataset):
-    name = "made_formulas"
-    templates = FORMULAS
-
-
-MADE = (StoryDataset, FormulaDataset)
-MADE_NAMES = tuple(task.name for task in MADE)
-
-
-# Part of the config digest: a change of the generators is another task to peers.
-SOURCES = dict.fromkeys(KNOWN_NAMES, "digits/1") | dict.fromkeys(MADE_NAMES, "made/1")
-
-for _task in KNOWN:
-    _largest = _task is LargestDataset
-    _settings, _curriculum = (LargestConfig, LargestCurriculum) if _largest else (DigitsConfig, DigitsCurriculum)
-    register_dataset(_task.name, _task, _settings, _curriculum)
-for _made in MADE:
-    register_dataset(_made.name, _made, MadeConfig)
+for _name, (_instruction, _transform) in TRANSFORMS.items():
+    _parts = {"name": _name, "instruction": _instruction, "transform": staticmethod(_transform)}
+    register_dataset(_name, type(_name, (DigitsDataset,), _parts), DigitsConfig, DigitsCurriculum)
+register_dataset(LargestDataset.name, LargestDataset, LargestConfig, LargestCurriculum)
+for _name, _templates in MADE.items():
+    register_dataset(_name, type(_name, (MadeDataset,), {"name": _name, "templates": _templates}), MadeConfig)
 
 
 DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
@@ -279,14 +245,14 @@ class GymTask(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]  # what precedes the question
 
     def make(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
-        """The data set of this task under a seed; of any other size it asks other questions than peers'."""
+        """The data set of this task under a seed. With any other size it asks other questions than peers have."""
         return reasoning_gym.create_dataset(self.name, seed=seed, size=size, **self.config)
 
 
 def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
-    """An item of a data set, the same on every node: `list_functions` also draws from Python's own random numbers.
+    """An item of a data set, the same on every node. Raises whatever the task raises.
 
-    Raises whatever the task raises.
+    `list_functions` also draws from Python's own random numbers, so these are seeded for each item.
     """
     state = random.getstate()
     random.seed(hash_number("item", dataset.seed, index))
@@ -299,7 +265,7 @@ def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
 def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
     """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
 
-    What the entry sets itself is the same on every level, and levels that do not differ are one.
+    The entry's own settings hold on every level. Levels with the same settings count once.
 
     Raises:
         SwarmError: the task is unknown (names the nearest), has no such setting (names those it has), does not take
@@ -337,7 +303,7 @@ def check_settings(config: TaskConfig) -> None:
 
 
 def level_settings(name: str) -> list[dict[str, Any]]:
-    """What each level of reasoning-gym's curriculum sets, the easiest first; a level includes those below it."""
+    """The settings of each level of reasoning-gym's curriculum, the easiest first; a level includes those below it."""
     curriculum = create_curriculum(name)
     attributes = curriculum.attributes.values()
     settings = []
@@ -356,7 +322,7 @@ def _fields(attribute: Any) -> tuple[str, ...]:
 
 
 def _can_be_made(task: GymTask) -> bool:
-    """Whether the data set takes the settings: some of reasoning-gym's own levels are refused by their tasks."""
+    """Whether the data set takes the settings: tasks refuse some of reasoning-gym's own levels."""
     try:
         task.make(0)
     except Exception:
@@ -365,7 +331,7 @@ def _can_be_made(task: GymTask) -> bool:
 
 
 def make_task(name: str, config: dict[str, Any]) -> GymTask:
-    """A task with settings that are known to be its own."""
+    """A task with settings that have been checked."""
     own = SOURCES.get(name)
     source = own or f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
     before = () if own else (Message("system", INSTRUCTION, trusted=True),)
@@ -373,16 +339,16 @@ def make_task(name: str, config: dict[str, Any]) -> GymTask:
     return GymTask(name, config, f"{hash_number(source, name, settings, bits=64):016x}", before)
 
 
-KEPT = 64
-SEEDED = ("seed", "config")  # attributes that have the seed
+KEPT = 64  # data sets
+SEEDED = ("seed", "config")  # attributes that hold the seed
 
 
 class Datasets:
-    """Makes data sets, and keeps those that were asked for last."""
+    """Makes data sets and caches the last ones. If only the seed differs, it copies one, which takes less time."""
 
     def __init__(self) -> None:
         self._kept: LRUCache[tuple[str, int], ProceduralDataset] = LRUCache(KEPT)
-        self._patterns: dict[str, ProceduralDataset | None] = {}  # by digest of the task; None: each is made anew
+        self._patterns: dict[str, ProceduralDataset | None] = {}  # by the task's digest; None: cannot be copied
 
     def take(self, task: GymTask, seed: int) -> ProceduralDataset:
         """The data set of a task under a seed. Raises whatever reasoning-gym raises for settings that it refuses."""
@@ -399,11 +365,11 @@ class Datasets:
 
 
 def make_pattern(task: GymTask) -> ProceduralDataset | None:
-    """A data set to make copies of, which nobody asks for questions; None if the seed decides more than `SEEDED`."""
+    """A data set to make copies of; None if the seed decides more than the attributes in `SEEDED`."""
     one, other = task.make(0), task.make(1)
     try:
         return one if _read_unseeded(one) == _read_unseeded(other) else None
-    except Exception:  # of whatever a data set may have, such as arrays, which cannot be compared
+    except Exception:  # attributes that cannot be compared, such as arrays
         return None
 
 
@@ -412,9 +378,113 @@ def _read_unseeded(dataset: ProceduralDataset) -> dict[str, Any]:
 
 
 def reseed(dataset: ProceduralDataset, seed: int) -> ProceduralDataset:
-    """The same data set under another seed; it shares everything else."""
+    """A copy of the data set under another seed, which shares everything else."""
     made = copy.copy(dataset)
     made.seed = seed
     made.config = copy.copy(dataset.config)
     made.config.seed = seed
     return made
+
+
+# --- guards for scorers ---
+
+EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+PARSED = frozenset(
+    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+)
+COMPARED = frozenset({"codeio"})  # as trees, which takes time by the product of their sizes: 7 s for 1 KB of brackets
+UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
+RAISED = frozenset({"coin_flip"})  # `Fraction` writes out all the digits of a number with an exponent
+REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # a move is repeated as often as the number after it says
+TAKES_NAN = frozenset({"complex_arithmetic", "number_sorting"})  # no comparison with NaN holds
+PROBABILITY_TOLERANCE = 1e-4  # of coin_flip, as its scorer has it
+MOVES_MAX = 512  # in one answer; right ones have some 200
+
+# Without calls, products, shifts and loops, an expression has no effect and its value is no larger than its text.
+_CALLS_OR_GROWS = re.compile(r"\(|\*|<<|\bfor\b|\blambda\b|:=")
+
+_LARGE_EXPONENT = re.compile(r"[eE][-+]?\d{4}")
+_BEYOND_FLOATS = re.compile(r"[eE][-+]?\d{3}")  # in a formula: sympy never finds the sine of 1e400
+_SKIPPED = str.maketrans("", "", ",_")  # between digits, by the scorer or by `Fraction`
+_FORMULA = re.compile(r"[A-Za-z0-9+\-*/^(). \n]*")
+_FUNCTIONS = frozenset(
+    {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "pi"}
+)
+_POWER = re.compile(r"\*\*|\^")
+_SMALL_POWER = re.compile(
+    r"(?:[A-Za-z0-9]|\([^()^*]*(?:\*(?!\*)[^()^*]*)*\))\s*(?:\*\*|\^)\s*"  # a base without powers in it
+    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(eE])(?!\s*(?:\*\*|\^))"  # to a small power, and no further
+)
+
+
+def is_harmless(task: str, answer: str) -> bool:
+    """Whether the scorer of `task` may see `answer`."""
+    if task in EVALUATED:
+        return not _CALLS_OR_GROWS.search(answer)
+    if task in RAISED:
+        return not _LARGE_EXPONENT.search(answer.translate(_SKIPPED))
+    if task in TAKES_NAN:
+        return "nan" not in "".join(answer.split()).lower()
+    if task in REPEATED:
+        return _has_few_moves(answer)
+    return task not in PARSED or _is_plain_formula(answer)
+
+
+def is_overpaid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
+    """Whether a harmless answer is wrong although the scorer of `task` may pay for it in full.
+
+    `entry` holds the question and its truth, as reasoning-gym gives them.
+    """
+    is_right = _RIGHT.get(task)
+    return is_right is not None and not is_right(answer.strip(), entry)
+
+
+def _is_probability(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The scorer pays for common first digits by their share of the shorter number, and "0" begins all of them."""
+    try:
+        found, right = (Fraction(text.replace(",", "")) for text in (answer, entry["answer"]))
+    except (ValueError, ZeroDivisionError):
+        return False
+    return abs(found - right) <= PROBABILITY_TOLERANCE
+
+
+def _is_truth_value(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The scorer only asks whether both are texts."""
+    return answer.lower() == str(entry["answer"]).lower()
+
+
+def _makes_24(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The scorer takes any four numbers, and any value that rounds down to 24."""
+    from sympy import parse_expr
+
+    if sorted(map(int, re.findall(r"\d+", answer))) != sorted(entry["metadata"]["numbers"]):
+        return False
+    try:
+        return bool(parse_expr(answer) == 24)
+    except Exception:  # whatever a parser of Python raises
+        return False
+
+
+_RIGHT: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
+    "coin_flip": _is_probability,
+    "game_of_life_halting": _is_truth_value,
+    "puzzle24": _makes_24,
+}
+
+
+def _has_few_moves(answer: str) -> bool:
+    """Whether no move has more than one digit after it, and the moves are few altogether."""
+    if re.search(r"\d\d", answer):
+        return False
+    return len(answer.split()) + sum(map(int, re.findall(r"\d", answer))) <= MOVES_MAX
+
+
+def _is_plain_formula(answer: str) -> bool:
+    """Whether there are only numbers, one-letter names, known functions and small powers, none in another."""
+    if _BEYOND_FLOATS.search(answer):
+        return False
+    if not _FORMULA.fullmatch(answer) or re.search(r"\.\D|\D\.|\d{13}", f" {answer} ".replace(". ", " ")):
+        return False
+    if any(len(name) > 1 and name not in _FUNCTIONS for name in re.findall(r"[A-Za-z]+", answer)):
+        return False
+    return len(_POWER.findall(answer)) == len(_SMALL_POWER.findall(answer))

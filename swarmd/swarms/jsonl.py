@@ -1,4 +1,4 @@
-"""Questions from a JSONL file: one JSON object a line, bounded, checked, and with a digest to compare files by."""
+"""Files of questions: JSONL, one JSON object a line, bounded, checked, and with a digest to compare files by."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from swarmd.files import find_stand_in, read_regular
 
 Row = dict[str, Any]
 
+SUFFIX = ".jsonl"
 FILE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000
@@ -26,27 +27,20 @@ _FORM = "Write one JSON object a line. A file of another form is named in swarm.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # Windows' editors put it first
 
 
-def read_rows(
-    path: Path,
-    columns: Sequence[str] = (),
-    *,
-    rows_max: int = ROWS_MAX,
-    line_bytes_max: int = LINE_BYTES_MAX,
-    file_bytes_max: int = FILE_BYTES_MAX,
-) -> tuple[Row, ...]:
+def read_rows(path: Path, columns: Sequence[str] = ()) -> tuple[Row, ...]:
     """Read a JSONL file; blank lines are skipped.
 
     Args:
         columns: keys that every row must have, with a text that is not blank.
 
     Raises:
-        SwarmError: the file is missing, no file, too long or empty, or one of its lines is no JSON object in UTF-8 with
-            these columns; names the file and the line.
+        SwarmError: the file is missing, too long, empty or not a regular file, or one of its lines is not a JSON object
+            in UTF-8 with these columns; names the file and the line.
     """
     rows: list[Row] = []
-    for number, line in _lines(path, line_bytes_max, file_bytes_max):
-        if len(rows) == rows_max:
-            raise SwarmError(f"{path} has more than {rows_max} rows", "Leave the others out")
+    for number, line in _lines(path):
+        if len(rows) == ROWS_MAX:
+            raise SwarmError(f"{path} has more than {ROWS_MAX} rows", "Leave the others out")
         rows.append(_parse(line, f"{path}, line {number}", columns))
     if not rows:
         raise SwarmError(f"{path} has no rows", 'Write one JSON object a line, for example {"prompt": "1 + 1"}')
@@ -70,7 +64,7 @@ def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = 
 
     Args:
         home: the node's data directory, from which a relative name is taken.
-        digest: that the rows must have; empty where any will do.
+        digest: that the rows must have; empty if any will do.
 
     Raises:
         SwarmError: as `read_rows`, or the rows have another digest.
@@ -80,7 +74,7 @@ def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = 
 
 
 def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> str:
-    """The digest of rows that were read. Raises SwarmError when it is not the one that the options name, if any."""
+    """The digest of rows that were read. Raises SwarmError if the options name another one."""
     found = digest_rows(rows)
     if digest and found != digest:
         raise SwarmError(
@@ -90,21 +84,21 @@ def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> 
     return found
 
 
-def _lines(path: Path, line_bytes_max: int, file_bytes_max: int) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines that are not blank, with their numbers."""
     try:
-        body = read_regular(path, file_bytes_max)
+        body = read_regular(path, FILE_BYTES_MAX)
     except OSError as error:
         raise SwarmError(
             f"the file of questions {path} cannot be read: {error.strerror}",
-            f"Put a JSONL file of at most {file_bytes_max} bytes there; a relative path is taken from the node's data "
+            f"Put a JSONL file of at most {FILE_BYTES_MAX} bytes there; a relative path is taken from the node's data "
             "directory",
         ) from error
     if stand_in := find_stand_in(path, body[:_START_BYTES]):
         raise SwarmError(*stand_in)
     for number, line in enumerate(BytesIO(body.removeprefix(BYTE_ORDER_MARK)), 1):
-        if len(line.rstrip(b"\r\n")) > line_bytes_max:
-            raise SwarmError(f"{path}, line {number}: longer than {line_bytes_max} bytes", "Shorten the row")
+        if len(line.rstrip(b"\r\n")) > LINE_BYTES_MAX:
+            raise SwarmError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes", "Shorten the row")
         if line.strip():
             yield number, line
 
@@ -113,13 +107,13 @@ def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
     try:
         row = msgspec.json.decode(line)
     except DECODE_ERRORS as error:
-        raise SwarmError(f"{where}: no JSON in UTF-8: {error}", _FORM) from error
+        raise SwarmError(f"{where}: not JSON in UTF-8: {error}", _FORM) from error
     if not isinstance(row, dict):
         raise SwarmError(f"{where}: {type(row).__name__}, not an object", _FORM)
     for column in columns:
         value = row.get(column)
         if not isinstance(value, str) or not value.strip():
-            what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is no text"
+            what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is not a text"
             if column not in row:
                 what += f"; it has: {', '.join(map(repr, row))[:NAMES_CHARACTERS]}"
             raise SwarmError(f"{where}: {column!r} {what}", f'Every row needs a text, as in {{"{column}": "..."}}')

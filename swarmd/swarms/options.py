@@ -1,25 +1,25 @@
-"""`swarm.options`: the settings of a kind, checked as strictly as the rest of the configuration.
+"""`swarm.options`: the settings of each of swarmd's own kinds, checked as strictly as the rest of the configuration.
 
-Here are those of swarmd's own kinds, apart from what the kinds do: they import little, so that options are checked
-without making a plan.
+They stand apart from the kinds and import little, so that options are checked without making a plan.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.config import Section, advise_value, struct_in
+from swarmd.config import Section, describe_invalid, find_unknown_key
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.sandbox import Isolation, Limits
+from swarmd.sandbox import Isolation, Limits, Sandbox
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
-from swarmd.swarms.rewards import FUNCTIONS_MAX, AnswerPlace, Inputs, RewardOption
+from swarmd.swarms.rewards import FUNCTIONS_MAX, Inputs, RewardOption
+from swarmd.swarms.text import AnswerPlace
 
 WHERE = "swarm.options"
 
@@ -29,52 +29,25 @@ log = get_logger(__name__)
 
 
 class NoOptions(Section, frozen=True):
-    """Options of a kind that has none, as its mixture stands in `swarm.tasks`: every key is refused."""
+    """Options of a kind that has none, because its mixture stands in `swarm.tasks`."""
 
 
 def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
-    """The options as the struct that a kind declares for them.
+    """The options as a kind's struct.
 
-    Bounds stand in the struct's annotations; a ValueError of its `__post_init__` counts as a wrong value.
+    Bounds are in the struct's annotations; a ValueError from its `__post_init__` counts as a wrong value.
 
     Raises:
         SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
     """
-    _refuse_unknown_keys(options, kind, WHERE)
+    if unknown := find_unknown_key(options, kind, f"{WHERE}."):
+        key, fix = unknown
+        raise SwarmError(f"unknown key {key!r}", fix if kind.__struct_fields__ else "This kind takes no options")
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
-        message = _named(str(error))
-        fix = advise_value(message.removeprefix(f"{WHERE}."), kind)
-        raise SwarmError(message, fix or _fix(kind)) from error
-
-
-def _refuse_unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
-    hints = get_type_hints(kind)
-    for key, value in table.items():
-        if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
-            raise SwarmError(f"unknown key {f'{where}.{key}'!r}", f"Did you mean {near[0]}?" if near else _fix(kind))
-        inner = struct_in(hints[key])
-        if inner is not None and isinstance(value, Mapping):
-            _refuse_unknown_keys(value, inner, f"{where}.{key}")
-        elif inner is not None and isinstance(value, list | tuple):
-            for index, entry in enumerate(value):
-                if isinstance(entry, Mapping):
-                    _refuse_unknown_keys(entry, inner, f"{where}.{key}[{index}]")
-
-
-def _named(message: str) -> str:
-    """msgspec's message with the key in front: "swarm.options.rows: Expected `int` >= 1"."""
-    what, _, path = message.partition(" - at `$")
-    where = f"{WHERE}{path.removesuffix('`')}"
-    missing = re.search(r"missing required field `(.*)`", what)
-    return f"{where}.{missing[1]} is missing" if missing else f"{where}: {what}"
-
-
-def _fix(kind: type[msgspec.Struct]) -> str:
-    names = ", ".join(sorted(get_type_hints(kind)))
-    return f"It takes: {names}" if names else "This kind takes no options"
+        message, fix = describe_invalid(error, kind, WHERE)
+        raise SwarmError(message, fix or f"It takes: {', '.join(sorted(kind.__struct_fields__))}") from error
 
 
 class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,33 +65,48 @@ class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stage_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 300.0  # of each of the kind's seconds for a stage
 
 
-def find_cuts(limits: Limits, own: OwnLimits, **stage: float) -> dict[str, tuple[float, float]]:
-    """What is asked for and not given: name of the setting → (asked for, given). `stage` has the kind's seconds for a
-    stage, by the option that sets them."""
-    asked = {f"limits.{name}": (getattr(limits, name), getattr(own, name)) for name in Limits.__struct_fields__}
-    asked |= {name: (seconds, own.stage_s) for name, seconds in stage.items()}
-    return {name: (wanted, given) for name, (wanted, given) in asked.items() if wanted > given}
+class ProgramOptions(Section, frozen=True):
+    """What kinds that run programs have in common."""
+
+    limits: Limits = Limits()
+    sandbox: Isolation = "auto"
+    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
+
+    STAGE_SECONDS: ClassVar[tuple[str, ...]] = ()  # keys of seconds that the kind may spend on programs in a stage
+
+    @property
+    def narrowed(self) -> Limits:
+        """The smaller of both limits, setting by setting."""
+        names = Limits.__struct_fields__
+        return Limits(**{name: min(getattr(self.limits, name), getattr(self.own_limits, name)) for name in names})
+
+    @property
+    def cuts(self) -> list[str]:
+        """A line for each setting that the swarm asks for and this node does not give in full, with where to change
+        that."""
+        asked = [(f"limits.{name}", getattr(self.limits, name), name) for name in Limits.__struct_fields__]
+        asked += [(name, getattr(self, name), "stage_s") for name in self.STAGE_SECONDS]
+        return [
+            f"the swarm asks for {key} = {wanted:g}, this node gives programs {given:g} "
+            f"(swarm.options.own_limits.{name})"
+            for key, wanted, name in asked
+            if wanted > (given := getattr(self.own_limits, name))
+        ]
+
+    def open_sandbox(self) -> Sandbox:
+        """A sandbox with the narrowed limits; logs what is cut. Raises SandboxUnavailable."""
+        sandbox = Sandbox(self.narrowed, self.sandbox)
+        for line in self.cuts:
+            log.warning("%s; programs that need more fail here", line)
+        return sandbox
 
 
-def narrow(limits: Limits, own: OwnLimits) -> Limits:
-    """The smaller of both, setting by setting."""
-    return Limits(**{name: min(getattr(limits, name), getattr(own, name)) for name in Limits.__struct_fields__})
-
-
-def describe_cuts(cuts: dict[str, tuple[float, float]]) -> list[str]:
-    """A line for each setting that this node does not give in full, with where to change that."""
-    return [
-        f"the swarm asks for {name} = {asked:g}, this node gives programs {given:g} "
-        f"(swarm.options.own_limits.{'stage_s' if not name.startswith('limits.') else name.removeprefix('limits.')})"
-        for name, (asked, given) in cuts.items()
-    ]
-
-
-def tell_cuts(cuts: dict[str, tuple[float, float]]) -> None:
-    """Log them: what runs elsewhere may fail here."""
-    for line in describe_cuts(cuts):
-        log.warning("%s; programs that need more fail here", line)
-
+# RL Swarm's nine, without propositional_logic, which has no answers to compare with and so never paid, and without
+# binary_matrix, whose scorer runs answers as code, so that nodes refuse it from each other.
+MIXTURE = (  # of the kind "reasoning-gym", if swarm.tasks is empty
+    *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
+    *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
+)
 
 STUDENTS_MAX = 15  # as many as upstream showed before v0.4.1
 POOL_MAX = 256  # what one body of rollouts can hold
@@ -152,7 +140,7 @@ RANDOM = "RANDOM"
 
 
 def check_persona(name: str) -> None:
-    """Raise ValueError for a name that is none, naming the nearest."""
+    """Raise ValueError for an unknown name, with the nearest."""
     known = (*PERSONAS, RANDOM)
     if name and name.upper() not in known:
         near = difflib.get_close_matches(name.upper(), known, n=1)
@@ -166,7 +154,7 @@ EXECUTIONS_MAX = 6  # programs of one completion
 OUTPUT_CHARACTERS_MAX = 8192  # of any output, whatever a node is set to
 
 
-class CodeOptions(Section, frozen=True):
+class CodeOptions(ProgramOptions, frozen=True):
     """Settings of the code swarm."""
 
     data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
@@ -179,21 +167,15 @@ class CodeOptions(Section, frozen=True):
     compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
     output_characters: Annotated[int, msgspec.Meta(ge=16, le=OUTPUT_CHARACTERS_MAX)] = 1000
     rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
-    sandbox: Isolation = "auto"
-    limits: Limits = Limits()
-    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
 
-    @property
-    def cuts(self) -> dict[str, tuple[float, float]]:
-        """See `find_cuts`."""
-        return find_cuts(self.limits, self.own_limits, rerun_s=self.rerun_s)
+    STAGE_SECONDS = ("rerun_s",)
 
 
 LEVELS = 5
 PROGRAM_LIMITS = Limits(wall_s=5.0, cpu_s=1, memory_bytes=256 * MIB, scratch_bytes=MIB, file_bytes=MIB)
 
 
-class ProposerOptions(Section, frozen=True):
+class ProposerOptions(ProgramOptions, frozen=True):
     """Settings of proposer-solver. Those of the first block must be alike on all nodes."""
 
     rewards: Literal["fixed", "compat"] = "fixed"  # compat: CodeZero's numbers
@@ -207,17 +189,12 @@ class ProposerOptions(Section, frozen=True):
     difficulty_reward: Weight = 0.5  # at most, of a valid proposal, for how few solved it
     own_s: StageSeconds = 300.0  # in a stage, to run what this node wrote
     peer_s: StageSeconds = 30.0  # in a stage, to run what one peer wrote
-    sandbox: Isolation = "auto"
-    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
     judge: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # an OpenAI-compatible endpoint, up to /v1; empty: none
     judge_model: Annotated[str, msgspec.Meta(max_length=200)] = ""  # as the endpoint names it
     judge_reward: Weight = 0.2  # of a program that the judge holds to be right
     judge_s: StageSeconds = 20.0  # longest wait for one answer
 
-    @property
-    def cuts(self) -> dict[str, tuple[float, float]]:
-        """See `find_cuts`."""
-        return find_cuts(self.limits, self.own_limits, own_s=self.own_s, peer_s=self.peer_s)
+    STAGE_SECONDS = ("own_s", "peer_s")
 
     def __post_init__(self) -> None:
         if self.judge:
@@ -225,14 +202,14 @@ class ProposerOptions(Section, frozen=True):
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for what is no plain HTTP address."""
+    """Raise ValueError unless it is a plain HTTP address."""
     parts = urlsplit(url)
     plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
     if not plain or parts.username or parts.port == 0:
-        raise ValueError(f"judge: {url!r} is no HTTP address, for example http://127.0.0.1:11434/v1")
+        raise ValueError(f"judge: {url!r} is not an HTTP address, for example http://127.0.0.1:11434/v1")
 
 
-DOWNLOAD_BYTES_MAX = 1024**3  # where a node says nothing else
+DOWNLOAD_BYTES_MAX = 1024**3  # unless a node says otherwise
 COLUMNS_MAX = 64  # kept of a data set
 REWARDS_MAX = 16
 PROMPT_CHARACTERS_MAX = 32768
@@ -241,7 +218,7 @@ Text = Annotated[str, msgspec.Meta(max_length=255)]
 
 
 class Columns(Section, frozen=True):
-    """Which columns of a data set are the question, the right answer and, where there is one, the task."""
+    """Which columns of a data set are the question, the right answer and the task."""
 
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
     answer: Text = "answer"  # empty: it has none, and rewards do without
@@ -253,7 +230,7 @@ class Columns(Section, frozen=True):
 
 
 class DatasetSource(Section, frozen=True):
-    """Where a file of questions comes from while it is not there."""
+    """The data set that the file of questions is made of if it is missing."""
 
     dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
     subset: Text = ""  # the data set's configuration
@@ -265,7 +242,7 @@ class DatasetSource(Section, frozen=True):
 
 
 class FileOptions(DatasetSource, frozen=True, kw_only=True):
-    """Settings of the kind "file"; those of `DatasetSource` say where the file comes from while it is not there."""
+    """Settings of the kind "file"; those of `DatasetSource` say what the file is made of if it is missing."""
 
     data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
     digest: RowsDigest = ""  # of its rows; empty: any
@@ -277,6 +254,16 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
     reward_inputs: Inputs = "text"  # what these get
 
     def __post_init__(self) -> None:
+        names = {path.rpartition(":")[2] for path in self.reward_funcs}
+        if len(names) < len(self.reward_funcs):
+            raise ValueError("two of `reward_funcs` have one name: rename one of them")
+        if self.reward_weights and len(self.reward_weights) != len(self.reward_funcs):
+            raise ValueError(
+                f"`reward_weights` has {len(self.reward_weights)} values for {len(self.reward_funcs)} of "
+                "`reward_funcs`: give one for each, or none"
+            )
+        if not all(map(math.isfinite, self.reward_weights)):
+            raise ValueError("`reward_weights` has a value that is not a finite number")
         of_source = set(DatasetSource.__struct_fields__) - {"dataset", "download_bytes"}
         given = [key for key in sorted(of_source) if getattr(self, key) != getattr(_NO_SOURCE, key)]
         if given and not self.dataset:

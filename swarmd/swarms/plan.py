@@ -1,13 +1,13 @@
 """What the engine needs from a swarm, and nothing more: subclass `Plan`, name it in the registry or an entry point.
 
-A plan is deterministic: the same (swarm, peer, round, stage, material) draws the same questions on every machine, and a
-question is known by its `Reference`. The engine generates completions, asks the plan to score them, and publishes
-references; it never sees how a question came about. What earlier stages gave comes as `Material`: groups of this node
-and of peers, each generated again and scored here, so that nobody's word is taken for anything but what it wrote.
-
-What a plan gives is checked: what breaks the rules is an error that names the plan. What a node made of questions and
-completions is told in words for people to read (`ScoredGroup`): the trainer alone knows them, and keeps them beside the
-log, under the digest in `StageTrained.scored`; nothing but views reads them.
+- A plan is deterministic: the same (swarm, peer, round, stage, material) draws the same questions on every machine, and
+  a question is named by its `Reference`. The engine generates completions, asks the plan to score them, and publishes
+  references; it never sees how a question came about.
+- What earlier stages gave comes as `Material`: groups of this node and of peers, each question generated again and each
+  completion scored here, so that nothing is believed but what a peer wrote.
+- What a plan returns is checked; an error names the plan.
+- A node's questions and scores are kept for people to read (`ScoredGroup`), beside the log, under the digest in
+  `StageTrained.scored`. Only views read them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, GROUPS_MAX, Reference, find_fault
 
 Split = Literal["train", "dev", "held-out"]
-SPLIT_PARTS = 10  # of the questions of a task: 2 parts held out, 1 for development, 7 to train on
+SPLIT_PARTS = 10  # of a task's questions: 2 parts held out, 1 for development, 7 to train on
 
 
 class Message(Value, frozen=True):
-    """One chat message; `trusted` text may hold tags, other text is escaped before it is tokenized."""
+    """One chat message. `trusted` text may hold tags; other text is escaped before it is tokenized."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -42,12 +42,12 @@ class Message(Value, frozen=True):
 
 
 class Question(Value, frozen=True):
-    """A question that this node generated itself, with what scoring needs; the truth never leaves the node."""
+    """A question that this node generated itself, with what scoring needs. The truth never leaves the node."""
 
     reference: Reference
     messages: tuple[Message, ...]
     entry: Mapping[str, Any]
-    stage: int = 0  # whose kind of question this is; below the stage in training where there is no material
+    stage: int = 0  # that asks such questions; lower than the stage in training if there is no material for that
 
     @property
     def task(self) -> str:
@@ -62,8 +62,8 @@ class Score(Value, frozen=True):
     format: float = 0.0  # of the form, in [0, 1]
     parts: Mapping[str, float] = {}  # the reward's named parts, where it has any
     failed: bool = False  # the scorer raised or gave no number; counted as 0
-    values: Mapping[str, float] = {}  # the parts before their weights, where these differ
-    answered: bool | None = True  # an answer was found where one is looked for; None: a function of others looked
+    values: Mapping[str, float] = {}  # the parts before their weights, if these differ
+    answered: bool | None = True  # an answer was found; None: unknown, as a reward function looked for it
 
 
 class StageId(Value, frozen=True):
@@ -84,7 +84,7 @@ class Outcome(Value, frozen=True):
 
     @property
     def best(self) -> int:
-        """Place of the completion with the highest reward, the first of several."""
+        """Index of the completion with the highest reward, the first of several."""
         rewards = [score.reward for score in self.scores]
         return rewards.index(max(rewards))
 
@@ -100,14 +100,14 @@ class Material:
             self.add(outcome)
 
     def add(self, outcome: Outcome) -> None:
-        """Take one more; the first of a question and place stays."""
+        """Add an outcome, unless there is one of this peer and stage for this question."""
         key = (outcome.place, outcome.question.reference.base)
         if key not in self._by_question:
             self._by_question[key] = outcome
             self._outcomes[outcome.place.round, outcome.place.stage].append(outcome)
 
     def at(self, round: int, stage: int) -> Sequence[Outcome]:
-        """What was published of a stage."""
+        """What peers and this node published of a stage."""
         return sorted(self._outcomes[round, stage], key=lambda outcome: outcome.place.peer)
 
     def find(self, place: StageId, base: Reference) -> Outcome | None:
@@ -119,10 +119,10 @@ NO_MATERIAL = Material()
 
 
 class Plan(abc.ABC):
-    """Base of every kind of swarm: what the engine asks of it. Trainers make it as `Kind(swarm, training, home)`."""
+    """Base of every kind of swarm. Trainers make it as `Kind(swarm, training, home)`."""
 
     stages: ClassVar[int] = 1  # in a round
-    reward_max: float | None = None  # the most that a completion can be worth; None: there is no telling
+    reward_max: float | None = None  # the most that a completion can be worth; None: unknown
     stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:  # noqa: B027
@@ -139,15 +139,15 @@ class Plan(abc.ABC):
         """Names of the tasks of the mixture."""
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:  # noqa: B027
-        """Told at the beginning of each stage, before anything of it is drawn or scored.
+        """Called at the beginning of each stage, before anything of it is drawn or scored.
 
         Args:
-            is_cancelled: whether the stage has been cancelled, from any thread. What takes long in `react` and `score`
-                looks at it and then ends within a second or two, with any answer: none of it is used.
+            is_cancelled: whether the stage has been cancelled; may be asked from any thread. If `react` or `score` take
+                long, they ask it and then end within a second or two. What they return is not used.
         """
 
     def expect(self, peers: Collection[str]) -> None:  # noqa: B027
-        """Told in each stage, after `begin`, whose groups are going to be scored: they share what that may cost."""
+        """Called in each stage, after `begin`, with the peers whose groups will be scored: they share its cost."""
 
     @abc.abstractmethod
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
@@ -155,8 +155,8 @@ class Plan(abc.ABC):
 
         Args:
             place: this node's stage.
-            material: what peers and this node published at the earlier stages of the round. It may be empty, when a
-                node joins late: then draw what needs none.
+            material: what peers and this node published at the earlier stages of the round. It is empty if a node
+                joins late: then draw questions that need none.
         """
 
     @abc.abstractmethod
@@ -165,9 +165,9 @@ class Plan(abc.ABC):
 
     @abc.abstractmethod
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
-        """The question that a peer answered. Raises RecordRejected where it is none that the peer could have drawn.
+        """The question that a peer answered. Raises RecordRejected if the peer cannot have drawn it.
 
-        `material` holds what this node knows of the stages before; a source that it lacks is the reason `source`.
+        `material` holds what this node knows of earlier stages; if a source is missing there, the reason is `source`.
         """
 
     @abc.abstractmethod
@@ -175,51 +175,51 @@ class Plan(abc.ABC):
         """A score for each completion of one question, this node's own or a peer's, in their order; never raises."""
 
     def judge(self, outcomes: Sequence[Outcome]) -> float:
-        """What a peer's groups of one stage count for when this node votes: by default their mean reward."""
+        """What a peer's groups of one stage are worth when this node votes: by default their mean reward."""
         rewards = [score.reward for outcome in outcomes for score in outcome.scores]
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     def react(self, question: Question, text: str) -> str | None:
-        """What is put behind a completion that paused at one of `stops`; None ends it there. Never raises.
+        """The text to append to a completion that paused at one of `stops`; None ends it there. Never raises.
 
-        It is called from several threads, and one that is under way when the stage is cancelled is not waited for.
+        It is called from several threads. A call that is running when the stage is cancelled is not waited for.
         """
         return None
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """Where in a finished completion stands text that the model did not write, in characters: never trained on."""
+        """Character spans of a finished completion that the model did not write: they are never trained on."""
         return ()
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """Where in a completion stands text that the question's truth leaves no choice over, in characters.
+        """Character spans of a completion whose text follows from the question's truth.
 
-        Of what peers wrote, these places alone are sure to teach what they should. A span holds the answer's marks and
-        between them the answer letter by letter as this node knows it; an answer that is right in another spelling is
-        none. Nothing for plans that accept more than one text.
+        They are the only parts of peers' text that certainly teach the right thing. A span holds the answer's tags and
+        between them the answer letter by letter as this node knows it, not in another spelling. Empty for plans that
+        accept more than one text.
         """
         return ()
 
     def truth(self, question: Question) -> str:
-        """The answer expected, for people to read on this node's page; empty where there is none to compare with."""
+        """The expected answer, for people to read on this node's page; empty if answers are compared with none."""
         answer = question.entry.get("answer")
         return "" if answer is None else str(answer)
 
     def shorten(self, question: Question) -> Question | None:
-        """The same question, showing less of what peers wrote; None where it shows nothing that could be cut.
+        """The same question with less of what peers wrote; None if nothing in it can be cut.
 
-        It keeps its reference and its scores: other nodes make it again with as much text as they have room for.
+        It keeps its reference and its scores: each node shows as much text as it has room for.
         """
         return None
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:  # noqa: B027
-        """Told of each own group in training, for plans that adapt: curricula, difficulty."""
+        """Called with each of this node's own groups in training, for plans that adapt their difficulty."""
 
     def read_memory(self) -> Mapping[str, Any]:
-        """What `learn` has come to, as plain values: it goes into the checkpoint."""
+        """The state that `learn` changes, as plain values: it goes into the checkpoint."""
         return {}
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:  # noqa: B027
-        """Take up what an earlier process learnt. Raises SwarmError when it cannot be read."""
+        """Restore the state that an earlier process saved. Raises SwarmError if it cannot be read."""
 
 
 def hash_number(*parts: object, bits: int = 31) -> int:
@@ -229,9 +229,9 @@ def hash_number(*parts: object, bits: int = 31) -> int:
 
 
 class SplitPlan(Plan):
-    """Base of swarmd's own kinds, which give questions of any side of the split."""
+    """Base of swarmd's own kinds: they give questions of any side of the split."""
 
-    unchecked: str = ""  # why nobody can see beforehand whether right answers are paid; empty if it can be seen
+    unchecked: str = ""  # why it cannot be checked beforehand that right answers are paid; empty if it can
 
     @abc.abstractmethod
     def select(self, task: str, side: Split, count: int) -> list[Question]:
@@ -242,11 +242,11 @@ class SplitPlan(Plan):
 
     def phrase_truth(self, question: Question) -> str | None:
         """A completion that gives the question's own truth in the form that is asked for, see `swarmd.swarms.truths`;
-        None where questions are made, and their truths with them."""
+        None if questions and truths are generated."""
         return None
 
     def explain_reading(self, question: Question, completion: str) -> tuple[str, str]:
-        """How the answer in a completion of `phrase_truth` was read, and what to do where it was not paid."""
+        """How the answer in a completion of `phrase_truth` was read, and what to do if it was not paid."""
         return "", ""
 
 
@@ -272,7 +272,7 @@ def name_of(plan: Plan) -> str:
 
 
 def check_plan(plan: Plan) -> None:
-    """Raise SwarmError where what a plan says of itself is not what is read of it, stage by stage."""
+    """Raise SwarmError if an attribute of a plan has a wrong type."""
     tasks, stops, most = plan.tasks, plan.stops, plan.reward_max
     wrong = {
         "tasks": not isinstance(tasks, Iterable) or isinstance(tasks, str) or not _are_texts(tasks),
@@ -292,17 +292,13 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 
 def draw_questions(plan: Plan, place: StageId, material: Material) -> Iterator[Question]:
-    """What the plan draws for a stage. Raises SwarmError at once for what holds no questions, and later as
-    `check_drawn`.
-    """
+    """What the plan draws for a stage. Raises SwarmError if that is not iterable, and later as `check_drawn`."""
     given = _iterable(plan, "draw", plan.draw(place, material), f"round {place.round}, stage {place.stage}")
     return (check_drawn(plan, question) for question in given)
 
 
 def check_drawn(plan: Plan, question: object) -> Question:
-    """The question. Raises SwarmError for one that no peer would know by its reference, better than when all is
-    trained, and for what is none.
-    """
+    """The question. Raises SwarmError if it is not one, or peers would refuse its reference: now, before training."""
     checked = _check_question(plan, "draw", question)
     fault = find_fault(checked.reference)
     if fault:
@@ -313,7 +309,7 @@ def check_drawn(plan: Plan, question: object) -> Question:
 
 
 def hold_out_questions(plan: Plan, task: str, count: int) -> list[Question]:
-    """Up to `count` held-out questions of a task. Raises SwarmError where the plan gives something else."""
+    """Up to `count` held-out questions of a task. Raises SwarmError if the plan gives something else."""
     given = _iterable(plan, "hold_out", plan.hold_out(task, count), task)
     return [_check_question(plan, "hold_out", question) for question in islice(given, count)]
 
@@ -337,7 +333,7 @@ def _check_question(plan: Plan, method: str, given: object) -> Question:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a text that can be encoded: half of a surrogate pair is none."""
+    """Whether it is a text that can be encoded: half of a surrogate pair cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -345,8 +341,8 @@ def _is_text(value: object) -> bool:
 
 
 def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-    """Scores of completions to one question. One whose reward, accuracy or form is NaN or beyond `REWARD_MAX` is 0, and
-    failed; a part that is so, which is measured alone, is left out.
+    """Scores of completions to one question. One whose reward, accuracy or form is NaN or beyond `REWARD_MAX` becomes 0
+    and failed; a part with such a value, which is only measured, is left out.
 
     Raises:
         SwarmError: the plan gave something else, more or fewer; names the plan, the task and what it gave.
@@ -363,7 +359,7 @@ def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> t
 
 
 def _plain(score: object, gave: str) -> Score:
-    """With numbers of Python in the place of numpy's or torch's, which neither an event nor a checkpoint can hold."""
+    """The score with Python's numbers: neither an event nor a checkpoint can hold numpy's or torch's."""
     if not isinstance(score, Score):
         raise SwarmError(f"{gave} no Score but {type(score).__name__}", FIX)
     try:
@@ -389,7 +385,7 @@ Short = Annotated[str, msgspec.Meta(max_length=QUESTION_CHARACTERS_MAX)]
 
 
 class ScoredGroup(Value, frozen=True):
-    """One group of completions: whose it is, what was asked, and what each completion was worth here."""
+    """One group of completions: the peer, the question, and what each completion was worth here."""
 
     peer: Short  # whose; this and the next two say when it was published
     round: int
@@ -404,7 +400,7 @@ class ScoredGroup(Value, frozen=True):
 
     @property
     def key(self) -> tuple[str, int, int, str, int, int]:
-        """Which group of which peer and stage it is."""
+        """Identifies the group among those of all peers and stages."""
         return (self.peer, self.round, self.stage, self.task, self.seed, self.index)
 
 
@@ -416,7 +412,7 @@ _decoder = msgspec.msgpack.Decoder(Groups)
 def score_group(
     plan: Plan, question: Question, peer: str, round: int, stage: int, scores: Iterable[Score]
 ) -> ScoredGroup:
-    """A scored group in words."""
+    """The group as it is kept for people to read."""
     reference, given = question.reference, tuple(scores)
     return ScoredGroup(
         peer,
@@ -433,7 +429,7 @@ def score_group(
 
 
 def of_peers(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> Iterator[ScoredGroup]:
-    """Groups of peers, of each in turn, so that many of one crowd nobody out."""
+    """Groups of peers, one of each in turn, so that a peer with many crowds nobody out."""
     for turn in zip_longest(*judged):
         for outcome in turn:
             if outcome is not None:
@@ -442,7 +438,7 @@ def of_peers(plan: Plan, judged: Iterable[Iterable[Outcome]]) -> Iterator[Scored
 
 
 def encode_scored(groups: Iterable[ScoredGroup]) -> bytes:
-    """The groups as they lie in the blob store; the last ones are left out until they fit `SCORED_BYTES_MAX`."""
+    """The groups as bytes for the blob store; the last are left out until they fit into `SCORED_BYTES_MAX`."""
     kept = tuple(groups)[:SCORED_GROUPS_MAX]
     body = _encoder.encode(kept)
     while len(body) > SCORED_BYTES_MAX:
@@ -452,7 +448,7 @@ def encode_scored(groups: Iterable[ScoredGroup]) -> bytes:
 
 
 def decode_scored(body: bytes) -> tuple[ScoredGroup, ...]:
-    """Read them back. Raises RecordRejected(`oversize` or `malformed`)."""
+    """The groups in what `encode_scored` wrote. Raises RecordRejected(`oversize` or `malformed`)."""
     if len(body) > SCORED_BYTES_MAX:
         raise RecordRejected("oversize", f"scored groups of {len(body)} bytes, the limit is {SCORED_BYTES_MAX}")
     try:

@@ -1,14 +1,13 @@
-"""The reasoning-gym swarm: any mixture of its tasks, each with settings or a curriculum, in one stage.
+"""The kinds `reasoning-gym` and `digits`: any mixture of reasoning-gym's tasks, with settings or a curriculum.
 
 Seeds are hashed from (swarm, peer, round, stage, task, chunk). An item of reasoning-gym is a function of seed + index,
-so seeds that count up would give every chunk, round and node the questions of its neighbour, shifted by one.
+so consecutive seeds would give chunks, rounds and nodes each other's questions, shifted by one.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -16,108 +15,72 @@ from typing import Annotated, Any
 
 import msgspec
 
-from swarmd.plugin import (
-    Material,
-    Message,
-    NoOptions,
-    Question,
-    RecordRejected,
-    Reference,
-    Score,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TaskConfig,
-    TrainingConfig,
-    decode_options,
-    extract_answer,
-    hash_number,
-    is_well_formed,
-    span_answer,
-    split_of,
-)
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.gym_tasks import (
     DATASET_SIZE,
     KNOWN_NAMES,
     TASK_NAMES,
+    UNSAFE_TASKS,
     Datasets,
     GymTask,
+    is_harmless,
+    is_overpaid,
     make_item,
     make_levels,
 )
-from swarmd.swarms.plan import SplitPlan
-from swarmd.swarms.text import UNSAFE_TASKS, canonical_of, is_harmless, is_overpaid
+from swarmd.swarms.options import MIXTURE, NoOptions, decode_options
+from swarmd.swarms.plan import Material, Message, Question, Score, Split, SplitPlan, StageId, hash_number, split_of
+from swarmd.swarms.rollouts import Reference
+from swarmd.swarms.text import (
+    canonical_of,
+    extract_answer,
+    is_well_formed,
+    span_answer,
+)
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
 LOWER_AT = 0.2  # and lowered
-WINDOW = 64  # how many groups these are, of this node's own
+WINDOW = 64  # how many of this node's own groups that is
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class LadderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ladder as it stands in a checkpoint."""
+class Ladder(msgspec.Struct, forbid_unknown_fields=True):
+    """The level of a task with a curriculum, from 0 up. A checkpoint holds this struct as it is.
 
-    level: Annotated[int, msgspec.Meta(ge=0)]
-    recent: tuple[Accuracy, ...] = ()
-
-
-class Ladder:
-    """Levels from 0 up. `note` takes the mean accuracy of each own group at the present level.
-
-    When the last `window` groups at a level average `RAISE_AT` or more, the next level is taken; at `LOWER_AT` or less,
-    the one below. Each level begins with an empty window, so that two moves are at least `window` groups apart.
+    If the last `window` groups at a level average `RAISE_AT` or more, the level rises by one; at `LOWER_AT` or less, it
+    falls by one. Each level begins with an empty window, so two moves are at least `window` groups apart.
     """
 
-    def __init__(self, levels: int, window: int) -> None:
-        self.levels = levels
-        self.level = 0
-        self._recent: deque[float] = deque(maxlen=window)
+    level: Annotated[int, msgspec.Meta(ge=0)] = 0
+    recent: list[Accuracy] = []  # of the last groups at this level
 
-    def note(self, accuracy: float) -> None:
-        """Take one group of the present level into account."""
-        self._recent.append(accuracy)
-        if len(self._recent) < (self._recent.maxlen or 0):
+    def record(self, accuracy: float, levels: int, window: int) -> None:
+        """Take the mean accuracy of one own group at the present level into account; there are `levels`."""
+        self.recent = [*self.recent, accuracy][-window:]
+        if len(self.recent) < window:
             return
-        mean = sum(self._recent) / len(self._recent)
+        mean = sum(self.recent) / window
         move = 1 if mean >= RAISE_AT else -1 if mean <= LOWER_AT else 0
-        level = min(max(self.level + move, 0), self.levels - 1)
+        level = min(max(self.level + move, 0), levels - 1)
         if level != self.level:
-            self.level = level
-            self._recent.clear()
-
-    def read(self) -> dict[str, Any]:
-        """Level and window as plain values."""
-        return {"level": self.level, "recent": list(self._recent)}
-
-    def load(self, known: LadderState) -> None:
-        """Take up what `read` gave, perhaps of a ladder with other levels."""
-        self.level = min(known.level, self.levels - 1)
-        self._recent.clear()
-        if self.level == known.level:
-            self._recent.extend(known.recent)
+            self.level, self.recent = level, []
 
 
-# RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
-# without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
-MIXTURE = (
-    *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
-    *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
-)
 CHUNKS_MAX = 8  # seeds of one task in one stage
-TRIES_MAX = 400  # questions looked at to find one on the wanted side of the split
-FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage
-SELECT_TRIES = 80  # questions looked at for each one held out
+TRIES_MAX = 400  # questions generated to find one on the wanted side of the split
+FRESH_TRIES_MAX = 20  # of these, to find one that was not drawn before in the stage
+SELECT_TRIES = 80  # questions generated for each one that is held out
 
 
 class ReasoningGymPlan(SplitPlan):
     """Any mixture of reasoning-gym's tasks.
 
-    A task with a curriculum is drawn at the level that this node's results have come to; a stage keeps the levels that
-    it began with. What peers publish may be of any level.
+    A task with a curriculum is drawn at the level that this node's results have reached; a stage keeps the levels that
+    it began with. Peers' questions may be of any level.
 
     Args:
-        swarm: with the mixture in `tasks`; `MIXTURE` without one.
+        swarm: with the mixture in `tasks`, by default `MIXTURE`.
         training: gives the weight of the form in the reward.
 
     Raises:
@@ -134,9 +97,7 @@ class ReasoningGymPlan(SplitPlan):
         if len(self._weights) < len(configs):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
         self._levels = {config.name: make_levels(config) for config in configs}
-        self._ladders = {
-            config.name: Ladder(len(self._levels[config.name]), WINDOW) for config in configs if config.curriculum
-        }
+        self._ladders = {config.name: Ladder() for config in configs if config.curriculum}
         self._datasets = Datasets()
 
     @property
@@ -144,14 +105,14 @@ class ReasoningGymPlan(SplitPlan):
         return tuple(self._levels)
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`. Raises SwarmError when a task has no question on the training side."""
+        """See `Plan.draw`. Raises SwarmError if a task has no question on the training side."""
         random = Random(hash_number("mixture", self._swarm, place.peer, place.round, place.stage))
         weights = list(self._weights.values())
         streams = {name: self._stream(self._present(name), place) for name in self.tasks}
         return (next(streams[random.choices(self.tasks, weights)[0]]) for _ in itertools.count())
 
     def _present(self, name: str) -> GymTask:
-        """The task at the level that this node has come to."""
+        """The task at this node's level."""
         return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
 
     def _stream(self, task: GymTask, place: StageId) -> Iterator[Question]:
@@ -162,7 +123,7 @@ class ReasoningGymPlan(SplitPlan):
                 yield from self._select(task, seed, "train", seen)
 
     def _select(self, task: GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
-        """Questions of one seed on one side of the split; new ones first, then again what was seen."""
+        """Questions of one seed on one side of the split, new ones if there are any."""
         tries, repeated = 0, None
         for index in range(DATASET_SIZE):
             question, canonical = self._generate(task, seed, index)
@@ -184,7 +145,7 @@ class ReasoningGymPlan(SplitPlan):
                 )
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
-        """Up to `count` distinct questions of one side of the split, the same on every node, of all levels alike."""
+        """Up to `count` distinct questions of one side of the split, the same on every node, from all levels evenly."""
         levels = self._levels[task]
         seeds = [hash_number("select", side, task, level.digest) for level in levels]
         found: dict[str, Question] = {}
@@ -234,31 +195,32 @@ class ReasoningGymPlan(SplitPlan):
         return next((level for level in levels if level.digest == reference.config_digest), None)
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:
-        """See `Plan.learn`: moves the level of a task with a curriculum, by groups of the present level."""
+        """See `Plan.learn`: groups of the present level move the level of a task with a curriculum."""
         ladder = self._ladders.get(question.task)
         if ladder is not None and scores and question.reference.config_digest == self._present(question.task).digest:
-            ladder.note(sum(score.accuracy for score in scores) / len(scores))
+            accuracy = sum(score.accuracy for score in scores) / len(scores)
+            ladder.record(accuracy, len(self._levels[question.task]), WINDOW)
 
     def read_memory(self) -> Mapping[str, Any]:
         """The levels, see `Plan.read_memory`."""
-        return {"curricula": {name: ladder.read() for name, ladder in self._ladders.items()}} if self._ladders else {}
+        return {"curricula": msgspec.to_builtins(self._ladders)} if self._ladders else {}
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
-        """Go on at the levels of a checkpoint, see `Plan.load_memory`; tasks that are trained no more are forgotten."""
+        """See `Plan.load_memory`: continue at the levels of a checkpoint; tasks that are gone are forgotten."""
         try:
-            known = msgspec.convert(memory.get("curricula", {}), dict[str, LadderState])
+            known = msgspec.convert(memory.get("curricula", {}), dict[str, Ladder])
         except msgspec.ValidationError as error:
             raise SwarmError(f"the levels of the curricula cannot be read: {error}") from error
         for name in self._ladders.keys() & known:
-            self._ladders[name].load(known[name])
+            highest = len(self._levels[name]) - 1  # perhaps fewer levels than when it was saved
+            self._ladders[name] = known[name] if known[name].level <= highest else Ladder(highest)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.
 
-        The scorer's value is taken as it is, but of wrong answers that are paid in full (`is_overpaid`): several tasks
-        give partial credit, some a few hundredths for any answer.
-        The digit tasks score the exact answer only. A question whose stored answer is None is scored like any other,
-        because such tasks check the answer instead of comparing it.
+        The scorer's value is taken as it is, except for wrong answers that are paid in full (`is_overpaid`). Several
+        tasks give partial credit, some a few hundredths for any answer; the digit tasks score the exact answer only. If
+        a question's stored answer is None, the task checks answers instead of comparing them.
         """
         return [self._score(question, completion) for completion in completions]
 
@@ -282,7 +244,7 @@ class ReasoningGymPlan(SplitPlan):
         return self._weigh(min(max(value, 0.0), 1.0), shape)
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.true_spans`: the last pair of answer tags, where the task's own answer stands between them."""
+        """See `Plan.true_spans`: the last pair of answer tags, if the task's own answer stands between them."""
         answer = question.entry.get("answer")
         return span_answer(text, answer) if isinstance(answer, str) else ()
 
@@ -294,7 +256,7 @@ class ReasoningGymPlan(SplitPlan):
         return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 
     def _generate(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
-        """A question and its canonical form, by which it falls on a side of the split."""
+        """A question and its canonical form, which decides its side of the split."""
         entry = make_item(self._datasets.take(task, seed), index)
         text = str(entry["question"])
         canonical = str(entry.get("metadata", {}).get("canonical", canonical_of(text)))
@@ -312,7 +274,7 @@ class DigitsPlan(ReasoningGymPlan):
         for task in swarm.tasks:
             if task.name not in KNOWN_NAMES:
                 raise SwarmError(
-                    f"the task {task.name!r} is none of the digit tasks, {', '.join(KNOWN_NAMES)}",
+                    f"the task {task.name!r} is not one of the digit tasks, {', '.join(KNOWN_NAMES)}",
                     'Write kind = "reasoning-gym" in [swarm] for its tasks',
                 )
         tasks = swarm.tasks or tuple(TaskConfig(name) for name in TASK_NAMES)

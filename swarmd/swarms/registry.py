@@ -1,8 +1,8 @@
-"""Kinds of swarm by the name that `swarm.kind` in the configuration gives them: those of swarmd, and plug-ins.
+"""Kinds of swarm by their names in `swarm.kind` of the configuration: swarmd's own, and plug-ins.
 
-A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`; its name is the kind's, and it
-leads to a subclass of `swarmd.plugin.Plan`. Nothing is imported but the kind that is asked for, and of swarmd's own
-kinds not even that until a plan is made.
+A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`: the name of the kind, and a
+subclass of `swarmd.plugin.Plan`. Only the kind that is asked for is imported, and one of swarmd's own only when its
+plan is made.
 """
 
 from __future__ import annotations
@@ -12,33 +12,31 @@ import difflib
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import FOREIGN_ERRORS, SandboxUnavailable, SwarmdError, SwarmError
+from swarmd.errors import FOREIGN_ERRORS, SwarmdError, SwarmError
+from swarmd.swarms.jsonl import SUFFIX
 from swarmd.swarms.options import (
+    MIXTURE,
     CodeOptions,
     FileOptions,
     MathOptions,
     NoOptions,
+    ProgramOptions,
     ProposerOptions,
     decode_options,
-    describe_cuts,
 )
 from swarmd.swarms.plan import Plan
-from swarmd.swarms.truths import check_truths
 
 GROUP = "swarmd.swarms"
 OWN = "swarmd"
-Maker = Callable[[SwarmConfig, TrainingConfig, Path], Plan]
-STAGES_MAX = 64  # a source of a question names its stage with no more
+STAGES_MAX = 64  # as many as a `Source` can name
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TRAINING = TrainingConfig()
@@ -53,37 +51,45 @@ class Kind(msgspec.Struct, frozen=True):
     stages: int  # of a round
     target: str  # "module:Class"
     origin: str = OWN  # the distribution that brings it, with its version
-    fault: str = ""  # why it cannot be used; empty when it can
+    fault: str = ""  # why it cannot be used; empty if it can
+    options: type[msgspec.Struct] | None = None  # of one of swarmd's own, so that they are checked without its plan
 
 
 _OWN = (
-    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "reasoning_gym:DigitsPlan"),
-    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "reasoning_gym:ReasoningGymPlan"),
-    Kind("gsm8k", "School mathematics: answer, judge the answers of others, agree.", 3, "math.plan:Gsm8kPlan"),
-    Kind("math-hard", "Competition mathematics, in the same three stages.", 3, "math.plan:MathHardPlan"),
-    Kind("code", "Problems solved with programs that run in a sandbox while the model writes.", 1, "code:CodePlan"),
-    Kind(
+    (
+        "digits",
+        1,
+        "reasoning_gym:DigitsPlan",
+        NoOptions,
+        "Four tasks on digits that the embedded model learns in minutes.",
+    ),
+    ("reasoning-gym", 1, "reasoning_gym:ReasoningGymPlan", NoOptions, "Any mixture of reasoning-gym's tasks."),
+    ("gsm8k", 3, "math.plan:Gsm8kPlan", MathOptions, "School mathematics: answer, judge the answers of others, agree."),
+    ("math-hard", 3, "math.plan:MathHardPlan", MathOptions, "Competition mathematics, in the same three stages."),
+    (
+        "code",
+        1,
+        "code:CodePlan",
+        CodeOptions,
+        "Problems solved with programs that run in a sandbox while the model writes.",
+    ),
+    (
         "proposer-solver",
-        "Models set each other programming problems with tests, and solve them.",
         2,
         "proposer.plan:ProposerSolverPlan",
+        ProposerOptions,
+        "Models set each other programming problems with tests, and solve them.",
     ),
-    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
+    ("file", 1, "file:FilePlan", FileOptions, "One's own questions and answers from a JSONL file, with named rewards."),
 )
-_OPTIONS: Mapping[str, type[msgspec.Struct]] = {  # of swarmd's own kinds: checked without making a plan
-    "digits": NoOptions,
-    "reasoning-gym": NoOptions,
-    "gsm8k": MathOptions,
-    "math-hard": MathOptions,
-    "code": CodeOptions,
-    "proposer-solver": ProposerOptions,
-    "file": FileOptions,
+BUILT_IN = {
+    name: Kind(name, summary, stages, f"swarmd.swarms.{target}", options=options)
+    for name, stages, target, options, summary in _OWN
 }
-BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
 def list_kinds() -> tuple[Kind, ...]:
-    """Every installed kind, swarmd's own first; a plug-in that cannot be used has its `fault`. Imports the plug-ins."""
+    """Every installed kind, swarmd's own first; one that cannot be used has a `fault`. Imports the plug-ins."""
     points = _plug_ins()
     return (*BUILT_IN.values(), *(_read_plug_in(point, points) for point in points))
 
@@ -92,7 +98,7 @@ def find_kind(name: str) -> Kind:
     """The kind of this name.
 
     Raises:
-        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its distribution).
+        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its package).
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -105,7 +111,7 @@ def find_kind(name: str) -> Kind:
         raise SwarmError(f"swarm.kind {name!r} is unknown", hint)
     kind = _read_plug_in(point, points)
     if kind.fault:
-        raise SwarmError(f"the kind {name!r} of {kind.origin} cannot be used: {kind.fault}", f"Mend {kind.origin}")
+        raise SwarmError(f"the kind {name!r} of {kind.origin} cannot be used: {kind.fault}", f"Correct {kind.origin}")
     return kind
 
 
@@ -113,8 +119,8 @@ def check_kind(swarm: SwarmConfig) -> Kind:
     """The kind that a configuration asks for.
 
     Raises:
-        SwarmError: there is none, it has other stages, or its options are wrong; a plug-in looks at its own when its
-            plan is made.
+        SwarmError: there is none, it has other stages, or its options are wrong (a plug-in checks its own when its plan
+            is made).
     """
     kind = find_kind(swarm.kind)
     if swarm.stages != kind.stages:
@@ -122,27 +128,33 @@ def check_kind(swarm: SwarmConfig) -> Kind:
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
-    _read_options(swarm)
+    read_options(swarm)
     return kind
 
 
-def _read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
+def read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
-    kind = _OPTIONS.get(swarm.kind)
-    return decode_options(swarm.options, kind) if kind is not None else None
+    kind = BUILT_IN.get(swarm.kind)
+    return decode_options(swarm.options, kind.options) if kind is not None and kind.options is not None else None
 
 
 def find_cuts_of(swarm: SwarmConfig) -> list[str]:
-    """A line for each thing that the settings ask of this machine for programs and that it does not give."""
-    return describe_cuts(getattr(_read_options(swarm), "cuts", {}))
+    """See `ProgramOptions.cuts`; none for kinds that run no programs."""
+    options = read_options(swarm)
+    return options.cuts if isinstance(options, ProgramOptions) else []
+
+
+def runs_programs(kind: str) -> bool:
+    """Whether one of swarmd's own kinds runs programs that models wrote."""
+    known = BUILT_IN.get(kind)
+    return known is not None and known.options is not None and issubclass(known.options, ProgramOptions)
 
 
 def spell_out(swarm: SwarmConfig) -> SwarmConfig:
-    """The same with the kind's own mixture in `tasks` where none are named, for a manifest. Imports that kind."""
-    if swarm.tasks or swarm.kind != "reasoning-gym":  # what an empty list means has changed there, and may change again
+    """The same, with reasoning-gym's default mixture written out in `tasks` if they are empty, for a manifest: another
+    version may have another default."""
+    if swarm.tasks or swarm.kind != "reasoning-gym":
         return swarm
-    from swarmd.swarms.reasoning_gym import MIXTURE
-
     return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in MIXTURE))
 
 
@@ -153,7 +165,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
         SwarmError: as `check_kind`, or the settings of the kind are wrong.
     """
     kind = check_kind(swarm)
-    make: Maker = EntryPoint(kind.name, kind.target, GROUP).load()
+    make: type[Plan] = EntryPoint(kind.name, kind.target, GROUP).load()
     if kind.origin == OWN:
         return make(swarm, training, home)
     try:
@@ -161,7 +173,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
     except (SwarmdError, MemoryError):
         raise
     except FOREIGN_ERRORS as error:  # whatever somebody else's constructor does
-        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_told(error)}") from error
+        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_describe(error)}") from error
 
 
 def _plug_ins() -> tuple[EntryPoint, ...]:
@@ -169,7 +181,7 @@ def _plug_ins() -> tuple[EntryPoint, ...]:
 
 
 def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
-    """What a plug-in says of itself, or why it cannot be used."""
+    """A plug-in's kind, with a fault if it cannot be used."""
     origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
     kind = Kind(point.name, "", 0, point.value, origin)
     if point.name in BUILT_IN:
@@ -179,19 +191,20 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
     if Counter(other.name for other in points)[point.name] > 1:
         return msgspec.structs.replace(kind, fault="two installed distributions bring a kind of this name")
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of what a verb prints
+        with contextlib.redirect_stdout(sys.stderr):  # a command's own output goes to standard output
             plan = point.load()
     except FOREIGN_ERRORS as error:  # whatever somebody else's module does
-        return msgspec.structs.replace(kind, fault=_told(error))
+        return msgspec.structs.replace(kind, fault=_describe(error))
     fault = _fault_of(plan)
     if fault:
         return msgspec.structs.replace(kind, fault=f"{point.value}: {fault}")
-    return msgspec.structs.replace(kind, summary=_first_line(plan), stages=plan.stages)
+    own_words = (plan.__dict__.get("__doc__") or "").strip() or "(no description)"  # not those of a base class
+    return msgspec.structs.replace(kind, summary=own_words.splitlines()[0].strip(), stages=plan.stages)
 
 
 def _fault_of(plan: object) -> str:
     if not isinstance(plan, type) or not issubclass(plan, Plan):
-        return "no subclass of swarmd.plugin.Plan"
+        return "not a subclass of swarmd.plugin.Plan"
     if plan.__abstractmethods__:
         return f"does not define {', '.join(sorted(plan.__abstractmethods__))}"
     if type(plan.stages) is not int or not 1 <= plan.stages <= STAGES_MAX:
@@ -199,51 +212,12 @@ def _fault_of(plan: object) -> str:
     return ""
 
 
-def _first_line(plan: type[Plan]) -> str:
-    lines = (plan.__dict__.get("__doc__") or "").strip().splitlines()
-    return lines[0].strip() if lines else "(no description)"
-
-
-def _told(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())  # it stands in one line of a list
-
-
-SUFFIX = ".jsonl"
+def _describe(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def questions_of(options: Mapping[str, Any]) -> str:
-    """The file of questions that the options name; empty where they name none."""
+    """The JSONL file of questions that a kind's options name; empty if they name none."""
     name = options.get("data")
     return name if isinstance(name, str) and name.endswith(SUFFIX) else ""
-
-
-def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
-    """See that the kind can train on the file that its options name, and pays for right answers, as its trainers do.
-
-    A file that is still to be made of a data set on this machine is made elsewhere for it. One of the Hub is not asked
-    for, nor are plug-ins, and whoever brings reward functions of their own: their code may need what is not here yet.
-
-    Returns:
-        Why right answers were not tried; empty if they were, or if no file is named.
-
-    Raises:
-        SwarmError: the file is not sound, or its right answers are not paid.
-    """
-    named = swarm.options.get("data", "") if swarm.kind == "file" else questions_of(swarm.options)
-    name = named if isinstance(named, str) else ""
-    if not name or swarm.kind not in BUILT_IN:
-        return ""
-    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
-    if functions:
-        return f"the reward functions {', '.join(functions)} decide"
-    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
-        if source and not (home / name).exists():
-            from swarmd.swarms.file import is_hub_id
-
-            if is_hub_id(source) and not (home / source).exists():
-                return f"{name} is still to be made of {source}"
-            found = source if source.startswith("~") else str(home.resolve() / source)
-            options = {**swarm.options, "dataset": found, "data": Path(name).name}
-            swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
-        return check_truths(make_plan(swarm, training, home))
-    return ""

@@ -32,10 +32,10 @@ from swarmd.installed import install_command
 
 IMPORT_S = 300.0  # for all of the functions' modules
 CALL_S = 120.0  # of one call, for all completions to one question
-LOOK_S = 0.2  # between two looks whether the stage was cancelled
+POLL_S = 0.2  # how often it is asked whether the stage was cancelled
 REASON_CHARACTERS_MAX = 2000  # of an error
 TRACEBACKS_MAX = 16  # in the log, of one process
-NO_REWARDS = (str, bytes, Mapping, Set)  # what could be gone through, and gives other numbers than were meant
+NO_REWARDS = (str, bytes, Mapping, Set)  # iterables, but not of what a function means to give
 
 MODULE = "swarmd.swarms.reward_process"
 
@@ -49,14 +49,14 @@ class RewardFailed(Exception):
 
 
 class RewardProcess:
-    """The functions, as the trainer sees them. Safe to use from several threads, one call at a time.
+    """The functions, as the trainer sees them. Safe to use from several threads, which take turns.
 
     Args:
         paths: as `package.module:function`.
         home: the node's data directory: modules in it are found as well, behind those that Python finds by itself.
 
     Raises:
-        SwarmError: a path is none, its module cannot be imported, or has no such function.
+        SwarmError: a path has another form, its module cannot be imported, or has no such function.
     """
 
     def __init__(self, paths: Sequence[str], home: Path) -> None:
@@ -65,8 +65,8 @@ class RewardProcess:
         self.is_cancelled: Callable[[], bool] = lambda: False
         self._start()
 
-    def heed(self, is_cancelled: Callable[[], bool]) -> None:
-        """Give calls up, from now on, as soon as this says so."""
+    def stop_when(self, is_cancelled: Callable[[], bool]) -> None:
+        """From now on give calls up as soon as this is true."""
         self.is_cancelled = is_cancelled
 
     def call(self, path: str, given: Mapping[str, Any], count: int) -> list[float | None]:
@@ -100,11 +100,11 @@ class RewardProcess:
             raise SwarmError(*fault)
 
     def _ask(self, question: Any, limit_s: float) -> Any:
-        """The answer of the process, which ends where none comes. Raises RewardFailed."""
+        """The answer of the process, which is ended if none comes. Raises RewardFailed."""
         due = time.monotonic() + limit_s
         try:
             self._connection.send(question)
-            while not self._connection.poll(LOOK_S):
+            while not self._connection.poll(POLL_S):
                 if time.monotonic() >= due or self.is_cancelled():
                     self._end()
                     raise RewardFailed(f"it took longer than {limit_s:g} s")
@@ -117,7 +117,7 @@ class RewardProcess:
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     connection.close()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(LOOK_S)  # one whose pipe is closed ends by itself, unless it is in a call
+        process.wait(POLL_S)  # one whose pipe is closed ends by itself, unless it is in a call
     process.kill()
     process.wait()
 
@@ -126,17 +126,17 @@ def load_function(path: str) -> RewardFunction:
     """The function under `package.module:function`.
 
     Raises:
-        SwarmError: it is no such path, the module cannot be imported, or has no such function.
+        SwarmError: the path has another form, the module cannot be imported, or has no such function.
     """
     key = f"swarm.options.reward_funcs: {path!r}"
     if not _PATH.fullmatch(path):
-        raise SwarmError(f"{key} is no import path", 'Write it as "package.module:function"')
+        raise SwarmError(f"{key} is not an import path", 'Write it as "package.module:function"')
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
     except FOREIGN_ERRORS as error:  # whatever somebody's module does
         traceback.print_exc()
-        fix = f"Mend {module}, or name another function in it"
+        fix = f"Correct {module}, or name another function in it"
         if isinstance(error, ModuleNotFoundError) and module.startswith(error.name or module):
             file = module.removesuffix(".py").replace(".", "/") + ".py"
             fix = f"Put {file} into {sys.path[-1]}, install it beside swarmd, or set PYTHONPATH"
@@ -145,12 +145,12 @@ def load_function(path: str) -> RewardFunction:
             fix = f"Install {error.name} beside swarmd: {install_command(error.name or '')}"
         raise SwarmError(f"{key} cannot be imported: {type(error).__name__}: {error}", fix) from error
     if not callable(found) or inspect.isclass(found):
-        raise SwarmError(f"{key} is no function", "Name a function; models as rewards are not supported")
+        raise SwarmError(f"{key} is not a function", "Name a function; models as rewards are not supported")
     return found  # type: ignore[no-any-return]
 
 
 def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
-    """What a function gives. Raises whatever it raises, TypeError and ValueError where those are no rewards."""
+    """What a function gives. Raises whatever it raises, or TypeError or ValueError if it gives other than rewards."""
     answer = function(**given, trainer_state=None, log_extra=_drop, log_metric=_drop)
     if inspect.iscoroutine(answer):
         answer = asyncio.run(answer)
@@ -163,10 +163,10 @@ def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> lis
 
 
 def _drop(*_: Any, **__: Any) -> None:
-    """In the place of TRL's `log_extra` and `log_metric`."""
+    """Stand in for TRL's `log_extra` and `log_metric`."""
 
 
-def _words(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """What a function raised, and where in its own code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__]
@@ -176,7 +176,7 @@ def _words(error: BaseException) -> str:
 
 def main(connection: Connection) -> None:
     """Import what the other end names, then answer its calls until it has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal it goes to the trainer, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the trainer as well, which ends this process
     sys.path[:], paths = connection.recv()
     try:
         functions = {path: load_function(path) for path in paths}
@@ -184,7 +184,7 @@ def main(connection: Connection) -> None:
         connection.send((error.message, error.fix))
         return
     connection.send(None)
-    told: set[str] = set()
+    printed: set[str] = set()  # failures, each once
     while True:
         path, given, count = connection.recv()
         values: list[float | None] = []
@@ -192,9 +192,9 @@ def main(connection: Connection) -> None:
         try:
             values = _call(functions[path], given, count)
         except FOREIGN_ERRORS as error:  # whatever somebody's function does
-            failure = _words(error)
-            if failure not in told and len(told) < TRACEBACKS_MAX:
-                told.add(failure)
+            failure = _describe(error)
+            if failure not in printed and len(printed) < TRACEBACKS_MAX:
+                printed.add(failure)
                 traceback.print_exc()
         connection.send((values, failure))
 

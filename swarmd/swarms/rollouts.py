@@ -1,8 +1,8 @@
 """Rollouts on the wire: what a node publishes of a stage and what it accepts from others.
 
-A group names its question by (task, config digest, seed, index) and, where it was made of what peers wrote at earlier
-stages, by these sources; the receiver generates question and truth again by itself. Completions are text, so that nodes
-with different models and tokenizers understand each other.
+- A group names its question by (task, config digest, seed, index) and, if the question shows what peers wrote at
+  earlier stages, by these sources. The receiver generates question and truth again by itself.
+- Completions are text, so that nodes with different models and tokenizers understand each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
 
 
 class Source(Value, frozen=True, forbid_unknown_fields=True):
-    """A completion that a question shows: of `peer`, at an earlier stage of the round, to the same base question."""
+    """A completion that a question shows: by `peer`, at an earlier stage of the round, to the same base question."""
 
     stage: Annotated[int, msgspec.Meta(ge=0, le=63)]
     peer: Name
@@ -42,14 +42,14 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
     """Names a question so that anyone with the same task and configuration can generate it."""
 
     task: Name  # one of the plan's tasks
-    config_digest: Name  # of everything that decides the plan's questions, its settings and the version of its code
+    config_digest: Name  # of everything that decides the plan's questions: settings, and the version of its code
     seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]  # of a peer's stage
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]  # which question of that seed
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()  # completions that it shows
 
     @property
     def base(self) -> Reference:
-        """The question that the sources are about, as the first stage has it."""
+        """The question without sources, as the first stage asks it."""
         return Reference(self.task, self.config_digest, self.seed, self.index)
 
 
@@ -61,7 +61,7 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
     completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
-    cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # those that ran out of tokens
+    cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # which ran out of tokens
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
 
     @property
@@ -91,16 +91,21 @@ _reference_decoder = msgspec.msgpack.Decoder(Reference)
 
 
 def find_fault(reference: Reference) -> str:
-    """Why peers would refuse all that is published with a question of this name; empty where they would not."""
+    """Why peers would refuse everything that is published with this reference; empty if they would not."""
     try:
         _reference_decoder.decode(_encoder.encode(reference))
-    except (*DECODE_ERRORS, TypeError, ValueError, OverflowError) as error:  # the last of what cannot be written
+    except (
+        *DECODE_ERRORS,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:  # the last three: it cannot be written at all
         return str(error)
     return ""
 
 
 def encode_rollouts(rollouts: Rollouts) -> bytes:
-    """The body as it lies in the blob store; if it is larger than `BODY_BYTES_MAX`, without groups at the end."""
+    """The body as bytes for the blob store; the last groups are left out until it fits into `BODY_BYTES_MAX`."""
     body = _encoder.encode(rollouts)
     while len(body) > BODY_BYTES_MAX and rollouts.groups:
         rollouts = msgspec.structs.replace(rollouts, groups=rollouts.groups[: len(rollouts.groups) * 3 // 4])
@@ -112,8 +117,8 @@ def decode_rollouts(body: bytes) -> Rollouts:
     """Read a body from anyone.
 
     Raises:
-        RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without completions or with a cut mark
-            that names none) or `duplicate` (a question occurs twice).
+        RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without completions, or with a cut
+            mark for one that does not exist) or `duplicate` (a question occurs twice).
     """
     if len(body) > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")

@@ -1,12 +1,22 @@
-"""Answer tags in completions, and how text that nobody vouches for is made harmless."""
+r"""Answers in completions and data sets: where they stand and what they mean; and peers' text made harmless.
+
+- An answer stands in the last pair of answer tags, in the last box, or in the last line or number: `find_answer`.
+- `read_number` takes a text that is one number with at most words around it: `$9,500`, `18\%`, `-\frac{2}{3}`,
+  `18 \text{ dollars}`, `x = 5`. It takes no formula (`2\pi`, `3x`, `10^3`), no two numbers and no number times a word
+  (`2 million`): to pay for a part of these would pay for a wrong answer.
+- `1.000` is one, `1,000` a thousand; `1.000,5` and `1.000.000` are clear. `1,5` may be two numbers, and is none.
+- `bare_answer` takes an answer out of a worked solution, where GSM8K and MATH mark it.
+
+All take time linear in the text.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Literal
 
 OPENING = "<answer>"
 CLOSING = "</answer>"
@@ -16,10 +26,10 @@ ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none: scorers may be s
 
 
 def extract_answer(completion: str) -> str | None:
-    """What stands between the last pair of answer tags, stripped; None where there is no pair or it is too long.
+    """What is between the last pair of answer tags, stripped; None if there is no pair or it is too long.
 
-    A pair begins at the first opening tag after the last pair's end, as a search from the left finds them. From the
-    right it takes time linear in the text, however many tags are never closed.
+    As in a search from the left, a pair begins at the first opening tag after the end of the one before. Searching from
+    the right takes time linear in the text, however many tags are never closed.
     """
     opened = completion.rfind(OPENING, 0, max(completion.rfind(CLOSING), 0))
     if opened < 0:
@@ -30,8 +40,8 @@ def extract_answer(completion: str) -> str | None:
 
 
 def span_answer(completion: str, answer: str, margin: str = "") -> tuple[tuple[int, int], ...]:
-    """Where the last pair of answer tags stands, in characters, if just this answer stands in it, with the margin on
-    both sides and no other blank."""
+    """The character span of the last pair of answer tags, if exactly this answer is in it, with `margin` on both sides
+    and no other white space."""
     pair = f"{OPENING}{margin}{answer}{margin}{CLOSING}"
     begin = completion.rfind(pair)
     return ((begin, begin + len(pair)),) if begin >= 0 and extract_answer(completion) == answer else ()
@@ -44,17 +54,17 @@ def is_well_formed(completion: str) -> bool:
 
 
 def canonical_of(text: str) -> str:
-    """The text without differences of white space: what the split goes by."""
+    """The text with single spaces in place of white space: it decides the side of the split."""
     return " ".join(text.split())
 
 
 def compose(text: str) -> str:
-    """The text in Unicode's composed form (NFC), without what would take long to bring into it."""
+    """The text in Unicode's composed form (NFC), without runs of combining marks, which take long to compose."""
     return text if text.isascii() else unicodedata.normalize("NFC", _part_marks(text))
 
 
 def _part_marks(text: str) -> str:
-    """Text in which no more than `MARKS_MAX` combining marks follow each other."""
+    """The text with at most `MARKS_MAX` combining marks in a row."""
     parted, marks = [], 0
     for letter in text:
         joins = unicodedata.combining(letter) > 0
@@ -64,7 +74,7 @@ def _part_marks(text: str) -> str:
 
 
 def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
-    """Text in which no marker is left: a blank is put behind its first character.
+    """The text without markers: a blank follows the first character of each.
 
     A tokenizer turns a marker in a question into the control token of that name, so a question could end its own turn
     or open an answer. The text stays readable: `<answer>` becomes `< answer>`.
@@ -75,103 +85,186 @@ def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
     return text
 
 
-EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-PARSED = frozenset(
-    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
-)
-COMPARED = frozenset({"codeio"})  # as trees, which takes the product of their sizes: 7 s for a kilobyte of brackets
-UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
-RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
-REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
-TAKES_NAN = frozenset({"complex_arithmetic", "number_sorting"})  # no comparison with NaN holds
-PROBABILITY_TOLERANCE = 1e-4  # of coin_flip, as its scorer has it
-MOVES_MAX = 512  # in all; right answers have some 200
+# --- numbers ---
 
-# Without a call, a product, a shift or a nested loop an expression does nothing and stays as small as its text.
-_CALLS_OR_GROWS = re.compile(r"\(|\*|<<|\bfor\b|\blambda\b|:=")
+NUMBER_CHARACTERS_MAX = 256  # a longer text is not read as a number
+EXPONENT_MAX = 400  # nor is 10 to a higher power
+MARK = "####"  # GSM8K's: what follows is the answer
+BOXED = "\\boxed{"
 
-_LARGE_EXPONENT = re.compile(r"[eE][-+]?\d{4}")
-_BEYOND_FLOATS = re.compile(r"[eE][-+]?\d{3}")  # in a formula: sympy looks for the sine of 1e400 without an end
-_SKIPPED = str.maketrans("", "", ",_")  # between digits, by the scorer or by `Fraction`
-_FORMULA = re.compile(r"[A-Za-z0-9+\-*/^(). \n]*")
-_FUNCTIONS = frozenset(
-    {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "pi"}
+_MARKED = re.compile(rf"(?:^|\n){MARK}[ \t]*([^\n]*\S)\s*\Z")
+
+# One number has the same separator between all its groups of three digits.
+_PLAIN = (
+    r"(?:\d{1,3}(?:\.\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}"
+    r"|\d{1,3}(?:(?: \d{3})+|(?:'\d{3})+)(?!\d)(?:\.\d+|,\d{1,2}(?!\d))?"
+    r"|\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<![\w.])\.\d+)(?!\d)"
 )
-_POWER = re.compile(r"\*\*|\^")
-_SMALL_POWER = re.compile(
-    r"(?:[A-Za-z0-9]|\([^()^*]*(?:\*(?!\*)[^()^*]*)*\))\s*(?:\*\*|\^)\s*"  # a base without powers in it
-    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(eE])(?!\s*(?:\*\*|\^))"  # to a small power, and no further
+_POWER = r"(?:[eE]([-+]?\d{1,4})(?![\d.])|\s?(?:\\times|\\cdot|[×·*x])\s?10\^\{?([-+]?\d{1,4})\}?(?![\d.]))?"
+_MIXED = r"(?:(\d{1,9})\s{1,2}(?=[1-9]\d*\s?/\s?[1-9]))?"  # 2 1/2
+_NUMBER = re.compile(rf"([-+]?){_MIXED}({_PLAIN}){_POWER}(?:\s?/\s?({_PLAIN})(?![\d.]))?", re.ASCII)
+_FRACTION = re.compile(r"\\[dtc]?frac\s?(?:\{([^{}]{0,64})\}|(\d))\s?(?:\{([^{}]{0,64})\}|(\d))")
+_IN_PROSE = re.compile(
+    rf"[-+]?\s?(?:\\?[$€£¥]\s?)?(?:(?:\d{{1,9}}\s?)?{_FRACTION.pattern}|{_NUMBER.pattern})", re.ASCII
 )
 
+_TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s?\{([^{}]*)\}")
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z]{2})(\}?)(?:\^\{?[23]\}?|[²³])")  # of cm^2
+_GROUPING = re.compile(r"(?<=\d)(?:\\[,;: ]|~)(?=\d{3})")
+_SPACING = re.compile(r"\\(?:[,;: \\]|quad|qquad|displaystyle|left|right)(?![A-Za-z])|~")
+_DEGREES = re.compile(r"(?:\^?\{?(?:\\circ|\\degree)(?![A-Za-z])\}?|°)(?:\s?[CF](?![A-Za-z]))?")
+_ASSIGNED = re.compile(r"\s*[A-Za-z]\s*=(?=[^=]*\Z)")  # x = 5
+_TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*|\S")
+_LETTERS = re.compile(r"[A-Za-z\u0370-\u03ff]")  # what variables are called
+_SINGLE = frozenset("aImgshlL")  # words and units of one letter
+_UNITS = re.compile(r"(?:cm|mm|km|kg|mg|ml|mL|ft|in|lbs?|oz|mph|min|hrs?|am|pm|st|nd|rd|th)(?![A-Za-z])")
+_FACTORS = frozenset(
+    (
+        *("hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "infinity"),
+        *("pi", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "mod"),
+    )
+)  # words that make another number of one
+_AROUND = frozenset("()[]\"'.,;:?!/-")
+_MARKS = str.maketrans(
+    {
+        **dict.fromkeys("\u2212\u2013\u2010\u2011\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u2019\u02bc\uff07", "'"),
+        **dict.fromkeys("\u00a0\u2007\u2009\u202f", " "),
+        "\u066b": ".",
+        "\u066c": ",",
+        "\uff0c": ",",
+        "\uff0e": ".",
+        "\uff05": "%",
+    }
+)
 
-def is_harmless(task: str, answer: str) -> bool:
-    """Whether the scorer of `task` may see `answer`."""
-    if task in EVALUATED:
-        return not _CALLS_OR_GROWS.search(answer)
-    if task in RAISED:
-        return not _LARGE_EXPONENT.search(answer.translate(_SKIPPED))
-    if task in TAKES_NAN:
-        return "nan" not in "".join(answer.split()).lower()
-    if task in REPEATED:
-        return _has_few_moves(answer)
-    return task not in PARSED or _is_plain_formula(answer)
+
+def fold(text: str) -> str:
+    """The text without invisible characters, case, repeated white space and differences of Unicode composition."""
+    return " ".join(_without_unseen(compose(text).casefold()).split())
 
 
-def is_overpaid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
-    """Whether a harmless answer is a wrong one that the scorer of `task` would pay for, as it may pay in full.
-
-    `entry` has the question with its truth, as reasoning-gym gives them.
-    """
-    is_right = _RIGHT.get(task)
-    return is_right is not None and not is_right(answer.strip(), entry)
+def _without_unseen(text: str) -> str:
+    """The text without zero-width spaces, marks of direction and byte order, and soft hyphens, which nobody types."""
+    return text if text.isascii() else "".join(each for each in text if unicodedata.category(each) != "Cf")
 
 
-def _is_probability(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer pays for digits in common by their share of the shorter number: "0" begins all of them."""
-    try:
-        found, right = (Fraction(text.replace(",", "")) for text in (answer, entry["answer"]))
-    except (ValueError, ZeroDivisionError):
+def bare_answer(text: str) -> str:
+    """The answer alone: in a worked solution, what follows GSM8K's mark in its last line, or is in the last box."""
+    marked = _MARKED.search(text)
+    return (marked[1] if marked else last_boxed(text) or text).strip()
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What is in the last \boxed{...}, with matched braces; None if there is none."""
+    start = text.rfind(BOXED)
+    if start < 0:
+        return None
+    depth = 1
+    inside = text[start + len(BOXED) :]
+    for place, character in enumerate(inside):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return inside[:place].strip()
+    return None
+
+
+def find_number(text: str) -> str | None:
+    """The last number in prose, as it is written there."""
+    found = [match[0].strip() for match in _IN_PROSE.finditer(_plain_marks(text))]
+    return found[-1] if found else None
+
+
+def read_number(text: str) -> Fraction | None:
+    """The one number in a text; None if there is none, more than one, or it is a part of a formula."""
+    text = bare_answer(text)
+    if len(text) > NUMBER_CHARACTERS_MAX:
+        return None
+    plain = _without_markup(_plain_marks(text))
+    found = list(_NUMBER.finditer(plain))
+    if len(found) != 1 or not _stands_alone(plain, found[0]):
+        return None
+    return _value(*found[0].groups())
+
+
+def _plain_marks(text: str) -> str:
+    """The text with ASCII digits, signs and blanks, without LaTeX's blanks between digits and powers of units."""
+    if not text.isascii():
+        text = _without_unseen(text.translate(_MARKS))
+        text = "".join(str(unicodedata.decimal(each)) if each.isdecimal() else each for each in text)
+    text = _GROUPING.sub(" ", text.replace("{,}", ",").replace("\\!", ""))
+    return _UNIT_POWER.sub(r"\1", text)
+
+
+def _without_markup(text: str) -> str:
+    """The text without LaTeX's markup and currencies; commands with a meaning stay, with their backslash."""
+    text = text.replace("\\%", "%").replace("\\$", " ")
+    text = _FRACTION.sub(lambda found: f" {found[1] or found[2] or ''}/{found[3] or found[4] or ''}", text)
+    text = _TEXT.sub(lambda found: f" {found[1]} " if len(found[1].strip()) > 1 else " unit ", text)
+    text = _SPACING.sub(" ", _DEGREES.sub("", text))
+    text = re.sub(r"\\([()\[\]])", r"\1", text)
+    text = "".join(" " if each == "*" or unicodedata.category(each) == "Sc" else each for each in text)
+    text = re.sub(r"([-+])\s+(?=[\d.])", r"\1", text)  # a sign before a currency: -$4
+    return re.sub(r"(?<=\d)\s?%", "", text).strip(" {}")
+
+
+def _stands_alone(text: str, number: re.Match[str]) -> bool:
+    """Whether there are only words around a number: no formula, and nothing that multiplies it."""
+    before, after = text[: number.start()], text[number.end() :]
+    if before[-1:].isalnum() or before[-1:] in ("_", ".", "/", "-", "'") or after[:1] in ("!", "/", "_"):
         return False
-    return abs(found - right) <= PROBABILITY_TOLERANCE
-
-
-def _is_truth_value(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer asks whether both are texts."""
-    return answer.lower() == str(entry["answer"]).lower()
-
-
-def _makes_24(answer: str, entry: Mapping[str, Any]) -> bool:
-    """The scorer takes any four numbers, and what is rounded down to 24."""
-    from sympy import parse_expr
-
-    if sorted(map(int, re.findall(r"\d+", answer))) != sorted(entry["metadata"]["numbers"]):
+    if _LETTERS.match(after) and not _UNITS.match(after):
         return False
-    try:
-        return bool(parse_expr(answer) == 24)
-    except Exception:  # whatever a parser of Python raises
+    before = _ASSIGNED.sub("", before)
+    return all(_is_word(token) or token in _AROUND for token in _TOKEN.findall(f"{before} {after}"))
+
+
+def _is_word(token: str) -> bool:
+    if not token[0].isalpha() or token.casefold() in _FACTORS:
         return False
+    return len(token) > 1 or token in _SINGLE or not _LETTERS.match(token)
 
 
-_RIGHT: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
-    "coin_flip": _is_probability,
-    "game_of_life_halting": _is_truth_value,
-    "puzzle24": _makes_24,
+def _value(
+    sign: str, whole: str | None, number: str, power: str | None, of_ten: str | None, divisor: str | None
+) -> Fraction | None:
+    exponent, below = int(power or of_ten or 0), _digits(divisor or "1")
+    if abs(exponent) > EXPONENT_MAX or below == 0:
+        return None
+    value = _digits(number) * Fraction(10) ** exponent / below + int(whole or 0)
+    return -value if sign == "-" else value
+
+
+def _digits(number: str) -> Fraction:
+    """The number that digits with separators mean."""
+    number = number.replace(" ", "").replace("'", "")
+    point = number.rfind(".")
+    if number.rfind(",") > point >= 0 or number.count(".") > 1:  # 1.000,5 and 1.000.000
+        return Fraction(number.replace(".", "").replace(",", "."))
+    decimal_comma = re.fullmatch(r"\d+,\d{1,2}", number)  # of 1 000,5
+    return Fraction(number.replace(",", "." if decimal_comma else ""))
+
+
+# --- where the answer stands ---
+
+AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
+
+
+def find_answer(completion: str, place: AnswerPlace) -> str | None:
+    """The answer in a completion; None if there is none, or it is longer than a right one may be."""
+    found = _FINDERS[place](completion)
+    return found if found is not None and 0 < len(found) <= ANSWER_CHARACTERS_MAX else None
+
+
+def _last_line(text: str) -> str | None:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else None
+
+
+_FINDERS: dict[AnswerPlace, Callable[[str], str | None]] = {
+    "tags": extract_answer,
+    "last-number": find_number,
+    "last-line": _last_line,
+    "boxed": last_boxed,
+    "whole": str.strip,
 }
-
-
-def _has_few_moves(answer: str) -> bool:
-    """Moves with one digit behind them at most, and few altogether."""
-    if re.search(r"\d\d", answer):
-        return False
-    return len(answer.split()) + sum(map(int, re.findall(r"\d", answer))) <= MOVES_MAX
-
-
-def _is_plain_formula(answer: str) -> bool:
-    """Numbers, one-letter names, known functions and small powers; no attributes, strings or towers of powers."""
-    if _BEYOND_FLOATS.search(answer):
-        return False
-    if not _FORMULA.fullmatch(answer) or re.search(r"\.\D|\D\.|\d{13}", f" {answer} ".replace(". ", " ")):
-        return False
-    if any(len(name) > 1 and name not in _FUNCTIONS for name in re.findall(r"[A-Za-z]+", answer)):
-        return False
-    return len(_POWER.findall(answer)) == len(_SMALL_POWER.findall(answer))

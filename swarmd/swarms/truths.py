@@ -1,33 +1,70 @@
-"""Whether right answers are paid: a sample of the questions that somebody brought, each answered with its own truth.
+"""Checks that right answers are paid: a sample of a user's questions is answered with their own truths.
 
-The truth is put into the form that the swarm asks of a completion and scored as any completion is. What is not paid in
-full then never will be, however good the model becomes, and nothing else would say so: rewards of 0 look like a model
-that learns nothing. `swarmd config check`, `swarmd swarm new`, `swarmd join` and each trainer ask before they begin.
+A truth is put into the form that the swarm asks of a completion, and scored as any completion is. If it is not paid in
+full, no answer of any model will be, and nothing else would say so: rewards of 0 look like a model that learns nothing.
+`swarmd config check`, `swarmd swarm new`, `swarmd join` and each trainer check this before they begin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from swarmd.errors import SwarmError
+import msgspec
+
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import SandboxUnavailable, SwarmError
+from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
+from swarmd.swarms.registry import BUILT_IN, make_plan, questions_of
 from swarmd.swarms.rewards import COMPARING
 
 SAMPLED = 64  # questions
-TOLD_CHARACTERS = 160  # of a question or truth
+SHOWN_CHARACTERS = 160  # of a question or truth in an error
 PLUG_IN = "its kind is a plug-in, which does not say what a right answer looks like"
+
+
+def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
+    """Check that the kind can train on the file that its options name, and pays for right answers.
+
+    If the file is still to be made of a data set on this machine, it is made elsewhere for the check. Nothing is
+    downloaded. Plug-ins and reward functions are not asked: their code may need what is not installed yet.
+
+    Returns:
+        Why right answers were not tried; empty if they were, or if no file is named.
+
+    Raises:
+        SwarmError: the file is malformed, or its right answers are not paid.
+    """
+    name = swarm.options.get("data") if swarm.kind == "file" else questions_of(swarm.options)
+    if not isinstance(name, str) or not name or swarm.kind not in BUILT_IN:
+        return ""
+    functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
+    if functions:
+        return f"the reward functions {', '.join(functions)} decide"
+    with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
+        if source and not (home / name).exists():
+            if is_hub_id(source) and not (home / source).exists():
+                return f"{name} is still to be made of {source}"
+            found = source if source.startswith("~") else str(home.resolve() / source)
+            options = {**swarm.options, "dataset": found, "data": Path(name).name}
+            swarm, home = msgspec.structs.replace(swarm, options=options), Path(elsewhere)
+        return check_truths(make_plan(swarm, training, home))
+    return ""
 
 
 def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
     """Answer a sample of the plan's questions with their truths.
 
     Args:
-        write: gives what becomes of a text that the model itself writes: what its tokenizer has no letters for, or
-            takes for a control token, is not in it.
+        write: what becomes of a text if the model writes it: letters that its tokenizer lacks, and what it takes for
+            control tokens, are lost.
 
     Returns:
-        Why that could not be done; empty if it was, or if the questions were made and not brought.
+        Why that could not be done; empty if it was, or if the questions are generated.
 
     Raises:
         SwarmError: one is not paid in full; has the question, its truth, how that was read, and the fix.
@@ -44,8 +81,8 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
         question, text = unpaid[0]
         how, fix = plan.explain_reading(question, text)
         raise SwarmError(
-            f"of {len(answered)} questions, {len(unpaid)} would pay nothing, or not all, for their own answer, such as "
-            f"row {question.reference.index + 1}: {_shorten(question.messages[-1].content)!r} with the answer "
+            f"{len(unpaid)} of {len(answered)} questions would not be paid in full for their own answers, such as row "
+            f"{question.reference.index + 1}: {_shorten(question.messages[-1].content)!r} with the answer "
             f"{_shorten(plan.truth(question))!r}. {how}",
             fix,
         )
@@ -53,9 +90,9 @@ def check_truths(plan: Plan, write: Callable[[str], str] = str) -> str:
 
 
 def _sample(plan: SplitPlan) -> list[Question]:
-    """Distinct questions to train on, spread over all of them, the same on every node; none where they are made."""
+    """Distinct questions to train on, spread over all of them, the same on every node; none if they are generated."""
     found: dict[tuple[str, int], Question] = {}
-    for round in range(SAMPLED):  # one round may have few
+    for round in range(SAMPLED):
         for question in islice(plan.draw(StageId("", round, 0), NO_MATERIAL), SAMPLED):
             if plan.phrase_truth(question) is None:
                 return []
@@ -66,7 +103,7 @@ def _sample(plan: SplitPlan) -> list[Question]:
 
 
 def _is_paid(plan: SplitPlan, question: Question, text: str) -> bool:
-    """By every reward that compares with the truth; a pattern may ask for more than the truth."""
+    """Whether every reward that compares with the truth is paid; not a pattern, which may ask for more."""
     (score,) = score_completions(plan, question, [text])
     compared = [value for name, value in score.values.items() if name in COMPARING and name != "regex"]
     return min(compared, default=score.accuracy) >= CORRECT
@@ -74,4 +111,6 @@ def _is_paid(plan: SplitPlan, question: Question, text: str) -> bool:
 
 def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= TOLD_CHARACTERS else f"{text[: TOLD_CHARACTERS // 2]} … {text[-TOLD_CHARACTERS // 2 :]}"
+    return (
+        text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS // 2]} … {text[-SHOWN_CHARACTERS // 2 :]}"
+    )

@@ -257,7 +257,7 @@ def test_a_credential_is_a_plain_name(path: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "inner"))
     private(tmp_path / "account.pass", PASSPHRASE)
     expect_refusal(
-        lambda: load_account(config(f"credential:{name}"), NodeDirectory(tmp_path)), "no name of a credential"
+        lambda: load_account(config(f"credential:{name}"), NodeDirectory(tmp_path)), "not the name of a credential"
     )
 
 

@@ -12,7 +12,7 @@ from swarmd.cli import handed_out
 from swarmd.cli.handed_out import find_questions, shared_options
 from swarmd.config import DIGEST, load_config
 from swarmd.errors import ExitCode, HubUnreachable, ModelError, SwarmdError
-from swarmd.swarms import file as dataset
+from swarmd.swarms import dataset
 from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.options import DOWNLOAD_BYTES_MAX, DatasetSource
 from swarmd.swarms.registry import make_plan
@@ -113,7 +113,7 @@ AREAS = [{"prompt": f"The area of circle {number}?", "answer": f"{number}\\pi"} 
 def test_what_would_never_be_paid_is_neither_valid_nor_made_nor_joined(
     shell: Shell, manifest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = "would pay nothing, or not all, for their own answer"
+    told = "would not be paid in full for their own answers"
     write_rows(shell.root / "here" / "deep" / "sums.jsonl", AREAS)
     base = shell.root / "base.toml"
     assert told in shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
@@ -148,7 +148,7 @@ def test_a_data_set_on_this_machine_is_tried_before_the_file_is_made_of_it(shell
     base = shell.root / "base.toml"
     base.write_text(CONFIG + 'dataset = "areas.jsonl"\n')
     told = shell.fails(ExitCode.BAD_CONFIG, "config", "check", base)
-    assert "for their own answer, such as row" in told and "\\pi" in told
+    assert "for their own answers, such as row" in told and "\\pi" in told
     base.write_text(CONFIG.replace('"numeric"', '"exact"') + 'dataset = "areas.jsonl"\n')
     assert "not tried" not in shell.well("config", "check", base)
     assert not (shell.root / "here" / "deep").exists()
@@ -186,7 +186,7 @@ def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -
     ("kind", "rows", "told"),
     [
         ("file", [{"question": "1 + 1?", "answer": "2"}], "'prompt' is missing"),
-        ("file", [{"prompt": "1 + 1?", "answer": 2}], "'answer' is no text"),
+        ("file", [{"prompt": "1 + 1?", "answer": 2}], "'answer' is not a text"),
         ("gsm8k", [{"question": "1 + 1?", "answer": "2"}], "has an answer"),
         ("gsm8k", [{"question": "1 + 1?" * 1000, "answer": "#### 2"}], "no question to train on"),
         ("math-hard", [{"prompt": "1 + 1?"}], "'solution' is missing"),

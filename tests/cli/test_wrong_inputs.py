@@ -191,7 +191,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "url.toml"], "https://hugging", 'training.model = "Qwen/Qwen3-0.6B"'),
         (["config", "check", "hf.toml"], "hf:Qwen", 'training.model = "Qwen/Qwen3-0.6B"'),
         (["config", "check", "nameless.toml"], "", 'an id is "user/model"'),
-        (["config", "check", "csv.toml"], "line 1: no JSON in UTF-8", "swarm.options.dataset"),
+        (["config", "check", "csv.toml"], "line 1: not JSON in UTF-8", "swarm.options.dataset"),
         (["config", "check", "json.toml"], "line 1: list, not an object", "swarm.options.dataset"),
         (["config", "check", "column.toml"], "'prompt' is missing; it has: 'question'", "Every row"),
         (["config", "check", "absent.toml"], "there is no ", "docs/swarms/file.md"),

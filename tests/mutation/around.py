@@ -196,30 +196,30 @@ swarmd/swarms/truths.py
   a swarm that would never pay for right answers is made
     -     if unpaid:
     +     if False:
-    tests/swarms/test_truths.py
-swarmd/swarms/answers.py
+    tests/swarms/test_file.py
+swarmd/swarms/text.py
   a part of a formula is paid as a number
     -     if _LETTERS.match(after) and not _UNITS.match(after):
     +     if False:
-    tests/swarms/test_truths.py
-swarmd/swarms/tables.py
+    tests/swarms/test_text.py
+swarmd/swarms/dataset.py
   the cells of a column of texts become numbers
     - list(column) if name in texts else _typed(list(column))
     + _typed(list(column))
-    tests/swarms/test_tables.py
+    tests/swarms/test_dataset.py
 swarmd/swarms/rewards.py
   a number at the edge of the tolerance is wrong
     - abs(one - other) <= Fraction(tolerance)
     + abs(one - other) < Fraction(tolerance)
-    tests/swarms/test_file.py
+    tests/swarms/test_rewards.py
   a reward function that always fails goes on for ever
-    - if self._in_vain[name] >= CALLS_IN_VAIN:
+    - if self._failures[name] >= FAILURES_MAX:
     + if False:
     tests/swarms/test_rewards.py
   a text just over its length is worth nothing
     - max(0.0, 2 - length / most)
     + max(0.0, 1 - length / most)
-    tests/swarms/test_file.py
+    tests/swarms/test_rewards.py
 swarmd/swarms/proposer/problems.py
   a problem that nobody solves is worth most
     - return 0.0 if share in (0.0, 1.0) else 1.0 - share
@@ -234,11 +234,11 @@ swarmd/swarms/proposer/plan.py
     - valid = mark.all_passed and not is_held_out(proposal.problem)
     + valid = mark.all_passed
     tests/swarms/proposer/test_plan.py
-swarmd/swarms/file.py
+swarmd/swarms/dataset.py
   of a data set on the Hub, its author's word is all that counts
     - if max(known, claimed) > bytes_max:
     + if claimed > bytes_max:
-    tests/swarms/test_hub_dataset.py
+    tests/swarms/test_dataset.py
 swarmd/swarms/rollouts.py
   a question counts as often as a peer sends it
     -         if key in seen:

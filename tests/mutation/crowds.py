@@ -125,7 +125,7 @@ swarmd/dht/membership.py
     - RETURNS_PER_S, now, MEMBERS_MAX)
     + RETURNS_PER_S, now)
     tests/hostile/test_lockout.py
-swarmd/swarms/text.py
+swarmd/swarms/gym_tasks.py
   a scorer makes a move as often as an answer says
     -         return _has_few_moves(answer)
     +         return True
@@ -135,13 +135,13 @@ swarmd/swarms/reasoning_gym.py
     -         if is_overpaid(question.task, answer, question.entry):
     +         if False:
     tests/swarms/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing
-swarmd/swarms/file.py
+swarmd/swarms/dataset.py
   a data set is read to its end, however large it becomes
     -     for number, row in enumerate(rows, 1):
     -         line = _line(row)
     +     for number, row in enumerate(list(rows), 1):
     +         line = _line(row)
-    tests/swarms/test_file.py::test_no_more_rows_are_read_than_the_file_may_have
+    tests/swarms/test_dataset.py::test_no_more_rows_are_read_than_the_file_may_have
 swarmd/eventlog/frame.py
   lengths at every place of a torn frame have all behind them read anew
     -         if sums is None and looked_at > LOOKED_AT_MAX:
@@ -149,7 +149,7 @@ swarmd/eventlog/frame.py
     tests/eventlog/test_reader.py::test_a_torn_frame_full_of_lengths_is_judged_without_reading_it_again_for_each
 swarmd/swarms/rewards.py
   searches that are cut off cost nothing
-    -             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # one that calls itself is cut off late
+    -             cut_off.charge("", max(timeout_s, time.monotonic() - begun))  # a recursive pattern is cut off late
     +             pass
     tests/swarms/test_rewards.py
 swarmd/dht/store/seniority.py

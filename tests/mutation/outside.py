@@ -69,13 +69,14 @@ swarmd/toml_text.py
     +     try:
     +         tables
     tests/test_toml.py::test_a_name_of_thousands_of_parts_is_refused_before_it_is_read
-swarmd/swarms/code.py
+swarmd/swarms/programs.py
   one peer's slow programs spend all peers' seconds
-    -         payer = peer if peer in self._peers else ""
+    -         payer = author if self._peers is None or author in self._peers else ""
     +         payer = ""
     tests/swarms/test_code.py::test_a_peers_slow_programs_spend_no_other_peers_seconds
+swarmd/sandbox/sandbox.py
   a program that ended with its peer's share counts as one that takes too long
-    - if verdict.status == "stopped" or cut_short:
-    + if verdict.status == "stopped":
+    - ended.cut == "deadline" and wall_s < self.limits.wall_s
+    + False
     tests/swarms/test_code.py::test_what_ended_with_a_peers_share_is_not_remembered_as_too_slow
 """)

@@ -16,7 +16,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.config import ChainConfig, Config, Section, SwarmConfig, section_of
+from swarmd.config import ChainConfig, Config, Section, SwarmConfig, struct_in
 from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
 from swarmd.observe.logs import configure
 from swarmd.observe.redaction import (
@@ -235,8 +235,8 @@ def fields_of(kind: type[Section], where: str = "") -> Iterator[tuple[str, str, 
     hints = get_type_hints(kind)
     source = inspect.getsource(kind)
     for field in msgspec.structs.fields(kind):
-        inner = section_of(hints[field.name])
-        if isinstance(inner, type) and issubclass(inner, Section):
+        inner = struct_in(hints[field.name])
+        if inner is not None:
             if field.name != "tasks":
                 yield from fields_of(inner, f"{where}{field.name}.")
             continue

@@ -56,7 +56,7 @@ def test_a_kernel_that_refuses_namespaces_is_told_with_what_to_do() -> None:
     """As under `RestrictNamespaces=yes`: then nothing is run."""
     refuse = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" "$@"'
     told = try_under("auto", "unshare", "--user", "--map-root-user", "sh", "-c", refuse)
-    assert told.startswith("programs cannot be kept in on this machine (")
+    assert told.startswith("programs cannot be confined on this machine (")
     assert "namespaces: " in told and "docs/OPERATING.md" in told
     assert "42" not in told
 

@@ -108,7 +108,7 @@ def test_no_descriptor_or_process_is_left_in_this_process(sandbox: Sandbox) -> N
 
 def test_programs_are_ended_when_they_are_no_longer_wanted(sandbox: Sandbox) -> None:
     box, stop = Sandbox(sandbox.limits, sandbox.isolation), threading.Event()
-    box.heed(stop.is_set)
+    box.stop_when(stop.is_set)
     assert box.run("print(1)").status == "ok"
     threading.Timer(1.0, stop.set).start()
     begun = time.monotonic()

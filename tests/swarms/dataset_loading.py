@@ -8,7 +8,7 @@ from pathlib import Path
 def load_all(home: Path, bound: int, names: list[str]) -> dict[str, str]:
     """What became of each data set: the rows that were kept, or why there are none."""
     from swarmd.errors import SwarmError
-    from swarmd.swarms.file import keep_dataset
+    from swarmd.swarms.dataset import keep_dataset
     from swarmd.swarms.options import DatasetSource
 
     told = {}

@@ -1,7 +1,5 @@
 """The code swarm: asking, running, scoring, and what peers may claim."""
 
-import itertools
-import json
 import math
 import re
 import threading
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
+from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms import code as programs
 from swarmd.swarms.code import CodePlan, compat_parts
@@ -27,8 +25,8 @@ from swarmd.swarms.text import MARKS_MAX
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.sampling import Drawn, Turns, encode_turns
+from tests.swarms.making import HERE, refusal, take, write_rows
 
-PLACE = StageId("a", 3, 0)
 SUMS = (TaskConfig("chain_sum", config={"min_terms": 2, "max_terms": 2}),)
 
 
@@ -45,7 +43,7 @@ def plan() -> CodePlan:
 
 @pytest.fixture(scope="module")
 def question(plan: CodePlan) -> Question:
-    return next(plan.draw(PLACE, NO_MATERIAL))
+    return take(plan, 1)[0]
 
 
 def program_of(source: str) -> str:
@@ -63,18 +61,17 @@ def right(question: Question) -> str:
 
 
 def test_questions_are_drawn_known_again_and_held_out(plan: CodePlan) -> None:
-    drawn = list(itertools.islice(plan.draw(PLACE, NO_MATERIAL), 20))
+    drawn = take(plan, 20)
     again = plan_of()
-    assert [again.regenerate(each.reference, PLACE, NO_MATERIAL) for each in drawn] == drawn
-    with pytest.raises(RecordRejected, match="cannot have drawn"):
-        again.regenerate(drawn[0].reference, StageId("b", 3, 0), NO_MATERIAL)
+    assert [again.regenerate(each.reference, HERE, NO_MATERIAL) for each in drawn] == drawn
+    assert refusal(again, drawn[0].reference, StageId("b", 3, 0)) == "seed"
     held_out = {each.messages[-1].content for each in plan.hold_out("chain_sum", 20)}
     assert len(held_out) == 20 and held_out.isdisjoint(each.messages[-1].content for each in drawn)
 
 
 @pytest.mark.parametrize(("prompt", "examples"), [("zero-shot", {0}), ("one-shot", {1}), ("alternate", {0, 1})])
 def test_system_prompts(prompt: str, examples: set[int]) -> None:
-    drawn = list(itertools.islice(plan_of(prompt=prompt).draw(PLACE, NO_MATERIAL), 20))
+    drawn = take(plan_of(prompt=prompt), 20)
     assert {each.messages[0].content.count("An example.") for each in drawn} == examples
     assert all(len(each.messages) == 2 and each.messages[0].trusted and not each.messages[1].trusted for each in drawn)
     assert len({each.messages[1].content for each in drawn}) > 10
@@ -161,10 +158,11 @@ def test_running_peers_programs_again_has_a_bound(question: Question, monkeypatc
     fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
     runs = count_runs(monkeypatch)
     assert [score.parts["programs"] for score in plan.score(question, [*slow, fine])] == [0.0] * 9
-    assert len(runs) == 1
+    begun = len(runs)
     assert plan.score(question, [fine])[0].parts["programs"] == 0.0
-    plan.draw(PLACE, NO_MATERIAL)
+    plan.draw(HERE, NO_MATERIAL)
     assert plan.score(question, [fine])[0].parts["programs"] == 0.0, "questions may be drawn more than once in a stage"
+    assert len(runs) == begun, "the seconds are spent"
     plan.begin(lambda: False)
     assert plan.score(question, [fine])[0].parts["programs"] == 0.1
 
@@ -186,7 +184,7 @@ def test_a_peers_slow_programs_spend_no_other_peers_seconds() -> None:
 
 def test_what_ended_with_a_peers_share_is_not_remembered_as_too_slow() -> None:
     plan = plan_of(rerun_s=0.5, limits={"wall_s": 60.0})
-    question = next(plan.draw(PLACE, NO_MATERIAL))
+    question = take(plan, 1)[0]
     source = "import time\ntime.sleep(1)\nprint(1)"
     score = plan.score(question, [program_of(source) + "\n<output>\n1\n</output>\n"])[0]
     assert (score.parts["programs"], score.failed) == (0.0, False)
@@ -225,7 +223,7 @@ def test_a_cancelled_stage_runs_no_program_and_remembers_none(question: Question
 
 def test_a_group_of_too_many_programs_is_not_run_again(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
-    monkeypatch.setattr(programs, "RERUNS_MAX", 3)
+    monkeypatch.setattr("swarmd.swarms.programs.BATCH_MAX", 3)
     runs = count_runs(monkeypatch)
     texts = [program_of(f"print({n})") + f"\n<output>\n{n}\n</output>\n" for n in range(4)]
     assert [score.parts["programs"] for score in plan.score(question, texts)] == [0.0] * 4
@@ -284,12 +282,12 @@ def test_scoring_and_reacting_never_raise(plan: CodePlan, question: Question, te
 
 def test_questions_from_a_file(tmp_path: Path) -> None:
     rows = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)]
-    (tmp_path / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    write_rows(tmp_path / "sums.jsonl", rows)
     swarm = SwarmConfig(id="test", kind="code", options={"data": "sums.jsonl"})
     plan = CodePlan(swarm, TrainingConfig(), tmp_path)
-    question = next(plan.draw(PLACE, NO_MATERIAL))
+    question = take(plan, 1)[0]
     assert question.messages[0].role == "system" and "<program>" in question.messages[0].content
-    assert CodePlan(swarm, TrainingConfig(), tmp_path).regenerate(question.reference, PLACE, NO_MATERIAL) == question
+    assert CodePlan(swarm, TrainingConfig(), tmp_path).regenerate(question.reference, HERE, NO_MATERIAL) == question
     scores = plan.score(
         question, [right(question), f"<answer>{question.entry['answer']}.0</answer>", "<answer>x</answer>"]
     )
@@ -299,10 +297,7 @@ def test_questions_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"promt": "zero-shot"}, "swarm.options.promt"),
-        ({"prompt": "two-shot"}, "swarm.options.prompt"),
         ({"sandbox": "none"}, "swarm.options.sandbox"),
-        ({"limits": {"cpu_s": 0}}, "swarm.options.limits.cpu_s"),
         ({"limits": {"network": True}}, "swarm.options.limits.network"),
         ({"programs_rewarded": 7}, "swarm.options.programs_rewarded"),
         ({"data": "sums.jsonl"}, "swarm.options.data"),
@@ -403,7 +398,7 @@ def test_the_last_fenced_block_is_the_program(inside: str, program: str | None) 
     ],
 )
 def test_a_model_is_told_what_came_of_its_program(verdict: Verdict | None, told: str) -> None:
-    assert programs.tell_verdict(verdict) == told
+    assert programs.describe_verdict(verdict) == told
 
 
 PARTS = ("<think>", "</think>", "<answer>", "</answer>", "\n", " ", "```python", "```", "Error!", "\\boxed{4}", "so")
@@ -461,7 +456,7 @@ class Script:
 def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on() -> None:
     tasks = (TaskConfig("digits_reverse"),)
     plan = CodePlan(SwarmConfig(id="test", kind="code", tasks=tasks, options={"prompt": "none"}))
-    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
+    question = take(plan, 1)[0]
     script: Any = Script()
     turns = Turns(plan, script, script, 2000, 1.0)
     drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())

@@ -1,6 +1,5 @@
 """The shipped configurations: nodes agree, and prompts fit."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from swarmd.swarms.proposer.plan import SOLVE, ProposerSolverPlan
 from swarmd.swarms.registry import make_plan
 from swarmd.training.models.source import locate_model
+from tests.swarms.making import take
 from tests.swarms.math import voices
 from tests.swarms.proposer import texts
 
@@ -37,7 +37,7 @@ def test_every_question_fits_and_leaves_room_for_its_answer(kind: str) -> None:
     config = load_config(path)
     plan = make_plan(config.swarm, config.training, path.parent / config.data)
     tokenizer = AutoTokenizer.from_pretrained(locate_model(config.training.model))
-    for question in itertools.islice(plan.draw(StageId("a", 0, 0), NO_MATERIAL), 100):
+    for question in take(plan, 100):
         chat = [{"role": message.role, "content": message.content} for message in question.messages]
         prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
         assert len(prompt) <= config.training.prompt_tokens
@@ -54,14 +54,14 @@ def test_prompts_of_both_stages_fit_the_shipped_model() -> None:
     context = msgspec.json.decode((model / "config.json").read_bytes())["max_position_embeddings"]
     assert config.training.prompt_tokens + config.training.completion_tokens <= context
     place, material = StageId("a", 0, 0), Material()
-    topics = texts.take(plan, place, 300)
+    topics = take(plan, 300, place)
     # characters that take a token for every byte, to the byte
     tests = [f"assert solve('{'é' * 24}{n}') == '{n}'" for n in range(5)]
     tests = [test + " " * (80 - len(test.encode())) for test in tests]
     longest = texts.propose("def solve(x): return x[-1]", tests, "中" * 100)
     outcome = texts.publish(plan, place, topics[0], [longest], material)
     assert outcome.scores[0].accuracy == 1.0, "the longest that is valid"
-    problems = texts.take(plan, StageId("b", 0, 1), 100, material)
+    problems = take(plan, 100, StageId("b", 0, 1), material)
     assert problems[0].reference.sources
 
     def count(question: Question) -> int:
@@ -116,13 +116,13 @@ def test_every_preset_has_room_for_the_longest_texts_cut_short(path: Path, tmp_p
     """Answers and opinions of the greatest length; nothing but `compat`, which cuts nothing, goes on without them."""
     plan, config = open_preset(path, tmp_path)
     room, measure = config.training.prompt_tokens, measure_by(config.training.model)
-    bare = voices.take(plan, StageId("node", 0, 2), 12)
+    bare = take(plan, 12, StageId("node", 0, 2))
     assert all(question.stage == 0 and measure(question) <= room for question in bare)
     if config.swarm.options.get("rewards") == "compat":
         return
     material = Material()
     for stage in range(3):
-        for question in voices.take(plan, StageId("node", 0, stage), 12, material if stage else NO_MATERIAL):
+        for question in take(plan, 12, StageId("node", 0, stage), material if stage else NO_MATERIAL):
             assert question.stage == stage
             shorter: Question | None = question
             while shorter is not None and measure(shorter) > room:

@@ -1,52 +1,39 @@
-"""A swarm from a file: options, rewards by name, questions drawn, held out, and taken from peers."""
+"""A swarm from a file: options, questions drawn, held out and taken from peers, and right answers that are paid."""
 
-import itertools
-import json
-import time
 from pathlib import Path
 from typing import Any
 
-import datasets
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms import file as dataset
-from swarmd.swarms import jsonl
-from swarmd.swarms.file import INSTRUCTIONS, FilePlan, is_hub_id, keep_dataset
-from swarmd.swarms.jsonl import digest_rows, load_rows
-from swarmd.swarms.options import Columns, DatasetSource
-from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
-from swarmd.swarms.registry import make_plan
-from swarmd.swarms.rewards import Answered, RewardOption, find_answer, fit_length, make_reward
+from swarmd.swarms.file import FilePlan
+from swarmd.swarms.jsonl import digest_rows
+from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId
+from swarmd.swarms.registry import BUILT_IN, make_plan
 from swarmd.swarms.rollouts import Source
+from swarmd.swarms.text import bare_answer
+from swarmd.swarms.truths import PLUG_IN, check_truths
 from tests.log_capture import capture_logs
+from tests.swarms.making import HERE, refusal, take, text_of, write_rows
+from tests.swarms.truth_rows import TruthRow, make_rows
 
 ROWS = [
     {"prompt": f"{one} + {other}?", "answer": str(one + other), "task": "even" if other % 2 == 0 else "odd"}
     for one in range(10)
     for other in range(10)
 ]
-HERE = StageId("a", 3, 0)
 
 
-def plan_of(home: Path, rows: list[dict[str, Any]] = ROWS, swarm: str = "s", **options: Any) -> FilePlan:
-    (home / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = SwarmConfig(swarm, kind="file", options={"data": "questions.jsonl", **options})
-    plan = make_plan(config, TrainingConfig(), home)
-    assert isinstance(plan, FilePlan)
-    return plan
-
-
-def take(plan: FilePlan, count: int, place: StageId = HERE) -> list[Question]:
-    return list(itertools.islice(plan.draw(place, NO_MATERIAL), count))
+def plan_of(home: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "file", **options: Any) -> Any:
+    write_rows(home / "questions.jsonl", rows)
+    options = {"data": "questions.jsonl", **options}
+    return make_plan(SwarmConfig("s", kind=kind, stages=BUILT_IN[kind].stages, options=options), TrainingConfig(), home)
 
 
 def prompts(questions: list[Question]) -> list[str]:
-    return [question.messages[-1].content for question in questions]
+    return list(map(text_of, questions))
 
 
 @pytest.fixture
@@ -100,23 +87,16 @@ def test_peers_questions_are_made_again(plan: FilePlan) -> None:
 
 
 def test_references_that_no_peer_can_have_drawn(plan: FilePlan, tmp_path: Path) -> None:
-    def refused(place: StageId = HERE, **changes: Any) -> str:
-        reference = msgspec.structs.replace(take(plan, 1)[0].reference, **changes)
-        with pytest.raises(RecordRejected) as caught:
-            plan.regenerate(reference, place, NO_MATERIAL)
-        return caught.value.reason
-
-    held_out = plan.hold_out("odd", 1)[0].reference
-    assert refused(index=held_out.index, task="odd") == "held-out"
-    assert refused(index=len(ROWS)) == "index"
-    assert refused(seed=take(plan, 1)[0].reference.seed ^ 1) == "seed"
-    assert refused(StageId("b", 3, 0)) == "seed"
-    assert refused(task="none") == "unknown-task"
-    assert refused(config_digest="0" * 16) == "config-digest"
-    assert refused(sources=(Source(0, "b"),)) == "source"
+    drawn, held_out = take(plan, 1)[0].reference, plan.hold_out("odd", 1)[0].reference
+    assert refusal(plan, drawn, index=held_out.index, task="odd") == "held-out"
+    assert refusal(plan, drawn, index=len(ROWS)) == "index"
+    assert refusal(plan, drawn, seed=drawn.seed ^ 1) == "seed"
+    assert refusal(plan, drawn, StageId("b", 3, 0)) == "seed"
+    assert refusal(plan, drawn, task="none") == "unknown-task"
+    assert refusal(plan, drawn, config_digest="0" * 16) == "config-digest"
+    assert refusal(plan, drawn, sources=(Source(0, "b"),)) == "source"
     changed = plan_of(tmp_path, [*ROWS[:-1], {**ROWS[-1], "answer": "19"}])
-    with pytest.raises(RecordRejected, match="another file"):
-        changed.regenerate(take(plan, 1)[0].reference, HERE, NO_MATERIAL)
+    assert refusal(changed, drawn) == "config-digest"
 
 
 def test_the_digest_tells_other_questions(tmp_path: Path) -> None:
@@ -152,80 +132,6 @@ def test_without_rewards_the_exact_answer_and_the_form_pay(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("place", "completion", "answer"),
-    [
-        ("tags", "a <answer>1</answer> <answer> 2 </answer>", "2"),
-        ("tags", "2", None),
-        ("last-number", "3 apples and -4.5, so 1,234.", "1,234"),
-        ("last-number", "none", None),
-        ("last-number", "it is 2/3", "2/3"),
-        ("last-line", "thinking\n\n The end \n\n", "The end"),
-        ("last-line", " \n", None),
-        ("boxed", r"\boxed{1} then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
-        ("boxed", r"\boxed{1", None),
-        ("whole", "  all of it ", "all of it"),
-        ("whole", "x" * 5000, None),
-    ],
-)
-def test_where_the_answer_stands(place: Any, completion: str, answer: str | None) -> None:
-    assert find_answer(completion, place) == answer
-
-
-@pytest.mark.parametrize(
-    ("option", "answer", "expected", "value"),
-    [
-        (RewardOption("exact"), "The  Answer", "the answer", 1.0),
-        (RewardOption("exact"), "answer", "the answer", 0.0),
-        (RewardOption("exact"), None, "a", 0.0),
-        (RewardOption("numeric"), "$1,000", "1000.0", 1.0),
-        (RewardOption("numeric"), "2/4", "0.5", 1.0),
-        (RewardOption("numeric"), "1/0", "1", 0.0),
-        (RewardOption("numeric"), "two", "2", 0.0),
-        (RewardOption("numeric"), "nan", "nan", 0.0),
-        (RewardOption("contains"), "it is PARIS, France", "paris", 1.0),
-        (RewardOption("contains"), "Rome", "paris", 0.0),
-        (RewardOption("similarity"), "abcd", "abcd", 1.0),
-        (RewardOption("similarity"), "wxyz", "abcd", 0.0),
-        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 a.b", "a.b", 1.0),
-        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 axb", "a.b", 0.0),
-    ],
-)
-def test_rewards_by_name(option: RewardOption, answer: str | None, expected: str, value: float) -> None:
-    assert make_reward(option)(Answered(answer or "", answer, expected)) == value
-
-
-NAMES = st.sampled_from(["exact", "numeric", "contains", "similarity", "format-tags", "length"])
-
-
-@given(NAMES, st.sampled_from(list(INSTRUCTIONS)), st.text(max_size=60), st.text(min_size=1, max_size=20))
-def test_no_text_makes_a_reward_fail_or_leave_its_range(name: Any, place: Any, completion: str, expected: str) -> None:
-    for text in (completion, f"<answer>{completion}</answer>", f"{completion} \\boxed{{{expected}}}"):
-        value = make_reward(RewardOption(name))(Answered(text, find_answer(text, place), expected))
-        assert 0.0 <= value <= 1.0
-
-
-def test_length_pays_within_its_bounds_and_less_outside() -> None:
-    assert [fit_length(length, 10, 20) for length in (0, 5, 10, 20, 30, 40, 99)] == [0, 0.5, 1, 1, 0.5, 0, 0]
-
-
-@pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(a*)*b", r"(.*)(.*)(.*)(.*)\1\2b"])
-def test_a_pattern_that_takes_for_ever_is_cut_off(pattern: str) -> None:
-    reward = make_reward(RewardOption("regex", pattern=pattern))
-    begun = time.monotonic()
-    assert reward(Answered("", "a" * 4000 + "!", "x")) == 0.0
-    assert time.monotonic() - begun < 30.0, "it takes for ever"
-
-
-def test_the_slowest_texts_are_scored_in_no_time() -> None:
-    texts = ["1," * 2000, "1,111" * 800, "-" * 4000, "\\boxed{" * 500, "9" * 4000, "<answer>" * 500]
-    begun = time.process_time()
-    for place, name, text in itertools.product(INSTRUCTIONS, ("exact", "numeric", "contains", "similarity"), texts):
-        option = RewardOption(name)  # type: ignore[arg-type]
-        make_reward(option)(Answered(text, find_answer(text, place), "1" * 4000))  # type: ignore[arg-type]
-    assert time.process_time() - begun < 5.0
-
-
-@pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({"rewards": [{"name": "exakt"}]}, "swarm.options.rewards[0].name"),
@@ -233,7 +139,7 @@ def test_the_slowest_texts_are_scored_in_no_time() -> None:
         ({"rewards": [{"name": "exact", "weight": 0}]}, "swarm.options.rewards[0].weight"),
         ({"rewards": [{"name": "regex"}]}, "`pattern` belongs"),
         ({"rewards": [{"name": "exact", "pattern": "a"}]}, "`pattern` belongs"),
-        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is none"),
+        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is not valid"),
         ({"rewards": [{"name": "length", "min": 9, "max": 3}]}, "is above"),
         ({"answer": "first"}, "swarm.options.answer"),
         ({"digest": "abc"}, "swarm.options.digest"),
@@ -254,9 +160,9 @@ def test_wrong_options_are_told(tmp_path: Path, options: dict[str, Any], complai
     ("rows", "complaint"),
     [
         ([{"prompt": "a"}], "line 1: 'answer' is missing"),
-        ([{"prompt": "a", "answer": 4}], "line 1: 'answer' is no text"),
-        ([*ROWS, {"prompt": "a", "answer": "b", "task": 1}], "row 101: 'task' is no name"),
-        ([*ROWS, {"prompt": "a", "answer": "b", "task": "x\u0007"}], "row 101: 'task' is no name"),
+        ([{"prompt": "a", "answer": 4}], "line 1: 'answer' is not a text"),
+        ([*ROWS, {"prompt": "a", "answer": "b", "task": 1}], "row 101: 'task' is not a name"),
+        ([*ROWS, {"prompt": "a", "answer": "b", "task": "x\u0007"}], "row 101: 'task' is not a name"),
         ([{**row, "task": f"t{number}"} for number, row in enumerate(ROWS)], "has 100 tasks"),
         ([*ROWS, {"prompt": "a" * 40_000, "answer": "b"}], "row 101: a prompt of 40000 characters"),
     ],
@@ -280,156 +186,102 @@ def test_the_largest_reward_is_known_unless_functions_give_it(tmp_path: Path) ->
     assert plan_of(tmp_path, rewards=[{"name": "exact", "weight": 2.0}, {"name": "length"}]).reward_max == 3.0
 
 
-TABLE: list[dict[str, Any]] = [
-    {"question": f"{n} + 1?", "solution": n + 1, "topic": "even" if n % 2 else "odd", "hard": n / 2, "raw": b"1"}
-    for n in range(20)
-]
-COLUMNS = Columns("question", "solution", "topic")
+NUMERIC = [{"name": "numeric"}]
+NINE = [{"prompt": f"{n}?", "answer": "1", "solution": "1"} for n in range(9)]
 
 
-@pytest.fixture(autouse=True)
-def cached_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+def share_paid(plan: SplitPlan, rows: list[TruthRow]) -> float:
+    """Of rows, each under the plan's first question, what part is paid for its own truth."""
+    question = take(plan, 1)[0]
+    paid = 0
+    for row in rows:
+        asked = msgspec.structs.replace(question, entry={**question.entry, "answer": bare_answer(row.cell)})
+        text = plan.phrase_truth(asked)
+        assert text is not None
+        paid += plan.score(asked, [text])[0].accuracy >= CORRECT
+    return paid / len(rows)
 
 
-def made(rows: list[dict[str, Any]] = TABLE) -> datasets.Dataset:
-    return datasets.Dataset.from_list(rows)
+@pytest.mark.parametrize("place", ["tags", "boxed", "last-number", "last-line", "whole"])
+@pytest.mark.parametrize("form", ["gsm8k", "math", "dapo"])
+def test_truths_that_are_numbers_are_paid_wherever_answers_stand(form: str, place: str, tmp_path: Path) -> None:
+    rows = [row for row in make_rows(form) if row.value is not None]
+    assert share_paid(plan_of(tmp_path, NINE, answer=place, rewards=NUMERIC), rows) == 1.0
 
 
-def save(home: Path, form: str) -> str:
-    """A copy of the data set in one of the forms that `datasets` reads; returns its name."""
-    (home / "copy").mkdir()
-    if form == "disk":
-        made().save_to_disk(home / "copy")
-        return "copy"
-    made().to_parquet(home / "copy" / "a.parquet")
-    return "copy" if form == "directory" else "copy/a.parquet"
-
-
-@pytest.mark.parametrize("form", ["directory", "disk", "parquet"])
-def test_every_form_on_disk_gives_the_same_rows(tmp_path: Path, form: str) -> None:
-    keep_dataset(tmp_path, "q.jsonl", DatasetSource(save(tmp_path, form), columns=COLUMNS))
-    rows, _ = load_rows(tmp_path, "q.jsonl")
-    assert rows == tuple(
-        {"prompt": row["question"], "answer": str(row["solution"]), "task": row["topic"], "hard": row["hard"]}
-        for row in TABLE
-    )
-
-
-def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[DatasetSource] = []
-
-    def load(source: DatasetSource) -> datasets.Dataset:
-        asked.append(source)
-        return made()
-
-    monkeypatch.setattr(dataset, "load_from_hub", load)
-    source = DatasetSource("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
-    keep_dataset(tmp_path, "q.jsonl", source)
-    keep_dataset(tmp_path, "q.jsonl", source)
-    assert asked == [source], "it is loaded once"
-
-
-def plan_from(home: Path, **options: Any) -> FilePlan:
-    config = SwarmConfig("s", kind="file", options={"data": "q.jsonl", **options})
-    return FilePlan(config, TrainingConfig(), home)
-
-
-def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: Path) -> None:
-    name = save(tmp_path, "directory")
-    columns = {"prompt": "question", "answer": "solution"}
-    homes = [tmp_path / node for node in "ab"]
-    plans = [plan_from(home, dataset=str(tmp_path / name), columns=columns, split="train[:15]") for home in homes]
-    assert plans[0]._digest == plans[1]._digest
-    assert (homes[0] / "q.jsonl").read_bytes() == (homes[1] / "q.jsonl").read_bytes()
-    assert (homes[0] / "q.jsonl").read_text().count("\n") == 15
-    with pytest.raises(SwarmError, match="is not the swarm's"):
-        plan_from(tmp_path / "c", dataset=str(tmp_path / name), columns=columns, digest="0" * 64)
-    assert not (tmp_path / "c").exists(), "what is another is not kept"
+@pytest.mark.parametrize("kind", ["file", "math-hard", "code"])
+@pytest.mark.parametrize("form", ["gsm8k", "math", "dapo"])
+def test_truths_of_all_kinds_are_paid_where_texts_may_be_compared(form: str, kind: str, tmp_path: Path) -> None:
+    options = {"compare": "exact", "sandbox": "none-i-accept-the-risk"} if kind == "code" else {}
+    assert share_paid(plan_of(tmp_path, NINE, kind, **options), make_rows(form)) == 1.0
 
 
 @pytest.mark.parametrize(
-    ("source", "complaint"),
+    ("truth", "answer", "reward"),
     [
-        ({"columns": Columns("question", "answer")}, "has no column 'answer'; it has: 'question', 'solution'"),
-        ({"columns": COLUMNS, "keep": ("harder",)}, "has no column 'harder'"),
-        ({"columns": Columns("question", "raw")}, "'raw' is no text"),
-        ({"columns": COLUMNS, "split": "test"}, 'Unknown split "test"'),
-        ({"dataset": "../x y"}, "and the Hub has no such names"),
-        ({"dataset": "~nobody-of-this-name/x"}, "cannot be loaded: RuntimeError"),
-        ({"dataset": "copy/b.txt"}, "b.txt is none of .jsonl"),
-        ({"dataset": "copy/none.csv"}, "there is no "),
-        ({"revision": "main"}, "swarm.options.revision is of data sets on the Hub"),
-        ({"dataset": "copy/b.txt", "subset": "main"}, "swarm.options.subset is of data sets on the Hub"),
+        *(("Caf\u00e9", "Cafe\u0301", {"name": name}) for name in ("exact", "contains")),
+        ("Caf\u00e9", "Cafe\u0301", {"name": "regex", "pattern": "{answer}"}),
+        ("Par\u00adis\u200b", "Paris", {"name": "exact"}),
     ],
 )
-def test_what_does_not_fit_is_told_and_nothing_kept(tmp_path: Path, source: dict[str, Any], complaint: str) -> None:
-    name = save(tmp_path, "directory")
-    (tmp_path / "copy" / "b.txt").touch()
-    with pytest.raises(SwarmError) as caught:
-        keep_dataset(tmp_path, "q.jsonl", DatasetSource(**{"dataset": name, **source}))
-    assert complaint in caught.value.message
-    assert not list(tmp_path.glob("*q.jsonl*"))
+def test_what_cannot_be_seen_makes_no_difference(tmp_path: Path, truth: str, answer: str, reward: Any) -> None:
+    plan = plan_of(tmp_path, [{**row, "answer": truth} for row in NINE], rewards=[reward], answer="whole")
+    assert plan.score(take(plan, 1)[0], [answer])[0].accuracy == 1.0
+
+
+def test_gsm8ks_own_answers_pay_for_the_number_alone(tmp_path: Path) -> None:
+    rows = [{"prompt": row.prompt, "answer": row.cell} for row in make_rows("gsm8k")]
+    for rewards in (NUMERIC, [{"name": "exact"}]):
+        plan = plan_of(tmp_path, rows, rewards=rewards)
+        assert check_truths(plan) == ""
+        question = take(plan, 1)[0]
+        assert plan.score(question, [f"<answer>{plan.truth(question)}</answer>"])[0].accuracy == 1.0
+        assert "####" not in plan.truth(question)
+
+
+FORMULAS = [{"prompt": f"What is the area of circle {n}?", "answer": f"{n}\\pi"} for n in range(2, 30)]
+LINES = [{"prompt": f"Say {n}.", "answer": f"one\nand {n}"} for n in range(30)]
 
 
 @pytest.mark.parametrize(
-    ("bound", "limit", "complaint"),
+    ("rows", "options", "told", "fix"),
     [
-        ("ROWS_MAX", 19, "has 20 rows, the limit is 19"),
-        ("FILE_BYTES_MAX", 500, "beyond the limits at row"),
-        ("LINE_BYTES_MAX", 30, "beyond the limits at row 1"),
+        (FORMULAS, {"rewards": NUMERIC}, r"no number is compared with no number", "exact"),
+        (FORMULAS, {"rewards": NUMERIC, "answer": "last-number"}, r"compared with no number", "one number"),
+        (FORMULAS, {"rewards": [{"name": "contains"}, *NUMERIC]}, r"no number", "one number"),
+        (LINES, {"answer": "last-line"}, r"With answer = 'last-line', 'and \d+' is found in it", "leave such rows out"),
+        (LINES, {"answer": "last-number", "rewards": [{"name": "exact"}]}, r"'\d+' is found", "swarm.options.answer"),
     ],
 )
-def test_the_bounds_are_those_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, limit: int, complaint: str
+def test_a_swarm_that_would_never_pay_is_refused_with_question_truth_and_fix(
+    rows: list[dict[str, str]], options: dict[str, Any], told: str, fix: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(jsonl, bound, limit)
-    name = save(tmp_path, "disk")
-    with pytest.raises(SwarmError, match=complaint) as caught:
-        keep_dataset(tmp_path, "q.jsonl", DatasetSource(name, columns=COLUMNS))
-    assert "train[:10000]" in caught.value.fix
-    assert not list(tmp_path.glob("*q.jsonl*"))
+    with pytest.raises(SwarmError, match=told) as caught:
+        check_truths(plan_of(tmp_path, rows, **options))
+    assert fix in caught.value.fix
+    row = int(caught.value.message.partition(" row ")[2].partition(":")[0]) - 1
+    assert rows[row]["prompt"] in caught.value.message
+    assert " ".join(rows[row]["answer"].split()).replace("\\", "\\\\") in caught.value.message
 
 
-def test_no_more_rows_are_read_than_the_file_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is a gigabyte on the Hub may be more than memory holds."""
-    monkeypatch.setattr(jsonl, "FILE_BYTES_MAX", 500)
-    read: list[Any] = []
-
-    def count(cell: Any, where: str) -> Any:
-        read.append(cell)
-        return cell
-
-    monkeypatch.setattr(dataset, "_question", count)
-    with pytest.raises(SwarmError, match="beyond the limits at row"):
-        keep_dataset(tmp_path, "q.jsonl", DatasetSource(save(tmp_path, "disk"), columns=COLUMNS))
-    assert len(read) < 12
+def test_a_truth_that_the_model_cannot_write_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, [{"prompt": f"{n}?", "answer": f"{n}<|im_end|>"} for n in range(9)])
+    assert check_truths(plan) == ""
+    with pytest.raises(SwarmError, match=r"answer '\d<\|im_end\|>'\. With answer = 'tags', '\d' is found"):
+        check_truths(plan, lambda text: text.replace("<|im_end|>", ""))
 
 
-def conversation(*messages: tuple[str, str]) -> list[dict[str, str]]:
-    return [{"role": role, "content": content} for role, content in messages]
+def test_one_row_in_many_is_named(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}?", "answer": "seven" if n == 17 else str(n)} for n in range(60)]
+    with pytest.raises(
+        SwarmError, match=r"^1 of \d+ questions would not be paid in full.* row 18: '17\?' with the answer 'seven'"
+    ):
+        check_truths(plan_of(tmp_path, rows, rewards=NUMERIC))
 
 
-def test_the_users_one_message_is_the_question_and_more_are_refused(tmp_path: Path) -> None:
-    made([{"prompt": conversation(("user", "1?")), "answer": "1"}]).save_to_disk(tmp_path / "a")
-    keep_dataset(tmp_path, "a.jsonl", DatasetSource("a"))
-    assert load_rows(tmp_path, "a.jsonl")[0] == ({"prompt": "1?", "answer": "1"},)
-    made([{"prompt": conversation(("system", "Be brief."), ("user", "1?")), "answer": "1"}]).save_to_disk(
-        tmp_path / "b"
-    )
-    with pytest.raises(SwarmError, match="more than one message") as caught:
-        keep_dataset(tmp_path, "b.jsonl", DatasetSource("b"))
-    assert "swarm.options.system" in caught.value.fix
-
-
-def test_an_answer_that_is_no_number_is_none(tmp_path: Path) -> None:
-    """As pandas writes a column of numbers of which some are missing."""
-    made([{"prompt": "1?", "answer": 1.5}, {"prompt": "2?", "answer": float("nan")}]).save_to_disk(tmp_path / "a")
-    with pytest.raises(SwarmError, match="row 2: the column 'answer' is empty"):
-        keep_dataset(tmp_path, "a.jsonl", DatasetSource("a"))
-
-
-@pytest.mark.parametrize("name", ["../x", "/etc", "a/../b", "a/b/c", "~x", ".x", "", "a b", "a/.."])
-def test_what_could_lead_elsewhere_is_no_name_of_the_hub(name: str) -> None:
-    assert not is_hub_id(name)
-    assert is_hub_id("openai/gsm8k") and is_hub_id("squad")
+def test_what_cannot_be_tried_says_why(tmp_path: Path) -> None:
+    for reward in ({"name": "length"}, {"name": "regex", "pattern": "^so"}):
+        assert "no reward compares" in check_truths(plan_of(tmp_path, NINE, rewards=[reward]))
+    assert check_truths(make_plan(SwarmConfig("s", kind="digits"))) == ""
+    plug_in = type("PlugIn", (Plan,), dict.fromkeys(Plan.__abstractmethods__))
+    assert check_truths(plug_in(SwarmConfig("s"), TrainingConfig(), tmp_path)) == PLUG_IN

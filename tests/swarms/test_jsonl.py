@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swarmd.config import Section
 from swarmd.errors import SwarmError
+from swarmd.swarms import jsonl
 from swarmd.swarms.jsonl import digest_rows, read_rows
 from swarmd.swarms.options import decode_options
 
@@ -53,30 +54,34 @@ def test_another_answer_or_another_order_has_another_digest() -> None:
     [
         ("", "has no rows"),
         ("\n \n", "has no rows"),
-        ('{"prompt": "a"}\n{"prompt": \n', "line 2: no JSON"),
-        (b'{"prompt": "\xff"}', "line 1: no JSON"),
-        (b'{"prompt": "\\ud800"}', "line 1: no JSON"),
+        ('{"prompt": "a"}\n{"prompt": \n', "line 2: not JSON"),
+        (b'{"prompt": "\xff"}', "line 1: not JSON"),
+        (b'{"prompt": "\\ud800"}', "line 1: not JSON"),
         ("[1]", "line 1: list, not an object"),
         ('\n\n{"other": "a"}', "line 3: 'prompt' is missing"),
-        ('{"prompt": 3}', "line 1: 'prompt' is no text"),
+        ('{"prompt": 3}', "line 1: 'prompt' is not a text"),
         ('{"prompt": " "}', "line 1: 'prompt' is blank"),
-        ('{"prompt": NaN}', "line 1: no JSON"),
+        ('{"prompt": NaN}', "line 1: not JSON"),
         ('{"prompt": "a"}\n' * 4, "more than 3 rows"),
         ('{"prompt": "' + "a" * 100 + '"}', "line 1: longer than 64 bytes"),
         ("[" * 40 + "\n" + '{"prompt": "a"}\n' * 40, "it has 681 bytes, no more than 200 are read"),
     ],
 )
-def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, content: str | bytes, complaint: str) -> None:
+def test_a_wrong_file_is_named_with_its_line(
+    tmp_path: Path, content: str | bytes, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, content)
+    for bound, limit in (("ROWS_MAX", 3), ("LINE_BYTES_MAX", 64), ("FILE_BYTES_MAX", 200)):
+        monkeypatch.setattr(jsonl, bound, limit)
     with pytest.raises(SwarmError) as caught:
-        read_rows(path, ("prompt",), rows_max=3, line_bytes_max=64, file_bytes_max=200)
+        read_rows(path, ("prompt",))
     assert complaint in caught.value.message
     assert str(path) in caught.value.message
     assert caught.value.fix
 
 
 def test_a_row_without_an_end_is_refused_and_a_mark_of_the_byte_order_is_not(tmp_path: Path) -> None:
-    with pytest.raises(SwarmError, match="line 1: no JSON"):
+    with pytest.raises(SwarmError, match="line 1: not JSON"):
         read_rows(write(tmp_path, '{"a": ' + "[" * 100_000))
     assert read_rows(write(tmp_path, b'\xef\xbb\xbf{"prompt": "a"}')) == ({"prompt": "a"},)
 
@@ -85,7 +90,7 @@ def test_a_file_that_is_not_there_and_a_directory_are_told(tmp_path: Path) -> No
     with pytest.raises(SwarmError) as caught:
         read_rows(tmp_path / "none.jsonl")
     assert "No such file" in caught.value.message and "data directory" in caught.value.fix
-    with pytest.raises(SwarmError, match="no regular file"):
+    with pytest.raises(SwarmError, match="not a regular file"):
         read_rows(tmp_path)
 
 
@@ -113,11 +118,15 @@ def test_options_become_the_struct() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint", "fix"),
     [
-        ({"source": "a", "mod": "fixed"}, "unknown key 'swarm.options.mod'", "Did you mean mode?"),
-        ({}, "swarm.options.source is missing", "It takes"),
+        ({"source": "a", "mod": "fixed"}, "unknown key 'swarm.options.mod'", "Did you mean swarm.options.mode?"),
+        ({}, "swarm.options.source is missing", "Write source = ... below [swarm.options]"),
         ({"source": 1}, "swarm.options.source: Expected `str`", "Write it in quotes"),
         ({"source": "a", "rows": 0}, "swarm.options.rows: Expected `int` >= 1", "rows = 5"),
-        ({"source": "a", "rewards": [{"wait": 1}]}, "'swarm.options.rewards[0].wait'", "Did you mean weight?"),
+        (
+            {"source": "a", "rewards": [{"wait": 1}]},
+            "'swarm.options.rewards[0].wait'",
+            "swarm.options.rewards[0].weight?",
+        ),
         ({"source": "a", "named": {"x": {"wait": 1}}}, "swarm.options.named", "It takes"),
         ({"source": "nowhere"}, "swarm.options: nowhere is no source", "It takes"),
     ],

@@ -7,10 +7,9 @@ import pytest
 
 from swarmd.config import SwarmConfig
 from swarmd.sandbox import Limits
-from swarmd.swarms.options import OwnLimits, narrow
+from swarmd.swarms.options import OwnLimits
 from swarmd.swarms.registry import find_cuts_of, make_plan
 
-MIB = 1024 * 1024
 GREEDY = {"wall_s": 3600.0, "cpu_s": 3600, "memory_bytes": 2**40, "scratch_bytes": 2**40}
 KINDS = {"code": (1, {"rerun_s": 3600.0}), "proposer-solver": (2, {"own_s": 3600.0, "peer_s": 3600.0})}
 
@@ -21,9 +20,8 @@ def swarm_of(kind: str, **options: Any) -> SwarmConfig:
 
 def limits_of(plan: Any, kind: str) -> tuple[Limits, tuple[float, ...]]:
     """What a plan's programs really get: of one run, and seconds of a stage."""
-    if kind == "code":
-        return plan._executions._sandbox.limits, (plan._executions._rerun_s,)
-    return plan._runner._sandbox.limits, (plan._runner._own_s, plan._runner._peer_s)
+    runner = plan._runner
+    return runner._sandbox.limits, (runner._peer_s, *([] if kind == "code" else [runner._own_s]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,8 +41,3 @@ def test_nodes_of_different_means_understand_each_other() -> None:
     """What a question's digest is made of stays the swarm's, or nodes would refuse each other's groups."""
     plans: list[Any] = [make_plan(swarm_of("proposer-solver", own_limits={"cpu_s": seconds})) for seconds in (1, 9)]
     assert plans[0]._digest == plans[1]._digest
-
-
-def test_the_smaller_of_both_counts() -> None:
-    both = narrow(Limits(cpu_s=3, memory_bytes=100 * MIB), OwnLimits(cpu_s=9, memory_bytes=64 * MIB))
-    assert (both.cpu_s, both.memory_bytes) == (3, 64 * MIB)

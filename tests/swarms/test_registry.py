@@ -96,7 +96,7 @@ def test_a_plug_in_is_a_kind_like_any_other(site: Path) -> None:
         ("echo = broken:Missing", PLAN, "AttributeError"),
         ("echo = broken:Echo", "1 / 0", "ZeroDivisionError"),
         ("echo = broken:Echo", "raise SystemExit(3)", "SystemExit"),
-        ("echo = broken:Echo", "def Echo(*_): ...", "no subclass of swarmd.plugin.Plan"),
+        ("echo = broken:Echo", "def Echo(*_): ...", "not a subclass of swarmd.plugin.Plan"),
         ("echo = broken:Echo", PLAN.replace("stages = 2", "stages = 0"), "stages is 0"),
         ("echo = broken:Echo", PLAN.replace("stages = 2", "stages = '2'"), "stages is '2'"),
         ("echo = broken:Echo", PLAN.replace("def score", "def grade"), "does not define score"),
@@ -152,7 +152,7 @@ WRONG = [
     ("gsm8k", {"rewards": "x"}, "swarm.options.rewards: "),
     ("math-hard", {"persona": "JOE"}, "JOE"),
     ("code", {"programs_rewarded": "two"}, "swarm.options.programs_rewarded: "),
-    ("proposer-solver", {"judge": "ftp://x"}, "no HTTP address"),
+    ("proposer-solver", {"judge": "ftp://x"}, "not an HTTP address"),
     ("file", {}, "swarm.options.data is missing"),
 ]
 

@@ -1,33 +1,40 @@
 """Named rewards, and reward functions as TRL takes them."""
 
 import gc
+import itertools
 import json
 import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import regex
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ManifestError, PlanFailed, SwarmError
 from swarmd.manifest import check_recipe, recipe_of
 from swarmd.swarms import reward_process, rewards
-from swarmd.swarms.file import FilePlan
-from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
+from swarmd.swarms.file import INSTRUCTIONS, FilePlan
+from swarmd.swarms.plan import Score
 from swarmd.swarms.rewards import (
-    CALLS_IN_VAIN,
     CUT_OFF_BURST_S,
     CUT_OFF_PER_S,
+    FAILURES_MAX,
     REGEX_LEAST_S,
     REGEX_S,
     Answered,
     RewardOption,
+    fit_length,
     make_reward,
 )
+from swarmd.swarms.text import find_answer
 from tests.log_capture import capture_logs
+from tests.swarms.making import take, text_of, write_rows
 
 FUNCTIONS = """\
 import json
@@ -108,7 +115,7 @@ NOT_ONE = 3
 def home(tmp_path: Path) -> Path:
     (tmp_path / "my_rewards.py").write_text(FUNCTIONS)
     rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "hard": n} for n in range(20)]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_rows(tmp_path / "q.jsonl", rows)
     return tmp_path
 
 
@@ -119,13 +126,13 @@ def plan_of(home: Path, *functions: str, **options: Any) -> FilePlan:
 
 
 def score(plan: FilePlan, *completions: str) -> list[Score]:
-    return plan.score(next(plan.draw(StageId("a", 0, 0), NO_MATERIAL)), completions)
+    return plan.score(take(plan, 1)[0], completions)
 
 
 def test_they_are_called_as_trl_calls_them(home: Path) -> None:
     plan = plan_of(home, "right")
-    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
-    text, answer = question.messages[-1].content, str(question.entry["answer"])
+    question = take(plan, 1)[0]
+    text, answer = text_of(question), str(question.entry["answer"])
     right, wrong = plan.score(question, [answer, "x"])
     assert (right.reward, wrong.reward, right.parts) == (1.0, 0.0, {"right": 1.0})
     assert (right.accuracy, wrong.accuracy) == (1.0, 0.0)
@@ -154,9 +161,7 @@ def test_one_that_breaks_counts_as_nothing_and_never_raises(home: Path, name: st
 
 
 def test_what_one_changes_of_its_arguments_no_other_sees_nor_the_next_call(home: Path) -> None:
-    (home / "q.jsonl").write_text(
-        "\n".join(json.dumps({"prompt": f"{n}?", "words": ["one", "three"]}) for n in range(20))
-    )
+    write_rows(home / "q.jsonl", [{"prompt": f"{n}?", "words": ["one", "three"]} for n in range(20)])
     plan = plan_of(home, "uses_up", "short")
     for _ in range(3):
         assert [each.parts for each in score(plan, "12345", "1")] == [
@@ -192,7 +197,7 @@ def test_a_call_ends_with_the_stage_that_is_cancelled_and_counts_for_nothing(hom
     plan, cancelled = plan_of(home, "sleeps"), threading.Event()
     plan.begin(cancelled.is_set)
     threading.Timer(0.3, cancelled.set).start()
-    assert [score(plan, "slow") for _ in range(CALLS_IN_VAIN)] == [[Score(0.0, failed=True)]] * CALLS_IN_VAIN
+    assert [score(plan, "slow") for _ in range(FAILURES_MAX)] == [[Score(0.0, failed=True)]] * FAILURES_MAX
 
 
 @pytest.mark.parametrize(
@@ -207,7 +212,7 @@ def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Pa
     plan = plan_of(home, "slow", name)
     for _ in range(2):  # stages
         plan.begin(lambda: False)
-        for _ in range(CALLS_IN_VAIN - 1):
+        for _ in range(FAILURES_MAX - 1):
             assert score(plan, "a") == [Score(0.0, failed=True)]
         with pytest.raises(PlanFailed, match=f"my_rewards:{name} failed at all of its 3 calls: .*{words}"):
             score(plan, "a")
@@ -216,8 +221,8 @@ def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Pa
 def test_one_that_has_ever_given_a_reward_goes_on(home: Path) -> None:
     plan = plan_of(home, "now_and_then")
     plan.begin(lambda: False)
-    texts = ["x", "2.5", *["x"] * 2 * CALLS_IN_VAIN, "3"]
-    assert [score(plan, text)[0].reward for text in texts] == [0.0, 2.5, *[0.0] * 2 * CALLS_IN_VAIN, 3.0]
+    texts = ["x", "2.5", *["x"] * 2 * FAILURES_MAX, "3"]
+    assert [score(plan, text)[0].reward for text in texts] == [0.0, 2.5, *[0.0] * 2 * FAILURES_MAX, 3.0]
 
 
 def test_a_process_ends_with_its_plan(home: Path) -> None:
@@ -242,11 +247,11 @@ def test_math_verify_works_with_its_defaults(home: Path) -> None:
     pytest.importorskip("math_verify")
     (home / "by_math.py").write_text(MATH_VERIFY)
     rows = [{"prompt": f"{n} halves?", "answer": f"$\\frac{{{n}}}{{2}}$"} for n in range(1, 40, 2)]
-    (home / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_rows(home / "q.jsonl", rows)
     options = {"data": "q.jsonl", "reward_funcs": ["by_math:correct"]}
     plan = FilePlan(SwarmConfig("s", kind="file", options=options), TrainingConfig(), home)
-    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
-    half = int(question.messages[-1].content.split()[0]) / 2
+    question = take(plan, 1)[0]
+    half = int(text_of(question).split()[0]) / 2
     with ThreadPoolExecutor(1) as pool:
         scores = pool.submit(plan.score, question, [f"It is ${half}$", f"\\boxed{{{half + 1}}}", "none"]).result()
     assert [each.reward for each in scores] == [1.0, 0.0, 0.0]
@@ -257,7 +262,7 @@ def test_conversational_ones_get_messages(home: Path) -> None:
 
 
 def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
-    (home / "q.jsonl").write_text("\n".join(json.dumps({"prompt": f"{n}?"}) for n in range(20)))
+    write_rows(home / "q.jsonl", [{"prompt": f"{n}?"} for n in range(20)])
     assert score(plan_of(home, "short"), "12345")[0].reward == -0.5
     with pytest.raises(SwarmError, match="'answer' is missing"):
         plan_of(home)
@@ -270,7 +275,7 @@ def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
         ("a.absent:f", None, "Put a/absent.py into"),
         ("mine.py:f", "", 'Write "mine:f"'),
         ("mine:f", "def g(): ...", "name another function in it"),
-        ("mine:f", "def f(:", "Mend mine"),
+        ("mine:f", "def f(:", "Correct mine"),
         ("mine:f", "import not_there_at_all", "Install not_there_at_all"),
     ],
 )
@@ -285,14 +290,14 @@ def test_why_one_cannot_be_imported_says_what_to_do(home: Path, path: str, body:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"reward_funcs": ["my_rewards"]}, "is no import path"),
-        ({"reward_funcs": ["os; x:y"]}, "is no import path"),
+        ({"reward_funcs": ["my_rewards"]}, "is not an import path"),
+        ({"reward_funcs": ["os; x:y"]}, "is not an import path"),
         ({"reward_funcs": ["my_rewards:nothing"]}, "cannot be imported: AttributeError"),
         ({"reward_funcs": ["no_such_module:f"]}, "cannot be imported: ModuleNotFoundError"),
-        ({"reward_funcs": ["my_rewards:NOT_ONE"]}, "is no function"),
+        ({"reward_funcs": ["my_rewards:NOT_ONE"]}, "is not a function"),
         ({"reward_funcs": ["my_rewards:short"] * 2}, "have one name"),
         ({"reward_funcs": ["my_rewards:short"], "reward_weights": [1.0, 2.0]}, "has 2 values for 1"),
-        ({"reward_funcs": ["my_rewards:short"], "reward_weights": [math.nan]}, "has what is no number"),
+        ({"reward_funcs": ["my_rewards:short"], "reward_weights": [math.nan]}, "not a finite number"),
     ],
 )
 def test_wrong_ones_are_told_when_the_plan_is_made(home: Path, options: dict[str, Any], complaint: str) -> None:
@@ -310,6 +315,60 @@ def test_no_manifest_carries_or_sets_them() -> None:
         with pytest.raises(ManifestError, match=f"{name} is for each node to set"):
             check_recipe(recipe)
         del recipe.options[name]
+
+
+@pytest.mark.parametrize(
+    ("option", "answer", "expected", "value"),
+    [
+        (RewardOption("exact"), "The  Answer", "the answer", 1.0),
+        (RewardOption("exact"), "answer", "the answer", 0.0),
+        (RewardOption("exact"), None, "a", 0.0),
+        (RewardOption("numeric"), "$1,000", "1000.0", 1.0),
+        (RewardOption("numeric"), "2/4", "0.5", 1.0),
+        (RewardOption("numeric"), "1/0", "1", 0.0),
+        (RewardOption("numeric"), "two", "2", 0.0),
+        (RewardOption("numeric"), "nan", "nan", 0.0),
+        (RewardOption("contains"), "it is PARIS, France", "paris", 1.0),
+        (RewardOption("contains"), "Rome", "paris", 0.0),
+        (RewardOption("similarity"), "abcd", "abcd", 1.0),
+        (RewardOption("similarity"), "wxyz", "abcd", 0.0),
+        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 a.b", "a.b", 1.0),
+        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 axb", "a.b", 0.0),
+    ],
+)
+def test_rewards_by_name(option: RewardOption, answer: str | None, expected: str, value: float) -> None:
+    assert make_reward(option)(Answered(answer or "", answer, expected)) == value
+
+
+NAMES = st.sampled_from(["exact", "numeric", "contains", "similarity", "format-tags", "length"])
+
+
+@given(NAMES, st.sampled_from(list(INSTRUCTIONS)), st.text(max_size=60), st.text(min_size=1, max_size=20))
+def test_no_text_makes_a_reward_fail_or_leave_its_range(name: Any, place: Any, completion: str, expected: str) -> None:
+    for text in (completion, f"<answer>{completion}</answer>", f"{completion} \\boxed{{{expected}}}"):
+        value = make_reward(RewardOption(name))(Answered(text, find_answer(text, place), expected))
+        assert 0.0 <= value <= 1.0
+
+
+def test_length_pays_within_its_bounds_and_less_outside() -> None:
+    assert [fit_length(length, 10, 20) for length in (0, 5, 10, 20, 30, 40, 99)] == [0, 0.5, 1, 1, 0.5, 0, 0]
+
+
+@pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(a*)*b", r"(.*)(.*)(.*)(.*)\1\2b"])
+def test_a_pattern_that_takes_for_ever_is_cut_off(pattern: str) -> None:
+    reward = make_reward(RewardOption("regex", pattern=pattern))
+    begun = time.monotonic()
+    assert reward(Answered("", "a" * 4000 + "!", "x")) == 0.0
+    assert time.monotonic() - begun < 30.0, "it takes for ever"
+
+
+def test_the_slowest_texts_are_scored_in_no_time() -> None:
+    texts = ["1," * 2000, "1,111" * 800, "-" * 4000, "\\boxed{" * 500, "9" * 4000, "<answer>" * 500]
+    begun = time.process_time()
+    for place, name, text in itertools.product(INSTRUCTIONS, ("exact", "numeric", "contains", "similarity"), texts):
+        option = RewardOption(name)  # type: ignore[arg-type]
+        make_reward(option)(Answered(text, find_answer(text, place), "1" * 4000))  # type: ignore[arg-type]
+    assert time.process_time() - begun < 5.0
 
 
 BOMBS = (
@@ -366,7 +425,7 @@ def test_an_answer_that_makes_a_pattern_grow_is_not_found() -> None:
 
 @pytest.mark.parametrize("pattern", ["[a-{answer}]", "(?P<{answer}>x)"])
 def test_a_pattern_that_some_answers_make_none_is_refused(pattern: str) -> None:
-    with pytest.raises(SwarmError, match="is none"):
+    with pytest.raises(SwarmError, match="is not valid"):
         make_reward(RewardOption("regex", pattern=pattern))
 
 

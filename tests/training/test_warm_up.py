@@ -93,4 +93,4 @@ def test_a_nodes_first_stage_begins_with_it_and_no_later_one_does(make_engine: M
 def test_it_needs_a_model_in_one_process_that_draws_for_itself() -> None:
     for settings in ({"processes": 2}, {"vllm": VllmConfig("colocate")}):
         with pytest.raises(ConfigError, match=r"training\.warm_up needs"):
-            check_together(make_config(warm_up="form", **settings), "node.toml")
+            check_together(make_config(warm_up="form", **settings))

@@ -170,7 +170,7 @@ def test_the_sandbox_works_where_the_kind_runs_programs(machine: PrivateSystemd,
         assert "ok 42" in node.journal()
         node.install("--no-programs", config=kind)
         assert machine.call("systemctl", "start", node.unit).returncode != 0
-        assert "programs cannot be kept in on this machine" in node.journal()
+        assert "programs cannot be confined on this machine" in node.journal()
 
 
 def test_a_node_has_only_what_its_unit_leaves_it(machine: PrivateSystemd) -> None:

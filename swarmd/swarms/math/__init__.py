@@ -1,1 +1,1 @@
-"""The swarms gsm8k and math-hard: answer, compare the answers of others, agree. Stages are counted from 0."""
+"""The kinds gsm8k and math-hard: answer, compare the answers of others, agree. Stages are counted from 0."""

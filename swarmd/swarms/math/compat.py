@@ -1,8 +1,8 @@
-"""RL Swarm v0.4's way (`rewards = "compat"`): its rewards, number by number, and peers' text in prompts as it is.
+"""The mode `compat`: RL Swarm v0.4's rewards, number by number, and peers' text in prompts as it is.
 
-Odd, and kept: the patterns take no line breaks inside a tag, the count of tags goes negative on long texts without a
-closing line, "None" pays most where the answers are right and looks at no more answers than there are completions, an
-answer counts as equal only letter by letter. `swarmd.swarms.math.fixed` is what mends them.
+Quirks that are kept: the patterns take no line breaks inside a tag; the count of tags becomes negative for long texts
+without a closing line; "None" pays most if the answers are right, and compares no more answers than there are
+completions; an answer must be equal letter by letter. `swarmd.swarms.math.fixed` does without them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from swarmd.plugin import COMPLETIONS_MAX, Outcome, Source
 from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.texts import (
     NO_ANSWER,
@@ -28,15 +27,17 @@ from swarmd.swarms.math.texts import (
     is_in_order,
     most_voted,
 )
+from swarmd.swarms.plan import Outcome
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, Source
 
-RESTATED_CHARACTERS_MAX = 4096  # a restated question longer than this scores 0: comparing takes the product of lengths
-STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; four thousand letters of prose take 60,000 for each part they share
+RESTATED_CHARACTERS_MAX = 4096  # longer questions are not compared: that takes time by the product of the lengths
+STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; 4,000 letters of prose take 60,000 for each common part
 
 
 def count_tags(text: str, stage: int) -> float:
     """An eighth for each line that opens or closes one of the stage's tags and occurs once, less for what follows.
 
-    Behind the last closing tag each character costs a thousandth: all of the text where that line is missing.
+    Each character after the last closing tag costs a thousandth, or each of the whole text if that line is missing.
     """
     *tags, last = TAGS[stage]
     count = 0.0
@@ -103,19 +104,19 @@ SCORERS: tuple[Callable[[str, str, Sequence[str]], list[Parts]], ...] = (score_a
 
 
 def total(parts: Mapping[str, float]) -> float:
-    """The reward that upstream publishes: the sum of the parts, which stand in the order in which it adds them."""
+    """The reward that upstream publishes: the sum of the parts, in upstream's order of adding."""
     return float(sum(parts.values()))
 
 
 def likeness(restated: str, question: str) -> float:
-    """Ratio of difflib's SequenceMatcher, 0 where comparing would take too long."""
+    """Ratio of difflib's SequenceMatcher; 0 if comparing would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
         return 0.0
     return compare_within(STEPS_MAX, restated, question)
 
 
 def _worth(choice: str, answers: Mapping[str, str], truth: str, compared: int) -> float:
-    """What naming a student is worth; `compared` answers at most are looked at where none is named."""
+    """What naming a student is worth. If none is named, at most `compared` answers are compared with the truth."""
     if choice in answers:
         shown = answers[choice]
         value = extract_tag(shown, "answer")
@@ -133,12 +134,12 @@ def _soft(text: str, stage: int) -> float:
     return 0.5 if is_in_order(text, TAGS[stage]) else 0.0
 
 
-ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered other questions only, and is shown so
+ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered only other questions
 SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions
 
 
 class CompatMode(Mode):
-    """Numbered by place in the prompt; the peer with the last word decides which answers critics are shown with."""
+    """Peers are numbered by their place in the prompt; the last critic decides which answers a question shows."""
 
     def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
         return self._choose(0, item, answers, absent)
@@ -175,7 +176,7 @@ class CompatMode(Mode):
         ]
 
     def _choose(self, stage: int, item: Item, outcomes: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
-        """The best by the rewards of the stage before with the bare question for a prompt: there "None" pays most."""
+        """The best by the rewards of the stage before, with the bare question as prompt: there "None" pays most."""
         texts = {outcome.place.peer: outcome.completions[outcome.best] for outcome in outcomes}
         texts |= {peer: NO_ANSWER for peer in absent if peer not in texts}
         scored = SCORERS[stage](item.text, item.answer, list(texts.values()))

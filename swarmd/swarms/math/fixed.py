@@ -1,8 +1,8 @@
-"""The default way (`rewards = "fixed"`): v0.4's rewards without what can be had for nothing or is the wrong way round.
+"""The default mode `fixed`: v0.4's rewards without those that cost nothing or pay for the wrong thing.
 
-What a completion is measured by comes from the question as this node made it (`ScoringFacts`), never from the text of a
-prompt, so nothing that a peer wrote can pass for an id, a vote or an answer. Ids of students stay the same from prompt
-to prompt, and texts of peers are shown escaped and cut to a number of bytes.
+- A completion is scored by facts of the question as this node made it (`ScoringFacts`), never by the text of a prompt,
+  so nothing that a peer wrote can pass for an id, a vote or an answer.
+- A student's id is the same in every prompt, and peers' texts are escaped and cut to a number of bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from swarmd.plugin import Outcome, RecordRejected, Source, hash_number, read_number
+from swarmd.errors import RecordRejected
 from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.texts import (
     NONE_WORDS,
@@ -28,8 +28,11 @@ from swarmd.swarms.math.texts import (
     read_sections,
     same_answer,
 )
+from swarmd.swarms.plan import Outcome, hash_number
+from swarmd.swarms.rollouts import Source
+from swarmd.swarms.text import read_number
 
-CUT = " [...] "  # stands where a long text was cut
+CUT = " [...] "  # in place of the middle of a long text
 NUMBER_BYTES_MAX = 120  # of an answer that is shown
 NUMBER_DIGITS = 3  # of a student's number
 LONG_DIGITS = 9  # of the numbers of students whose short ones are the same
@@ -41,12 +44,12 @@ _OWN_TAG = re.compile(r"</?(?:think|answer|compare|explain|identify)>")
 
 
 def escape(text: str) -> str:
-    """Text with a blank in every tag and no colon behind the sentences that part a prompt; the rest as it is."""
+    """The text with a blank in every tag, and no colon after the sentences that separate the parts of a prompt."""
     return _SENTENCE.sub(lambda found: f"{found[0][:-1]};", _TAG.sub("< ", text))
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The beginning and, as answers stand there, the end of a text of more than so many bytes of UTF-8."""
+    """The text, or if it has more than `bytes_max` of UTF-8, its beginning and its end, where answers stand."""
     body = text.encode(errors="replace")
     if len(body) <= bytes_max:
         return text
@@ -55,7 +58,7 @@ def cut(text: str, bytes_max: int) -> str:
 
 
 def show_answer(completion: str, bytes_max: int) -> str:
-    """What a student wrote, told again in tags of one's own: nothing of the text is taken for one."""
+    """What a student wrote, in new tags: nothing in the text passes for one."""
     answer = read_last(completion, "answer")
     reasoning = _bare(completion.rpartition("<answer>")[0] if answer is not None else completion, bytes_max)
     if answer is None:
@@ -66,7 +69,7 @@ def show_answer(completion: str, bytes_max: int) -> str:
 
 
 def show_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
-    """What a critic wrote, and for whom it counts: an id of the prompt or None, which the caller has read."""
+    """What a critic wrote, and the id that it votes for, which the caller has read; None if it votes for nobody."""
     if choice is None:
         return _bare(completion, bytes_max)
     reasons = _bare(completion.rpartition("<identify>")[0], bytes_max)
@@ -75,7 +78,7 @@ def show_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
 
 
 def number_peers(peers: Iterable[str]) -> dict[str, str]:
-    """A number for each peer, the same in every prompt; a longer one where two of these peers share the short one."""
+    """A number for each peer, the same in every prompt; a longer one if two of these peers share the short one."""
     ordered = sorted(set(peers))
     short = {peer: _digits(peer, NUMBER_DIGITS) for peer in ordered}
     numbers: dict[str, str] = {}
@@ -95,20 +98,20 @@ def _bare(text: str, bytes_max: int) -> str:
     return cut(escape(_BLANK_LINES.sub("\n", _OWN_TAG.sub("", text)).strip()), bytes_max)
 
 
-SHOWN_BYTES_MIN = 8  # of a text: less is no text
+SHOWN_BYTES_MIN = 8  # of a text; nothing is cut further
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A question and the texts beside it. No text is longer than `bytes_max`, so short ones stay whole."""
+    """A question and peers' texts. Each is cut to `bytes_max`, so short ones stay whole."""
 
     question: str
     bytes_max: int
     answers: tuple[tuple[str, str], ...]  # (id, what the student wrote)
-    opinions: tuple[tuple[str, str, str | None], ...] = ()  # (id, what the critic wrote, for whom it counts)
+    opinions: tuple[tuple[str, str, str | None], ...] = ()  # (id, what the critic wrote, whom it votes for)
 
     @property
     def prompt(self) -> str:
-        """The user's message: of stage 2 where there are opinions, else of stage 1."""
+        """The user's message: of stage 2 if there are opinions, else of stage 1."""
         comparison = comparison_prompt(
             self.question, [(name, show_answer(text, self.bytes_max)) for name, text in self.answers]
         )
@@ -116,7 +119,7 @@ class Shown(msgspec.Struct, frozen=True):
         return agreement_prompt(comparison, opinions) if opinions else comparison
 
     def shorten(self) -> Shown | None:
-        """Half as much of each text at most; None where that is too little."""
+        """The same with half the bytes for each text; None if that is too little."""
         half = self.bytes_max // 2
         return msgspec.structs.replace(self, bytes_max=half) if half >= SHOWN_BYTES_MIN else None
 
@@ -124,22 +127,22 @@ class Shown(msgspec.Struct, frozen=True):
 NONE = "None"
 WORDS_MAX = 400  # of a restated question that are compared with it
 STEPS_MAX = 250_000  # of comparing, some 0.03 s; an honest question of as many words takes a tenth
-TAIL_COST = 0.001  # of each character behind the last closing tag, up to what its tags pay
+TAIL_COST = 0.001  # of each character after the last closing tag, up to what its tags pay
 
 _NONE_WORDS = {word.casefold() for word in NONE_WORDS}
 
 
 class ScoringFacts(msgspec.Struct, frozen=True):
-    """What completions are held against."""
+    """What completions are compared with."""
 
     truth: str
     question: str = ""
-    right: Mapping[str, bool] = {}  # by the id of each student shown, whether the answer is right
+    right: Mapping[str, bool] = {}  # by the id of each student that is shown
     leaders: Sequence[str] = ()  # ids with the most votes, or NONE
 
 
 def read_choice(text: str | None, ids: Mapping[str, object]) -> str | None:
-    """The id or NONE that a completion names, whatever its case and white space; None where it is neither."""
+    """The id or NONE that a completion names, in any case and with any white space; None if it names neither."""
     named = " ".join((text or "").casefold().split()).rstrip(".")
     if named in _NONE_WORDS:
         return NONE
@@ -147,7 +150,7 @@ def read_choice(text: str | None, ids: Mapping[str, object]) -> str | None:
 
 
 def is_right_choice(choice: str | None, right: Mapping[str, bool]) -> bool:
-    """Whether it names a student who is right, or no one where no one is."""
+    """Whether it names a student who is right, or nobody if nobody is."""
     return not any(right.values()) if choice == NONE else right.get(choice or "", False)
 
 
@@ -190,7 +193,7 @@ SCORERS: tuple[Callable[[ScoringFacts, str], Parts], ...] = (score_answer, score
 
 
 def count_tags(text: str, stage: int) -> float:
-    """An eighth for each opening and closing tag that occurs once, less a little for what stands behind the last."""
+    """An eighth for each opening and closing tag that occurs once, less a little for text after the last."""
     tags = TAGS[stage]
     count = 0.125 * sum(text.count(mark) == 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>"))
     _, closing, tail = text.rpartition(f"</{tags[-1]}>")
@@ -198,7 +201,7 @@ def count_tags(text: str, stage: int) -> float:
 
 
 def likeness(restated: str, question: str) -> float:
-    """How many of the words of both are the same in the same order, from 0 to 1."""
+    """The share of words that both have in the same order, from 0 to 1."""
     ours, theirs = question.split()[:WORDS_MAX], restated.split()[: WORDS_MAX + 1]
     return compare_within(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
 
@@ -211,7 +214,7 @@ def _form(text: str, stage: int) -> Parts:
 
 
 class FixedMode(Mode):
-    """A student has the same number in every prompt, and a vote counts for the peer whom the critic was shown."""
+    """A student has the same number in every prompt; a vote counts for the peer whom the critic was shown."""
 
     def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
         best = {outcome.place.peer: outcome.best for outcome in answers}
@@ -220,7 +223,7 @@ class FixedMode(Mode):
     def choose_opinions(
         self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
-        """Students that got a vote first, then the best of those that were compared: at most one for each critic."""
+        """Students with a vote first, then the best of those that critics compared: `students` at most."""
         critics = best_of(_rewards(opinions), 1, self._students)
         shown = [outcome for outcome in opinions if outcome.place.peer in critics]
         compared = {peer for outcome in shown for peer in _peers(outcome)}
@@ -268,7 +271,7 @@ class FixedMode(Mode):
         return _pose(shorter, entry) if shorter is not None else None
 
     def _read_vote(self, voice: PeerCompletion, names: Mapping[str, str]) -> str | None:
-        """The id, in this prompt, that a critic names. Raises RecordRejected where a student named is not shown."""
+        """The id, in this prompt, that a critic names. Raises RecordRejected if that student is not shown."""
         peer = _vote(voice.outcome, voice.text) if voice.outcome is not None else None
         if peer is None or peer == NONE:
             return peer
@@ -301,7 +304,7 @@ def _peers(opinion: Outcome) -> set[str]:
 
 
 def _vote(opinion: Outcome, text: str) -> str | None:
-    """The peer whom a critic names, by the prompt that the critic was shown; NONE for no one, None for no vote."""
+    """The peer whom a critic names, by the prompt that the critic was shown; NONE for nobody, None for no vote."""
     students = opinion.question.entry["students"]
     choice = read_choice(read_last(text, "identify"), students)
     return choice if choice is None or choice == NONE else str(students[choice]["peer"]) or None

@@ -1,9 +1,9 @@
-"""The swarms gsm8k and math-hard: three stages on the same questions.
+"""The kinds `gsm8k` and `math-hard`: three stages on the same questions.
 
-Stage 0 answers a question. Stage 1 is shown what several students answered and says who is right. Stage 2 is shown the
-answers and what was said of them, says whom most settle on, and answers the question again. All nodes of a round answer
-the same questions in the same order, so that several answers to each meet; a node that has nothing of the stage before
-answers on.
+- Stage 0 answers a question. Stage 1 is shown what several students answered and says who is right. Stage 2 is shown
+  the answers and these opinions, names the student whom most of them favour, and answers the question again.
+- All nodes of a round answer the same questions in the same order, so that there are several answers to each. A node
+  that has nothing of the stage before continues with stage 0's questions.
 """
 
 from __future__ import annotations
@@ -18,25 +18,8 @@ from typing import ClassVar
 
 import msgspec
 
-from swarmd.plugin import (
-    Material,
-    Message,
-    Outcome,
-    Question,
-    RecordRejected,
-    Reference,
-    Score,
-    Source,
-    Split,
-    StageId,
-    SwarmConfig,
-    SwarmError,
-    TaskConfig,
-    TrainingConfig,
-    decode_options,
-    hash_number,
-    span_answer,
-)
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.math.compat import ABSENT, CompatMode
 from swarmd.swarms.math.fixed import FixedMode
 from swarmd.swarms.math.questions import (
@@ -54,12 +37,14 @@ from swarmd.swarms.math.questions import (
     load_rows,
 )
 from swarmd.swarms.math.texts import NO_ANSWER, extract_tag, persona_of, system_prompt
-from swarmd.swarms.options import MathOptions
-from swarmd.swarms.plan import SplitPlan
+from swarmd.swarms.options import MathOptions, decode_options
+from swarmd.swarms.plan import Material, Message, Outcome, Question, Score, Split, SplitPlan, StageId, hash_number
+from swarmd.swarms.rollouts import Reference, Source
+from swarmd.swarms.text import span_answer
 
 
 class MathPlan(SplitPlan):
-    """What both swarms have in common.
+    """Base of both kinds.
 
     Args:
         swarm: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
@@ -98,7 +83,7 @@ class MathPlan(SplitPlan):
         return self._bank.tasks
 
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`: the round's questions in order, of this stage where there is material, over and over."""
+        """See `Plan.draw`: the round's questions in order, of this stage if there is material for it, repeatedly."""
         while True:
             posed = False
             for question in self._pose_all(place, material) if place.stage else ():
@@ -115,8 +100,8 @@ class MathPlan(SplitPlan):
         """See `Plan.regenerate`.
 
         Raises:
-            RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (one
-                that is not known here, or that the question cannot have).
+            RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (not
+                known here, or one that the question cannot have).
         """
         item = self._find(reference, place)
         if not reference.sources:
@@ -136,10 +121,8 @@ class MathPlan(SplitPlan):
         return [_score(*each) for each in scored]
 
     def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
-        """See `Plan.true_spans`: the last pair of answer tags, where the data's answer stands between them on a line of
-        its own, as the template has it.
-
-        Nothing where several students may be named.
+        """See `Plan.true_spans`: the last pair of answer tags, if the data's answer is between them on its own line, as
+        in the template. None at stage 1, where several students may be named.
         """
         answer = question.entry.get("answer")
         if question.stage == 1 or not isinstance(answer, str):
@@ -156,7 +139,7 @@ class MathPlan(SplitPlan):
         return f"{found!r} is found in it", f"Let the column {self.shape.answer!r} have one answer, without tags"
 
     def shorten(self, question: Question) -> Question | None:
-        """See `Plan.shorten`: half as much of each text of a peer; in `compat` mode scores are read from the prompt."""
+        """See `Plan.shorten`: half as much of each peer's text. Not in `compat` mode, which scores by the prompt."""
         posed = self._mode.shorten(question.entry)
         if posed is None:
             return None
@@ -164,7 +147,7 @@ class MathPlan(SplitPlan):
         return msgspec.structs.replace(question, messages=messages, entry=posed.entry)
 
     def _digest(self, task: str) -> str:
-        """Over all that makes a question and its score: nodes that differ in it refuse each other's groups."""
+        """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
         options = self._options
         parts = (options.rewards, options.students, options.questions, options.question_characters)
         return f"{hash_number('math', self._bank.digest(task), *parts, bits=63):016x}"
@@ -177,10 +160,10 @@ class MathPlan(SplitPlan):
         for item in self._bank.pool(place.round):
             if (item.task, item.seed, item.index) == (reference.task, reference.seed, reference.index):
                 return item
-        raise RecordRejected("seed", f"{place.peer} sent a question that is none of round {place.round}")
+        raise RecordRejected("seed", f"{place.peer} sent a question that is not one of round {place.round}")
 
     def _check_sources(self, sources: Sequence[Source], place: StageId) -> None:
-        """Each peer once in a stage, in order, and no more than are shown."""
+        """Raise RecordRejected unless each peer occurs once in a stage, in order, and there are not too many."""
         keys = [(source.stage, source.peer) for source in sources]
         crowded = any(sum(key[0] == stage for key in keys) > self._options.students for stage in range(2))
         if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
@@ -216,13 +199,15 @@ class MathPlan(SplitPlan):
             else:
                 sources = self._mode.choose_opinions(item, answers[base], groups[base], absent)
             if sources:
-                with suppress(RecordRejected):  # what peers wrote does not fit together: the others' questions do
+                with suppress(RecordRejected):  # what peers wrote contradicts itself: go on with the next question
                     yield self._pose(item, sources, place, material)
 
     def _pose(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
         base = self._base(item)
-        answers, opinions = ([_hear(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1))
+        answers, opinions = (
+            [_find_completion(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1)
+        )
         if place.stage == 1:
             return self._question(item, sources, 1, self._mode.compare(item, answers), place)
         return self._question(item, sources, 2, self._mode.agree(item, answers, opinions), place)
@@ -258,7 +243,7 @@ def _score(parts: Mapping[str, float], accuracy: float, form: float) -> Score:
 
 
 def _by_question(material: Material, round: int, stage: int) -> dict[Reference, list[Outcome]]:
-    """Outcomes of a stage by question; without those of nodes that joined late and answered at a later stage."""
+    """Outcomes of a stage by question, without those of late nodes, which answered stage 0's questions."""
     groups: dict[Reference, list[Outcome]] = defaultdict(list)
     for outcome in material.at(round, stage):
         if outcome.question.stage == stage:
@@ -266,8 +251,8 @@ def _by_question(material: Material, round: int, stage: int) -> dict[Reference, 
     return groups
 
 
-def _hear(source: Source, place: StageId, base: Reference, material: Material) -> PeerCompletion:
-    """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
+def _find_completion(source: Source, place: StageId, base: Reference, material: Material) -> PeerCompletion:
+    """What a source names. Raises RecordRejected(`source`) if it is not known here, or of another stage."""
     outcome = material.find(StageId(source.peer, place.round, source.stage), base)
     authors = (each.place.peer for each in material.at(place.round, source.stage))
     if outcome is None and source.choice == ABSENT and source.peer in authors:

@@ -1,8 +1,8 @@
-"""Where questions come from, and what the two ways of asking on (`Mode`) have in common.
+"""Banks of questions, and the base of the two ways (`Mode`) to ask and score the later stages.
 
-A bank gives every node of a round the same pool, by number, and holds others out. Generated questions are items of
-reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data set are named by their place in it,
-under seed 0.
+- A bank gives every node the same pool of questions for a round, and holds others out.
+- Generated questions are items of reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data
+  set are named by their index, under seed 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -18,13 +18,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.errors import DatasetRefused
-from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
-from swarmd.swarms.answers import MARK, bare_answer
-from swarmd.swarms.file import load_from_hub, tell_causes
+from swarmd.config import TaskConfig
+from swarmd.errors import DatasetRefused, SwarmError
+from swarmd.swarms.dataset import describe_causes, load_from_hub
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
+from swarmd.swarms.jsonl import check_digest, read_rows
 from swarmd.swarms.options import Columns, DatasetSource
-from swarmd.swarms.text import canonical_of
+from swarmd.swarms.plan import Outcome, Split, hash_number, split_of
+from swarmd.swarms.rollouts import Source
+from swarmd.swarms.text import MARK, bare_answer, canonical_of
 
 ROWS_MAX = 200_000
 COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
@@ -32,7 +34,7 @@ COMPAT_SEED = 42
 
 
 class DatasetShape(msgspec.Struct, frozen=True):
-    """How a data set lies on the Hub."""
+    """A data set on the Hub: its name and columns."""
 
     repo: str
     config: str
@@ -53,36 +55,35 @@ def load_rows(
 
     Args:
         data: "hub", or the path of a JSONL file or of a directory with a copy of the data set, relative to `home`.
-        rewards: in `compat` mode the same part of the rows is taken as upstream took.
-        digest: that a JSONL file must have (`swarmd.swarms.jsonl`); empty where any will do.
+        rewards: "compat" takes the same part of the rows as upstream took.
+        digest: that a JSONL file must have (`swarmd.swarms.jsonl`); empty if any will do.
 
     Raises:
-        SwarmError: the data cannot be loaded, have other columns, or hold no row with an answer.
+        SwarmError: the data cannot be loaded, have other columns, or have no row with an answer.
     """
     try:
         path = home / Path(data).expanduser()
         is_copy = path.is_dir()
-    except (RuntimeError, OSError) as error:  # ~somebody whom this machine does not know; no name, or not to be seen
+    except (RuntimeError, OSError) as error:  # an unknown ~user; a name that is too long; no permission
         raise SwarmError(f"swarm.options.data: {data!r} leads nowhere: {error}", "Write the path out") from error
     sample = shape.sample and rewards == "compat"
-    if data == "hub":
-        found: Iterable[Mapping[str, Any]] = _load_dataset(shape.repo, shape, sample)
-    elif is_copy:
-        found = _load_dataset(str(path), shape, sample)
+    if data == "hub" or is_copy:
+        found: Any = _load_dataset(shape.repo if data == "hub" else str(path), shape, sample)
     else:
-        read = read_rows(path, (shape.question, shape.answer), rows_max=ROWS_MAX)
-        check_digest(path, read, digest)
-        found = read
+        found = read_rows(path, (shape.question, shape.answer))
+        check_digest(path, found, digest)
+    where = shape.repo if data == "hub" else str(path)
+    if len(found) > ROWS_MAX:
+        raise SwarmError(f"{where} has {len(found)} rows, the limit is {ROWS_MAX}", "Take a part of it")
     rows = [(str(row[shape.question]), answer) for row in found if (answer := read_answer(shape, row[shape.answer]))]
     if not rows:
-        where = shape.repo if data == "hub" else str(path)
         hint = f"Each {shape.answer!r} ends with {MARK} and the answer" if shape.marked else "See docs/swarms"
         raise SwarmError(f"no row of {where} has an answer", hint)
     return rows
 
 
 def read_answer(shape: DatasetShape, cell: object) -> str:
-    """The true answer in a row; empty where there is none."""
+    """The true answer in a row; empty if there is none."""
     if not isinstance(cell, str):
         return ""
     parts = cell.split(MARK)
@@ -91,8 +92,8 @@ def read_answer(shape: DatasetShape, cell: object) -> str:
     return bare_answer(cell)
 
 
-def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapping[str, Any]]:
-    """The training split, from the cache where the Hub is not reached."""
+def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Any:
+    """The training split, from the cache if the Hub cannot be reached."""
     try:
         if name == shape.repo:
             found = load_from_hub(DatasetSource(name, shape.config, columns=Columns(shape.question, shape.answer)))
@@ -104,7 +105,7 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
         raise
     except Exception as error:  # datasets raises what its many back-ends raise
         raise SwarmError(
-            f"the data set {name} ({shape.config}) cannot be loaded: {tell_causes(error)}",
+            f"the data set {name} ({shape.config}) cannot be loaded: {describe_causes(error)}",
             'Load it once with a network, name a copy of it or a JSONL file in swarm.options.data, or take "generated"',
         ) from error
     missing = {shape.question, shape.answer} - set(found.column_names)
@@ -115,19 +116,16 @@ def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapp
         )
     if sample:
         found = found.shuffle(seed=COMPAT_SEED).select(range(min(COMPAT_ROWS, len(found))))
-    if len(found) > ROWS_MAX:
-        raise SwarmError(f"the data set {name} has {len(found)} rows, the limit is {ROWS_MAX}", "Name a part of it")
-    rows: Iterable[Mapping[str, Any]] = found.select_columns([shape.question, shape.answer])
-    return rows
+    return found.select_columns([shape.question, shape.answer])
 
 
-GENERATED_MAX = 4096  # items of one seed that are looked at
-SELECT_TRIES = 80  # items looked at for each question held out
-ROUNDS_KEPT = 8
+GENERATED_MAX = 4096  # items of one seed
+SELECT_TRIES = 80  # items generated for each question that is held out
+ROUNDS_KEPT = 8  # whose pools are cached
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A question with its true answer, as one node knows it."""
+    """A question with its true answer."""
 
     task: str
     digest: str
@@ -142,7 +140,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Bank(abc.ABC):
-    """Questions of a swarm. Every node with the same bank has the same pools."""
+    """The questions of a swarm. Nodes with the same bank have the same pools."""
 
     def __init__(self, swarm: str, size: int, characters_max: int) -> None:
         self._swarm = swarm
@@ -157,7 +155,7 @@ class Bank(abc.ABC):
 
     @abc.abstractmethod
     def digest(self, task: str) -> str:
-        """Names what is in a task: equal digests, equal questions."""
+        """Identifies the questions of a task: equal digests, equal questions."""
 
     @abc.abstractmethod
     def select(self, task: str, side: Split, count: int) -> list[Item]:
@@ -223,7 +221,7 @@ class GeneratedBank(Bank):
 
 
 class RowBank(Bank):
-    """Rows of (question, answer) under one task name. Raises SwarmError when there is none to train on."""
+    """Rows of (question, answer) under one task name. Raises SwarmError if there is none to train on."""
 
     def __init__(self, swarm: str, size: int, characters_max: int, task: str, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__(swarm, size, characters_max)
@@ -278,12 +276,12 @@ def digest_of(rows: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's, which break ties between peers
+COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's names, which break ties between peers
 Parts = dict[str, float]
 
 
 class PeerCompletion(msgspec.Struct, frozen=True):
-    """A peer's completion of an earlier stage, found again here; without an outcome where there was no answer."""
+    """A peer's completion of an earlier stage; without an outcome if the peer did not answer this question."""
 
     source: Source
     text: str
@@ -291,28 +289,28 @@ class PeerCompletion(msgspec.Struct, frozen=True):
 
 
 class PosedQuestion(msgspec.Struct, frozen=True):
-    """A question of a later stage: the user's message, and what its completions are held against."""
+    """A question of a later stage: the user's message, and what its completions are compared with."""
 
     prompt: str
     entry: dict[str, Any]
 
 
 class Mode(abc.ABC):
-    """One way of choosing, showing and scoring."""
+    """One way to choose which texts of peers are shown, to show them, and to score."""
 
     def __init__(self, students: int, shown_bytes: int) -> None:
         self._students = students  # peers shown at most, and critics at most
-        self._shown_bytes = shown_bytes  # of each peer's text, where the mode cuts it
+        self._shown_bytes = shown_bytes  # of each peer's text, if the mode cuts it
 
     @abc.abstractmethod
     def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
-        """Whose answers a question of stage 1 shows. `absent` are peers that answered only other questions."""
+        """The answers that a question of stage 1 shows. `absent` are peers that answered only other questions."""
 
     @abc.abstractmethod
     def choose_opinions(
         self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
     ) -> tuple[Source, ...]:
-        """Whose answers and opinions a question of stage 2 shows; nothing where the answers are not known here."""
+        """The answers and opinions that a question of stage 2 shows; none if the answers are not known here."""
 
     @abc.abstractmethod
     def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
@@ -323,7 +321,7 @@ class Mode(abc.ABC):
         """The question of stage 2. Raises RecordRejected."""
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
-        """A question that `compare` or `agree` posed, with less of peers' texts; None where none can be cut."""
+        """A question that `compare` or `agree` posed, with less of peers' texts; None if none can be cut."""
         return None
 
     @abc.abstractmethod
@@ -334,7 +332,7 @@ class Mode(abc.ABC):
 
 
 def best_of(rewards: Mapping[str, float], stage: int, count: int) -> list[str]:
-    """The `count` peers with the highest rewards, ties broken by the MD5 of upstream's column names; the best last."""
+    """The `count` peers with the highest rewards, the best last; the MD5 of upstream's column names breaks ties."""
 
     def key(peer: str) -> tuple[float, int, str]:
         column = COLUMNS[stage] + peer
@@ -344,10 +342,10 @@ def best_of(rewards: Mapping[str, float], stage: int, count: int) -> list[str]:
 
 
 def sources_of(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
-    """Sources in the order in which they are shown: by peer id."""
+    """Sources in the order in which they are shown, by peer id. `choices` are indices of completions by peer."""
     return tuple(Source(stage, peer, choices[peer]) for peer in sorted(choices))
 
 
 def entry_of(item: Item, **more: Any) -> dict[str, Any]:
-    """What a question of any stage keeps."""
+    """The entry of a question of any stage."""
     return {"question": item.text, "answer": item.answer, **more}

@@ -1,7 +1,7 @@
-"""What the model is told and asked at each stage, and what is read out of its texts: answers, numbers, forms, likeness.
+"""The prompts of each stage, and what is read out of completions: answers, votes, forms, likeness.
 
-The delimiters of the user's messages are those of RL Swarm v0.4, character by character: its nodes parse them back. A
-place in a stage's template is a tag on a line of its own.
+The delimiters of the user's messages are those of RL Swarm v0.4, character by character, as the rewards of `compat`
+parse prompts. In a stage's template each tag is on a line of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from difflib import Match, SequenceMatcher
 from itertools import accumulate
 
-from swarmd.plugin import StageId, hash_number, read_number
-from swarmd.swarms.answers import CHARACTERS_MAX, fold
 from swarmd.swarms.options import PERSONAS, RANDOM
+from swarmd.swarms.plan import StageId, hash_number
+from swarmd.swarms.text import NUMBER_CHARACTERS_MAX, fold, read_number
 
 QUESTION_IS = "The question we were given is: "
 ANSWERS_ARE = "The following answers to this question were suggested:"
@@ -69,7 +69,7 @@ _BRIEF = (
 
 
 def system_prompt(stage: int, brief: bool = False, persona: str = "") -> str:
-    """The system message of a stage; the persona stands in front without anything between."""
+    """The system message of a stage, which begins with the persona."""
     if brief:
         shape = "".join(f"<{tag}></{tag}>" for tag in TAGS[stage])
         return f"{persona}\n{_BRIEF[stage]} {shape}\n"
@@ -78,7 +78,7 @@ def system_prompt(stage: int, brief: bool = False, persona: str = "") -> str:
 
 
 def persona_of(name: str, place: StageId) -> str:
-    """The sentence to begin with, or nothing. RANDOM is the same for a peer's stage on every machine."""
+    """The persona's sentence, or nothing. RANDOM chooses the same for a peer's stage on every machine."""
     chosen = name.upper()
     if chosen == RANDOM:
         names = sorted(PERSONAS)
@@ -87,13 +87,13 @@ def persona_of(name: str, place: StageId) -> str:
 
 
 def comparison_prompt(question: str, answers: Sequence[tuple[str, str]]) -> str:
-    """The user's message of stage 1, of (id, text) in the order shown."""
+    """The user's message of stage 1. `answers` are (id, text) in the order shown."""
     shown = "".join(f"<student>{name}</student> said \n{text}\n\n\n" for name, text in answers)
     return f"{QUESTION_IS}{question}  \n\n{ANSWERS_ARE} \n{shown}"
 
 
 def agreement_prompt(comparison: str, opinions: Sequence[tuple[str, str]]) -> str:
-    """The user's message of stage 2: that of stage 1, and the feedback of (id, text) in the order shown."""
+    """The user's message of stage 2: that of stage 1, and opinions as (id, text) in the order shown."""
     shown = "".join(f"<criticism>{name}</criticism> was \n{text}\n\n\n" for name, text in opinions)
     return f"{comparison}  \n{FEEDBACK_IS} \n{shown}"
 
@@ -112,7 +112,7 @@ NONE_WORDS = (
 
 
 def extract_tag(text: str, tag: str) -> str:
-    """What follows the last opening tag, up to the closing one, stripped; all of the text where there is no tag."""
+    """What follows the last opening tag, up to the closing one, stripped; the whole text if there is no tag."""
     return text.split(f"<{tag}>")[-1].split(f"</{tag}>")[0].strip()
 
 
@@ -122,9 +122,9 @@ def extract_students(prompt: str) -> list[str]:
 
 
 def extract_answers(prompt: str, stage: int) -> dict[str, str]:
-    """Answers by student's id, stripped; the last of an id. At stage 2 from the part before the feedback.
+    """Answers by student's id, stripped; the last if an id occurs twice. At stage 2, those before the feedback.
 
-    At stage 1 there is no feedback: who writes the sentence that leads to it into an answer cuts nothing off.
+    At stage 1 there is no feedback, and an answer that holds its leading sentence must not cut off the others.
     """
     answers = {}
     shown = prompt.split(f"  \n{FEEDBACK_IS} \n")[0] if stage == 2 else prompt
@@ -144,7 +144,7 @@ def extract_question(prompt: str) -> str:
 
 
 def most_voted(votes: list[str]) -> list[str]:
-    """Those with the most votes, all of them where several have as many; none where there are no votes."""
+    """Those with the most votes; several if they are equal, none if there are no votes."""
     counts: dict[str, int] = {}
     for vote in votes:
         counts[vote] = counts.get(vote, 0) + 1
@@ -153,7 +153,7 @@ def most_voted(votes: list[str]) -> list[str]:
 
 
 def is_in_lines(text: str, tags: Sequence[str]) -> bool:
-    """v0.4's strict pattern: each tag, one line of text and the closing tag on lines of their own, and a newline."""
+    """Match v0.4's strict pattern: three lines for each tag (itself, text, the closing tag), and a final newline."""
     *lines, last = text.split("\n")
     if lines and not lines[-1] and len(lines) == 3 * len(tags) + 1:  # its `$` also matches before a final newline
         lines.pop()
@@ -166,11 +166,11 @@ def is_in_lines(text: str, tags: Sequence[str]) -> bool:
 
 
 def is_in_order(text: str, tags: Sequence[str]) -> bool:
-    """v0.4's soft pattern: the tags in order from the first character, each closed in its line; the rest is ignored."""
+    """Match v0.4's soft pattern: the tags in order from the first character, each closed in its line, then anything."""
     if not text.startswith(f"<{tags[0]}>"):
         return False
     breaks = [match.start() for match in re.finditer("\n", text)]
-    begins = {0: len(tags[0]) + 2}  # earliest place where the inside of the tag may begin, by line
+    begins = {0: len(tags[0]) + 2}  # by line: the earliest index at which the tag's inside may begin
     for tag, following in zip(tags, (*tags[1:], ""), strict=True):
         seam = re.compile(rf"</{tag}>" + (rf"\s*<{following}>" if following else ""))
         reached: dict[int, int] = {}
@@ -183,8 +183,8 @@ def is_in_order(text: str, tags: Sequence[str]) -> bool:
 
 
 def read_sections(text: str, tags: Sequence[str]) -> dict[str, str] | None:
-    """What the tags hold where each is opened and closed exactly once and they follow each other with nothing but
-    white space before, between and behind; None for any other text. Lines may break anywhere."""
+    """What the tags hold, if each is opened and closed exactly once, they are in order, and nothing but white space is
+    outside them; else None. Lines may break anywhere."""
     if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
         return None
     sections, at = {}, 0
@@ -198,23 +198,23 @@ def read_sections(text: str, tags: Sequence[str]) -> dict[str, str] | None:
 
 
 def is_template(text: str, sections: dict[str, str]) -> bool:
-    """Whether sections that were read from the text stand on lines of their own, as the template shows."""
+    """Whether the text has the template's line breaks around the sections that were read from it."""
     return text.strip() == "\n".join(f"<{tag}>\n{held.strip()}\n</{tag}>" for tag, held in sections.items())
 
 
 def read_last(text: str, tag: str) -> str | None:
-    """What the last pair of a tag holds, stripped; None where there is no whole pair."""
+    """What the last pair of a tag holds, stripped; None if there is no whole pair."""
     closed = text.rfind(f"</{tag}>")
     opened = text.rfind(f"<{tag}>", 0, max(closed, 0))
     return None if closed < 0 or opened < 0 else text[opened + len(tag) + 2 : closed].strip()
 
 
 def same_answer(answer: str, truth: str) -> bool:
-    """Whether an answer is the true one: the same number, or the same words where the truth is no number."""
+    """Whether an answer is the true one: the same number, or the same words if the truth is not a number."""
     expected = read_number(truth)
     if expected is not None:
         return read_number(answer) == expected
-    return len(answer) <= len(truth) + CHARACTERS_MAX and _words(answer) == _words(truth)
+    return len(answer) <= len(truth) + NUMBER_CHARACTERS_MAX and _words(answer) == _words(truth)
 
 
 def _words(text: str) -> str:
@@ -222,25 +222,25 @@ def _words(text: str) -> str:
 
 
 def compare_within(steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool = True) -> float:
-    """SequenceMatcher's ratio of two texts, as characters or words; 0 if it takes more steps, of which a million take
-    some 0.1 s. `autojunk` leaves out what is frequent in a model of 200 and more."""
+    """SequenceMatcher's ratio of two texts, as characters or words; 0 if it takes more than `steps_max`, of which a
+    million take some 0.1 s. `autojunk` ignores what is frequent in a model of 200 or more elements."""
     matcher = _BoundedMatcher(steps_max, text, model, autojunk)
     ratio = matcher.ratio()
     return ratio if matcher.steps <= steps_max else 0.0
 
 
 class _BoundedMatcher(SequenceMatcher[str]):
-    """Finds nothing more once it has taken too many steps.
+    """A SequenceMatcher that finds nothing more once it has taken too many steps.
 
-    For each part that both share it looks through all that is left of them. That is their product a few times where
-    they share much, and once for each letter in texts that are made to share single ones.
+    For each common part, it looks through all that is left of both texts. Honest texts have few common parts; texts can
+    be made to have as many as letters.
     """
 
     def __init__(self, steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool) -> None:
         super().__init__(None, text, model, autojunk)
         self.steps = 0
         self._steps_max = steps_max
-        places: dict[str, list[int]] = self.b2j  # type: ignore[attr-defined]  # in the model, of what is not frequent
+        places: dict[str, list[int]] = self.b2j  # type: ignore[attr-defined]  # places in the model by element, without frequent ones
         self._until = list(accumulate((1 + len(places.get(each, ())) for each in text), initial=0))
 
     def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:

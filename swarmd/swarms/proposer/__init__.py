@@ -1,1 +1,1 @@
-"""The proposer-solver swarm: models set each other programming problems with tests, and solve them."""
+"""The kind proposer-solver: models set each other programming problems with tests, and solve them."""

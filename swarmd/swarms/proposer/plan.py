@@ -1,7 +1,8 @@
-"""The swarm proposer-solver: stage 0 proposes programming problems with tests, stage 1 solves those that hold.
+"""The kind `proposer-solver`: stage 0 proposes programming problems with tests, stage 1 solves the valid ones.
 
-Whoever reads a proposal runs its solution against its tests, so nobody's word is taken for it. A question of stage 1
-names the peer and the completion that it comes from; a node that has not seen it, or finds it not valid, refuses it.
+- Each node that reads a proposal runs its solution against its tests, so no peer has to be believed.
+- A question of stage 1 names the peer and the completion that it comes from. A node that has not seen this proposal, or
+  finds it invalid, refuses the question.
 """
 
 from __future__ import annotations
@@ -15,28 +16,22 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from swarmd.plugin import (
-    COMPLETIONS_MAX,
-    INDEX_MAX,
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.options import LEVELS, ProposerOptions, decode_options
+from swarmd.swarms.plan import (
+    CORRECT,
     Material,
     Outcome,
     Question,
-    RecordRejected,
-    Reference,
-    Sandbox,
     Score,
-    Source,
     Split,
+    SplitPlan,
     StageId,
-    SwarmConfig,
-    SwarmError,
-    TrainingConfig,
-    decode_options,
     hash_number,
     split_of,
 )
-from swarmd.swarms.options import LEVELS, ProposerOptions, narrow, tell_cuts
-from swarmd.swarms.plan import CORRECT, SplitPlan
+from swarmd.swarms.programs import ProgramRunner
 from swarmd.swarms.proposer.problems import (
     NO_RATES,
     Level,
@@ -56,14 +51,24 @@ from swarmd.swarms.proposer.problems import (
     read_proposal,
     topic_of,
 )
-from swarmd.swarms.proposer.running import FAILED, SECTIONS_FORM, Judge, ProgramJob, Rewards, Runner, TestResults
+from swarmd.swarms.proposer.running import (
+    FAILED,
+    SECTIONS_FORM,
+    Judge,
+    ProgramJob,
+    Rewards,
+    TestResults,
+    last_line,
+    run_jobs,
+)
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 
 PROPOSE, SOLVE = "propose", "solve"
-NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage, by number
-REPEATS_MAX = 64  # built-in problems in a row that were drawn before; then one is drawn again
-SELECT_TRIES = 80  # problems looked at for each one of a side
+NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage
+REPEATS_MAX = 64  # built-in problems in a row that were drawn before; then one is repeated
+SELECT_TRIES = 80  # problems made for each one of a side
 SELECT_MAX = 4096
-WORDING = 3  # of prompts, built-in problems and what is valid: other words, other questions
+WORDING = 3  # version of prompts, of built-in problems and of what is valid: part of the digest
 
 
 class ProposerSolverPlan(SplitPlan):
@@ -75,7 +80,7 @@ class ProposerSolverPlan(SplitPlan):
 
     Raises:
         SwarmError: an option is wrong, or there are tasks.
-        SandboxUnavailable: programs cannot be kept in on this machine.
+        SandboxUnavailable: programs cannot be confined on this machine.
     """
 
     stages: ClassVar[int] = 2
@@ -89,11 +94,11 @@ class ProposerSolverPlan(SplitPlan):
         self._level = Level(options.level)
         self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
         self._judge = Judge(options.judge, options.judge_model, options.judge_s) if options.judge else None
-        own = options.own_limits
-        sandbox = Sandbox(narrow(options.limits, own), options.sandbox)
-        self._runner = Runner(sandbox, min(options.own_s, own.stage_s), min(options.peer_s, own.stage_s))
+        stage_s = options.own_limits.stage_s
+        self._runner = ProgramRunner(
+            options.open_sandbox(), min(options.own_s, stage_s), min(options.peer_s, stage_s), last_line
+        )
         self._is_cancelled: Callable[[], bool] = lambda: False
-        tell_cuts(options.cuts)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -116,7 +121,7 @@ class ProposerSolverPlan(SplitPlan):
         return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
-        """Distinct built-in problems of one side of the split, all levels in turn; of proposing none."""
+        """Distinct built-in problems of one side of the split, from all levels in turn; none for proposing."""
         if task != SOLVE:
             return []
         seed = hash_number("held-out", SOLVE)
@@ -156,14 +161,14 @@ class ProposerSolverPlan(SplitPlan):
         """See `Plan.learn`: rewards for solving move the level."""
         rewards = [score.reward for score in scores]
         if question.task == SOLVE and rewards and all(map(math.isfinite, rewards)):
-            self._level.note(question.entry["round"], sum(rewards) / len(rewards))
+            self._level.record(question.entry["round"], sum(rewards) / len(rewards))
 
     def read_memory(self) -> Mapping[str, Any]:
         memory: dict[str, Any] = msgspec.to_builtins(self._level)
         return memory
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:
-        """See `Plan.load_memory`. A memory without anything, of a node that was something else before, is none."""
+        """See `Plan.load_memory`. An empty memory, of a node that trained another kind before, changes nothing."""
         if memory:
             self._level = read_level(memory)
 
@@ -171,7 +176,7 @@ class ProposerSolverPlan(SplitPlan):
         return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
 
     def _check(self, reference: Reference, place: StageId) -> None:
-        """What holds for questions of both stages."""
+        """Check what holds for questions of both stages. Raises RecordRejected."""
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
         if reference.config_digest != self._digest:
@@ -183,10 +188,10 @@ class ProposerSolverPlan(SplitPlan):
         foreign = not reference.sources and reference.seed != self._seed(reference.task, place)
         number = reference.index // LEVELS // (COMPLETIONS_MAX if reference.sources else 1)
         if foreign or number >= NUMBERS_MAX:
-            raise RecordRejected("seed", f"{place.peer} sent a question that is none of its own in round {place.round}")
+            raise RecordRejected("seed", f"{place.peer} sent a question that is not its own in round {place.round}")
 
     def _draw_topics(self, place: StageId, material: Material) -> Iterator[Question]:
-        """One question after the other, at the level that this node has come to meanwhile."""
+        """One question after the other, each at this node's level of the moment."""
         rates = measure(material.at(place.round - 1, 1))
         seed = self._seed(PROPOSE, place)
         for number in itertools.cycle(range(NUMBERS_MAX)):
@@ -196,7 +201,7 @@ class ProposerSolverPlan(SplitPlan):
     def _ask_proposal(
         self, seed: int, index: int, place: StageId, author: str, rates: PassRates = NO_RATES
     ) -> Question:
-        """A question of stage 0. Peers' proposals are scored without `rates`: what one node knows another may not."""
+        """A question of stage 0. Peers' proposals are scored without `rates`, which other nodes may not know."""
         topic, level = topic_of(seed, index // LEVELS), index % LEVELS + 1
         entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
         reference = Reference(PROPOSE, self._digest, seed, index)
@@ -213,7 +218,7 @@ class ProposerSolverPlan(SplitPlan):
                 yield self._question(seed, index, (), made.problem, place)
 
     def _draw_proposed(self, place: StageId, material: Material) -> Iterator[Question]:
-        """Valid proposals of the round, each problem once: one of each peer, then another of each, and so on."""
+        """Valid proposals of the round, each problem once, one of each peer in turn."""
         by_peer: dict[str, list[tuple[Outcome, int]]] = defaultdict(list)
         for outcome in material.at(place.round, 0):
             valid = [choice for choice, score in enumerate(outcome.scores) if score.accuracy >= CORRECT]
@@ -233,7 +238,7 @@ class ProposerSolverPlan(SplitPlan):
                     yield question
 
     def _pose(self, outcome: Outcome, choice: int, place: StageId, author: str = "") -> Question | None:
-        """The question that a proposal makes; None where it is not valid here."""
+        """The question that a proposal makes; None if it is not valid here."""
         proposal = self._read(outcome.completions[choice]) if outcome.scores[choice].accuracy >= CORRECT else None
         if proposal is None:
             return None
@@ -272,7 +277,7 @@ class ProposerSolverPlan(SplitPlan):
         author: str = "",
         more: Mapping[str, Any] | None = None,
     ) -> Question:
-        """A question of stage 1; `author` wrote the completions, where that is not this node."""
+        """A question of stage 1; `author` is the peer who wrote the completions, empty for this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
         return Question(Reference(SOLVE, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
 
@@ -298,11 +303,11 @@ class ProposerSolverPlan(SplitPlan):
         return scores
 
     def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[TestResults]:
-        """Marks of the solutions, each run twice: what differs from run to run proves nothing."""
-        marks = self._runner.mark([ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
+        """Results of the solutions. Those that pass run a second time: what differs from run to run proves nothing."""
+        marks = run_jobs(self._runner, [ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
         again = [place for place, mark in enumerate(marks) if mark.all_passed]
         jobs = [ProgramJob(proposals[place].solution, proposals[place].problem.tests, copy=1) for place in again]
-        for place, mark in zip(again, self._runner.mark(jobs, author), strict=True):
+        for place, mark in zip(again, run_jobs(self._runner, jobs, author), strict=True):
             marks[place] = mark
         return marks
 
@@ -311,7 +316,7 @@ class ProposerSolverPlan(SplitPlan):
         blocks = [find_programs(text) for text in completions]
         programs = [found[-1] if found and fits(found[-1], self._options.solution_bytes) else None for found in blocks]
         jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
-        marks = dict(zip(jobs, self._runner.mark(list(jobs.values()), question.entry["author"]), strict=True))
+        marks = dict(zip(jobs, run_jobs(self._runner, list(jobs.values()), question.entry["author"]), strict=True))
         if any(mark.state == "unaffordable" for mark in marks.values()):
             marks = dict.fromkeys(jobs, FAILED)  # so that no completion of a group is better off than another
         judged = self._ask_judge(problem, list(jobs))
@@ -321,7 +326,7 @@ class ProposerSolverPlan(SplitPlan):
         ]
 
     def _ask_judge(self, problem: Problem, programs: list[str]) -> dict[str, bool]:
-        """What the judge says of each program of a group, or nothing of any."""
+        """The judge's verdict on each program of a group; empty if it does not judge all of them."""
         judged: dict[str, bool] = {}
         for program in programs:
             if self._judge is None or self._is_cancelled():
@@ -334,13 +339,13 @@ class ProposerSolverPlan(SplitPlan):
 
 
 def is_held_out(problem: Problem) -> bool:
-    """Whether a proposal is, word for word, a problem that nobody is to train on."""
+    """Whether a proposal has the words of a built-in problem that is held out."""
     found = find_steps(problem.text)
     return found is not None and split_of(SOLVE, name_steps(*found)) == "held-out"
 
 
 def _digest_of(options: ProposerOptions) -> str:
-    """Over all that makes a question and its score: nodes that differ in it refuse each other's groups."""
+    """Covers all that makes a question and its score: nodes that differ in it refuse each other's groups."""
     limits = msgspec.json.encode(options.limits).decode()
     parts = (options.rewards, options.problem_bytes, options.test_bytes, options.solution_bytes, limits)
     return f"{hash_number('proposer-solver', WORDING, *parts, bits=63):016x}"

@@ -1,7 +1,7 @@
-"""Programming problems: those that models set each other, how they are written and asked, and built-in ones by number.
+"""Programming problems: how proposals are asked for, read and shown, how hard they are, and built-in ones by number.
 
-A built-in problem takes a few steps on a number, a list of numbers or a text, one step for each level. They are what is
-solved where nobody has proposed anything valid, and what is held out.
+A built-in problem takes a few steps on a number, a list of numbers or a text, one step for each level. Built-in
+problems are solved if there is no valid proposal, and some of them are held out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from swarmd.plugin import Message, Outcome, SwarmError, hash_number
+from swarmd.errors import SwarmError
 from swarmd.swarms.options import LEVELS, ProposerOptions
-from swarmd.swarms.plan import CORRECT
+from swarmd.swarms.plan import CORRECT, Message, Outcome, hash_number
 
 FUNCTION = "solve"
 TESTS_MIN = 4
@@ -34,7 +34,7 @@ _UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 class Test(msgspec.Struct, frozen=True):
-    """One call and what it must return, both as `repr` writes them, so that equal tests are equal texts."""
+    """A call and what it must return, both as `repr` writes them, so that equal tests are equal texts."""
 
     arguments: str  # a tuple
     expected: str
@@ -52,29 +52,25 @@ def make_test(arguments: tuple[Any, ...], expected: Any) -> Test:
 
 
 def read_test(line: str) -> Test | None:
-    """The test in a line; None where it is none."""
+    """The test in a line; None if it is not one call with plain values, compared with a plain value."""
     tree = _parse(line.strip())
-    statement = tree.body[0] if isinstance(tree, ast.Module) and len(tree.body) == 1 else None
-    if not isinstance(statement, ast.Assert) or statement.msg is not None:
-        return None
-    compared = statement.test
-    if not isinstance(compared, ast.Compare) or len(compared.ops) != 1 or not isinstance(compared.ops[0], ast.Eq):
-        return None
-    call = compared.left
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != FUNCTION:
-        return None
-    if call.keywords:
-        return None
+    match tree.body if isinstance(tree, ast.Module) else None:
+        case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]), None)] if (
+            name == FUNCTION
+        ):
+            pass
+        case _:
+            return None
     try:
-        arguments = tuple(ast.literal_eval(argument) for argument in call.args)
-        expected = ast.literal_eval(compared.comparators[0])
+        arguments = tuple(map(ast.literal_eval, given))
+        expected = ast.literal_eval(right)
         return make_test(arguments, expected) if is_plain((arguments, expected)) else None
     except _UNREADABLE:
         return None
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a literal has one way to be written: no set, no bytes, no complex number, no float that is no number."""
+    """Whether a literal can be written in one way only: no set, no bytes, no complex number, no NaN or infinity."""
     if isinstance(value, list | tuple):
         return all(map(is_plain, value))
     if isinstance(value, dict):
@@ -98,7 +94,7 @@ def passes(test: Test, returned: str) -> bool:
 
 
 def is_telling(tests: Sequence[Test]) -> bool:
-    """Whether the hidden tests tell a solution from none: no constant passes them, and no argument given back."""
+    """Whether the hidden tests need a solution: no constant passes them, and no argument that is returned."""
     hidden = tests[SHOWN:]
     calls = [ast.literal_eval(test.arguments) for test in hidden]
     expected = [ast.literal_eval(test.expected) for test in hidden]
@@ -111,7 +107,7 @@ def is_telling(tests: Sequence[Test]) -> bool:
 def _parse(text: str, mode: str = "exec") -> ast.AST | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a literal like "\d" is a warning to whoever wrote it
+            warnings.simplefilter("ignore")  # such as one for the literal "\d"
             return ast.parse(text, mode=mode)
     except _UNREADABLE:
         return None
@@ -126,7 +122,7 @@ _FENCE = re.compile(r"```(?:python3?|py)[ \t]*\r?\n(.*?)```", re.DOTALL)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is asked, and what is checked. The text is ready to be shown."""
+    """What is asked, and how it is checked. The text is safe to be shown."""
 
     text: str
     tests: tuple[Test, ...]
@@ -139,14 +135,14 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A problem with the program that is said to solve it."""
+    """A problem with the program that its author gives as the solution."""
 
     problem: Problem
     solution: str
 
 
 def find_sections(completion: str) -> dict[str, str] | None:
-    """The three texts, where each tag stands once, in order, and nothing behind the last."""
+    """The three texts, if each tag occurs once, in order, and nothing follows the last; else None."""
     tags = [tag for name in SECTIONS for tag in (f"<{name}>", f"</{name}>")]
     if any(completion.count(tag) != 1 for tag in tags):
         return None
@@ -155,7 +151,7 @@ def find_sections(completion: str) -> dict[str, str] | None:
 
 
 def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal | None:
-    """The proposal in three texts; None where one of them is out of bounds, or the tests tell nothing."""
+    """The proposal in three texts; None if one of them is out of bounds, or the tests can be passed without solving."""
     text = show(sections["problem"].strip())
     lines = [line for line in sections["tests"].splitlines() if line.strip()]
     solution = unfence(sections["solution"])
@@ -171,13 +167,13 @@ def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal
 
 
 def _read_bounded(line: str, bytes_max: int) -> Test | None:
-    """A test that is short as it came and as it is shown."""
+    """The test in a line, if both the line and the test as it is shown are short enough."""
     test = read_test(line) if fits(line, bytes_max) else None
     return test if test is not None and fits(show(test.line), bytes_max) else None
 
 
 def fits(text: str, bytes_max: int) -> bool:
-    """Whether a text is Unicode, and not longer than so many bytes of UTF-8."""
+    """Whether a text is valid Unicode of at most `bytes_max` bytes of UTF-8."""
     try:
         return len(text.encode()) <= bytes_max
     except UnicodeEncodeError:
@@ -185,13 +181,13 @@ def fits(text: str, bytes_max: int) -> bool:
 
 
 def show(text: str) -> str:
-    """A peer's text in which nothing passes for a tag, a fence or a control character."""
+    """A peer's text, changed so that nothing in it passes for a tag, a fence or a control character."""
     printable = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
     return _TAG.sub("< ", printable).replace("```", "'''")
 
 
 def unfence(text: str) -> str:
-    """A program, out of its fenced block if it is the only thing there."""
+    """A program, without the fence if it stands in one alone."""
     found = _FENCE.fullmatch(text.strip())
     return (str(found[1]) if found else text).strip("\r\n")
 
@@ -234,7 +230,7 @@ SOLVE = (
 
 
 def topic_of(seed: int, number: int) -> str:
-    """What the n-th proposal under a seed is to be about."""
+    """The topic of the n-th proposal under a seed."""
     drawn = hash_number("topic", seed, number)
     return f"{TOPICS[drawn % len(TOPICS)]}, with {TWISTS[drawn // len(TOPICS) % len(TWISTS)]}"
 
@@ -251,38 +247,39 @@ def ask_solution(problem: Problem) -> tuple[Message, ...]:
     return Message("system", SOLVE, trusted=True), Message("user", f"{problem.text}\n\n{examples}")
 
 
-EVERY_ROUNDS = 5  # the level may move
-COMPARED = 10  # rounds' rewards, with as many before
-THRESHOLD = 0.05
-NEUTRAL = 0.5  # what a proposal counts for that nobody has tried yet
+EVERY_ROUNDS = 5  # after so many rounds with results the level may move
+COMPARED = 10  # rounds, with as many before them
+THRESHOLD = 0.05  # of the difference in mean reward
+NEUTRAL = 0.5  # worth of a proposal that nobody has tried yet
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Level(msgspec.Struct, forbid_unknown_fields=True):
-    """From 1 to 5, moved by this node's own rewards for solving, one number a round: their mean.
+    """A node's level, from 1 to 5, moved by the mean of its rewards for solving in each round.
 
-    Every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. More than
-    0.05 better, and the next level is taken; as much worse, and the one below. It stands in a checkpoint as it is.
+    After every fifth round with results, the mean of the last ten rounds is compared with that of the ten before. If it
+    is better by more than 0.05, the level rises by one; if it is as much worse, it falls by one. A checkpoint holds
+    this struct as it is.
     """
 
     level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)]
     rewards: Annotated[list[Finite], msgspec.Meta(max_length=2 * COMPARED)] = []
-    rounds: Number = 0  # since the level was last looked at
-    round: int = -1  # the one that is not over
+    rounds: Number = 0  # since the means were last compared
+    round: int = -1  # that is not over
     total: float = 0.0  # of its groups' mean rewards
     groups: Number = 0
 
-    def note(self, round: int, reward: float) -> None:
-        """Take one own group into account."""
+    def record(self, round: int, reward: float) -> None:
+        """Take the mean reward of one own group into account."""
         self.enter(round)
         self.round = round
         self.total += reward
         self.groups += 1
 
     def enter(self, round: int) -> None:
-        """Close the round before, where it is another one that had results."""
+        """Close the round before, if it had results and this is another one."""
         if round == self.round or not self.groups:
             return
         self.rewards = [*self.rewards, self.total / self.groups][-2 * COMPARED :]
@@ -294,7 +291,7 @@ class Level(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_level(remembered: Any) -> Level:
-    """A level as it stood in a checkpoint. Raises SwarmError for what is none."""
+    """The level in a checkpoint. Raises SwarmError if it cannot be read."""
     try:
         return msgspec.convert(remembered, Level)
     except msgspec.ValidationError as error:
@@ -302,7 +299,7 @@ def read_level(remembered: Any) -> Level:
 
 
 def compare(rewards: list[float]) -> int:
-    """1 where the second half is clearly better than the first, -1 where it is clearly worse, 0 before it is full."""
+    """1 if the second half is clearly better than the first, -1 if it is clearly worse, else 0."""
     if len(rewards) < 2 * COMPARED:
         return 0
     gain = (sum(rewards[COMPARED:]) - sum(rewards[:COMPARED])) / COMPARED
@@ -310,13 +307,13 @@ def compare(rewards: list[float]) -> int:
 
 
 class PassRates(msgspec.Struct, frozen=True):
-    """Shares of solvers' programs that were right, in the preceding round."""
+    """Shares of solvers' programs that were right in the round before."""
 
     by_problem: Mapping[str, float] = {}  # by the problem's digest
     by_kind: Mapping[tuple[str, int], float] = {}  # by topic and level
 
     def worth(self, problem: str, topic: str, level: int) -> float:
-        """What a valid proposal's difficulty is worth: 1 - share, but 0 for what all or none could solve."""
+        """What a valid proposal's difficulty is worth: 1 - share, but 0 if all or none could solve it."""
         share = self.by_problem.get(problem, self.by_kind.get((topic, level)))
         if share is None:
             return NEUTRAL
@@ -327,7 +324,7 @@ NO_RATES = PassRates()
 
 
 def measure(outcomes: Iterable[Outcome]) -> PassRates:
-    """What solvers made of proposals; built-in problems among the outcomes are left out."""
+    """The rates of proposals in these outcomes; built-in problems are left out."""
     by_problem: dict[str, list[bool]] = defaultdict(list)
     by_kind: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for outcome in outcomes:
@@ -343,7 +340,7 @@ def measure(outcomes: Iterable[Outcome]) -> PassRates:
 
 
 TESTS = 6
-ATTEMPTS_MAX = 64  # at a problem whose tests tell something
+ATTEMPTS_MAX = 64  # at a problem whose tests need a solution
 VOWELS = "aeiou"
 LETTERS = VOWELS * 2 + "bcdlmnprst"
 THEN = "; then "  # between the words of two steps
@@ -352,7 +349,7 @@ _TEXT = re.compile(r"solve takes ([^.]+)\. ([^.]+)\. return the result\.")
 
 
 class Step(NamedTuple):
-    """One transformation; `k` in its words and its second argument is drawn from a range."""
+    """One transformation; `k`, in its words and as its second argument, is drawn from a range."""
 
     words: str
     apply: Callable[[Any, int], Any]
@@ -431,14 +428,14 @@ Steps = Sequence[tuple[Step, int]]
 
 
 class BuiltIn(msgspec.Struct, frozen=True):
-    """A problem of the pool. Equal `canonical`, equal solutions."""
+    """A built-in problem. Equal `canonical`, equal solutions."""
 
     problem: Problem
     canonical: str
 
 
 def make_problem(seed: int, number: int, level: int) -> BuiltIn:
-    """The same problem on every node, of as many steps as the level."""
+    """The same problem on every node, with one step for each level."""
     for attempt in range(ATTEMPTS_MAX):
         random = Random(hash_number("built-in", seed, number, level, attempt, bits=63))
         made = _try_problem(random, level)
@@ -467,12 +464,12 @@ def compose(family: Family, steps: Steps, calls: Sequence[tuple[Any, ...]]) -> B
 
 
 def name_steps(family: Family, steps: Steps) -> str:
-    """What the split goes by."""
+    """The canonical form, which decides the side of the split."""
     return f"{family.name}: {'; '.join(_words_of(steps))}"
 
 
 def find_steps(text: str) -> tuple[Family, Steps] | None:
-    """What a problem in the words of the built-in ones asks for; None for any other. Case and white space are free."""
+    """The steps of a problem in the words of the built-in ones, in any case and white space; None for any other."""
     found = _TEXT.fullmatch(" ".join(text.lower().split()))
     family = next((each for each in FAMILIES if found and each.takes == found[1]), None)
     if found is None or family is None:

@@ -12,7 +12,8 @@ from swarmd.swarms.math import compat
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.math.texts import NO_ANSWER, NONE_WORDS, TAGS, agreement_prompt, comparison_prompt
 from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
-from tests.swarms.math.voices import agreement, answer, gather, make_plan, opinion, publish, take
+from tests.swarms.making import take
+from tests.swarms.math.voices import agreement, answer, gather, make_plan, opinion, publish
 
 ANSWERS = "The following answers to this question were suggested:"
 FEEDBACK = "After comparing these answers, the following feedback was given about which answer is best:"
@@ -164,7 +165,7 @@ def hostile(plan: MathPlan, stage: int, marker: str) -> Question:
         material = gather(
             plan, [publish(plan, p, 1, material, lambda p, q: said, 1) for p in ("alpha", "beta")], material
         )
-    return take(plan, StageId("alpha", 0, stage), 1, material)[0]
+    return take(plan, 1, StageId("alpha", 0, stage), material)[0]
 
 
 @pytest.mark.parametrize("stage", [1, 2])

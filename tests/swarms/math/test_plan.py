@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.errors import RecordRejected
 from swarmd.swarms.math.compat import ABSENT
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
 from swarmd.swarms.math.questions import best_of
@@ -23,7 +22,8 @@ from swarmd.swarms.math.texts import (
 )
 from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from swarmd.swarms.rollouts import Reference, Source
-from tests.swarms.math.voices import PEERS, agreement, answer, gather, make_plan, opinion, publish, take, write_answers
+from tests.swarms.making import refusal, take
+from tests.swarms.math.voices import PEERS, agreement, answer, gather, make_plan, opinion, publish, write_answers
 
 MODES = ("fixed", "compat")
 VALUES = {"beta": 1}  # beta answers 1, the others the truth
@@ -54,8 +54,8 @@ def test_every_question_of_every_stage_is_generated_again(kind: type[MathPlan], 
     elsewhere = gather(other, reversed(opinions), gather(other, reversed(answers), Material()))
     for stage in range(3):
         place = StageId("alpha", 0, stage)
-        drawn = take(plan, place, 4, material)
-        assert drawn == take(other, place, 4, elsewhere)
+        drawn = take(plan, 4, place, material)
+        assert drawn == take(other, 4, place, elsewhere)
         for question in drawn:
             assert question.stage == stage
             assert other.regenerate(question.reference, place, elsewhere) == question
@@ -66,7 +66,7 @@ def test_every_question_of_every_stage_is_generated_again(kind: type[MathPlan], 
 def test_later_stages_show_what_peers_wrote(mode: str) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
-    first, second, third = (take(plan, StageId("alpha", 0, stage), 1, material)[0] for stage in range(3))
+    first, second, third = (take(plan, 1, StageId("alpha", 0, stage), material)[0] for stage in range(3))
     assert [q.stage for q in (first, second, third)] == [0, 1, 2]
     assert ANSWERS_ARE in second.messages[-1].content and FEEDBACK_IS not in second.messages[-1].content
     assert FEEDBACK_IS in third.messages[-1].content
@@ -84,12 +84,12 @@ def test_later_stages_show_what_peers_wrote(mode: str) -> None:
 def test_who_chooses_the_right_student_is_paid() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
-    question = take(plan, StageId("alpha", 0, 1), 1, material)[0]
+    question = take(plan, 1, StageId("alpha", 0, 1), material)[0]
     by_peer = {student["peer"]: name for name, student in question.entry["students"].items()}
     scores = plan.score(question, [opinion(by_peer[peer]) for peer in PEERS] + [opinion("None")])
     assert [score.accuracy for score in scores] == [1, 0, 1, 0]
     assert [score.parts["correctness"] for score in scores] == [2, 0, 2, 0]
-    third = take(plan, StageId("alpha", 0, 2), 1, material)[0]
+    third = take(plan, 1, StageId("alpha", 0, 2), material)[0]
     right = agreement(by_peer["alpha"], third.entry["question"], third.entry["answer"])
     assert plan.score(third, [right])[0].reward == 6.75
     assert (plan.score(third, [right])[0].accuracy, plan.score(third, [right])[0].format) == (1, 1)
@@ -100,7 +100,7 @@ def test_a_late_node_answers_on(mode: str) -> None:
     plan = make_plan(rewards=mode)
     for stage in (1, 2):
         place = StageId("late", 0, stage)
-        drawn = take(plan, place, 20)
+        drawn = take(plan, 20, place)
         assert {question.stage for question in drawn} == {0}
         assert plan.regenerate(drawn[0].reference, place, NO_MATERIAL) == drawn[0]
 
@@ -111,7 +111,7 @@ def test_answers_given_late_are_nobodys_opinion(mode: str) -> None:
     *_, material = first_stages(plan)
     late = publish(plan, "late", 1, NO_MATERIAL, write_answers({}))
     material = gather(plan, [late], material)
-    drawn = take(plan, StageId("a", 0, 2), 4, material)
+    drawn = take(plan, 4, StageId("a", 0, 2), material)
     assert len(drawn) == 4
     for question in drawn:
         assert question.stage == 2 and "late" not in {s.peer for s in question.reference.sources}
@@ -138,7 +138,7 @@ def test_compat_fills_in_for_peers_that_answered_something_else() -> None:
         publish(plan, "beta", 0, NO_MATERIAL, write_answers({}), count=2),
     ]
     material = gather(plan, bodies, Material())
-    second = take(plan, StageId("x", 0, 1), 2, material)[1]
+    second = take(plan, 2, StageId("x", 0, 1), material)[1]
     assert extract_answers(second.messages[-1].content, 1)["Student #0"] == NO_ANSWER
     assert second.reference.sources[0] == Source(0, "alpha", ABSENT)
     assert plan.regenerate(second.reference, StageId("x", 0, 1), material) == second
@@ -153,7 +153,7 @@ def test_a_question_that_is_too_long_shows_less_and_stays_the_same(stage: int) -
         msgspec.structs.replace(each, completions=tuple("so " * 700 + text for text in each.completions))
         for each in outcomes
     )
-    question = shown = take(plan, StageId("node", 0, stage), 1, wordy)[0]
+    question = shown = take(plan, 1, StageId("node", 0, stage), wordy)[0]
     lengths = []
     while (shorter := plan.shorten(shown)) is not None:
         lengths.append(len(shown.messages[-1].content.encode()))
@@ -165,12 +165,6 @@ def test_a_question_that_is_too_long_shows_less_and_stays_the_same(stage: int) -
     name = students_of(question)[0]
     texts = [opinion(name), opinion("None"), agreement(name, str(question.entry["question"]), question.entry["answer"])]
     assert plan.score(shown, texts) == plan.score(question, texts)
-
-
-def refusal(plan: MathPlan, reference: Reference, place: StageId, material: Material = NO_MATERIAL) -> str:
-    with pytest.raises(RecordRejected) as caught:
-        plan.regenerate(reference, place, material)
-    return caught.value.reason
 
 
 @pytest.mark.parametrize(
@@ -185,13 +179,12 @@ def refusal(plan: MathPlan, reference: Reference, place: StageId, material: Mate
 )
 def test_questions_that_nobody_can_have_drawn(change: dict[str, Any], reason: str) -> None:
     plan = make_plan()
-    reference = take(plan, StageId("alpha", 0, 0), 1)[0].reference
-    changed = msgspec.structs.replace(reference, **change)
-    assert refusal(plan, changed, StageId("alpha", 0, 0)) == reason
+    reference = take(plan, 1, StageId("alpha", 0, 0))[0].reference
+    assert refusal(plan, reference, StageId("alpha", 0, 0), **change) == reason
 
 
 def test_questions_of_another_round_or_other_options_are_refused() -> None:
-    reference = take(make_plan(), StageId("alpha", 0, 0), 1)[0].reference
+    reference = take(make_plan(), 1, StageId("alpha", 0, 0))[0].reference
     assert refusal(make_plan(), reference, StageId("alpha", 1, 0)) == "seed"
     for options in ({"rewards": "compat"}, {"students": 4}, {"questions": 8}):
         assert refusal(make_plan(**options), reference, StageId("alpha", 0, 0)) == "config-digest"
@@ -222,9 +215,8 @@ def test_sources_that_make_no_question(mode: str, stage: int, change: Callable[.
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
     place = StageId("alpha", 0, stage)
-    reference = take(plan, place, 1, material)[0].reference
-    changed = msgspec.structs.replace(reference, sources=change(reference.sources))
-    assert refusal(plan, changed, place, material) == "source"
+    reference = take(plan, 1, place, material)[0].reference
+    assert refusal(plan, reference, place, material, sources=change(reference.sources)) == "source"
     assert refusal(plan, reference, place) == "source"
     assert refusal(plan, reference, StageId("alpha", 0, 3 - stage), material) == "source"
 
@@ -233,10 +225,8 @@ def test_a_student_with_votes_cannot_be_left_out() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
     place = StageId("alpha", 0, 2)
-    sources = take(plan, place, 1, material)[0].reference.sources
-    reference = take(plan, place, 1, material)[0].reference
-    changed = msgspec.structs.replace(reference, sources=sources[1:])
-    assert refusal(plan, changed, place, material) == "source"
+    reference = take(plan, 1, place, material)[0].reference
+    assert refusal(plan, reference, place, material, sources=reference.sources[1:]) == "source"
 
 
 HOSTILE = (
@@ -254,7 +244,7 @@ def test_hostile_text_casts_no_votes_and_makes_no_students(stage: int) -> None:
         publish(plan, p, 1, material, lambda p, q: (HOSTILE + opinion("None", HOSTILE), HOSTILE)) for p in PEERS
     ]
     material = gather(plan, opinions, material)
-    question = take(plan, StageId("alpha", 0, stage), 1, material)[0]
+    question = take(plan, 1, StageId("alpha", 0, stage), material)[0]
     assert len(question.entry["students"]) == len(students_of(question)) == 3
     assert extract_votes(question.messages[-1].content) == list(question.entry.get("votes", []))
     assert len(question.messages[-1].content.encode()) < 6 * 2400 + 1500
@@ -262,7 +252,7 @@ def test_hostile_text_casts_no_votes_and_makes_no_students(stage: int) -> None:
 
 def test_scores_never_raise() -> None:
     plan = make_plan()
-    question = msgspec.structs.replace(take(plan, StageId("a", 0, 0), 1)[0], entry={}, stage=2)
+    question = msgspec.structs.replace(take(plan, 1, StageId("a", 0, 0))[0], entry={}, stage=2)
     assert [score.failed for score in plan.score(question, ["x", "y"])] == [True, True]
 
 
@@ -271,7 +261,7 @@ def test_scores_never_raise() -> None:
 def test_the_answer_on_its_own_line_in_its_tags_is_true(mode: str, stage: int) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
-    (question,) = take(plan, StageId("alpha", 0, stage), 1, material)
+    (question,) = take(plan, 1, StageId("alpha", 0, stage), material)
     truth = str(question.entry["answer"])
     pair = f"<answer>\n{truth}\n</answer>"
     text = f"<think>\n!!\n</think>\n{pair}"
@@ -285,5 +275,5 @@ def test_the_answer_on_its_own_line_in_its_tags_is_true(mode: str, stage: int) -
 def test_no_text_is_the_only_true_one_where_several_students_may_be_named() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
-    (question,) = take(plan, StageId("alpha", 0, 1), 1, material)
+    (question,) = take(plan, 1, StageId("alpha", 0, 1), material)
     assert plan.true_spans(question, f"<answer>\n{question.entry['answer']}\n</answer>") == ()

@@ -13,7 +13,8 @@ from swarmd.errors import SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
 from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetShape, load_rows, read_answer
 from swarmd.swarms.plan import StageId, split_of
-from tests.swarms.math.voices import make_plan, take
+from tests.swarms.making import take
+from tests.swarms.math.voices import make_plan
 
 ROWS = [(f"What is {n} + {n}?", f"Twice {n} is {2 * n}.\n#### {2 * n:,}") for n in range(600)]
 
@@ -54,11 +55,11 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", [Gsm8kPlan, MathHardPlan])
 def test_generated_pools_are_the_same_on_every_node(kind: type[MathPlan]) -> None:
     plan, again = make_plan(kind), make_plan(kind)
-    first = take(plan, StageId("a", 3, 0), 16)
-    assert first == take(again, StageId("b", 3, 0), 16)
+    first = take(plan, 16, StageId("a", 3, 0))
+    assert first == take(again, 16, StageId("b", 3, 0))
     assert len({question.reference for question in first}) == 16
-    assert {q.reference for q in first}.isdisjoint({q.reference for q in take(plan, StageId("a", 4, 0), 16)})
-    assert take(plan, StageId("a", 3, 0), 40)[16:32] == first
+    assert {q.reference for q in first}.isdisjoint({q.reference for q in take(plan, 16, StageId("a", 4, 0))})
+    assert take(plan, 40, StageId("a", 3, 0))[16:32] == first
 
 
 @pytest.mark.parametrize("kind", [Gsm8kPlan, MathHardPlan])
@@ -68,28 +69,28 @@ def test_generated_questions_are_held_out_by_hash(kind: type[MathPlan]) -> None:
         held = [q.entry["question"] for q in plan.hold_out(task, 12)]
         assert len(held) == 12 and held == [q.entry["question"] for q in make_plan(kind).hold_out(task, 12)]
         assert all(split_of(task, " ".join(text.split())) == "held-out" for text in held)
-    drawn = take(plan, StageId("a", 0, 0), 64)
+    drawn = take(plan, 64, StageId("a", 0, 0))
     assert all(split_of(q.task, " ".join(str(q.entry["question"]).split())) == "train" for q in drawn)
 
 
 def test_the_truth_of_each_generated_question_counts_as_right() -> None:
     for kind in (Gsm8kPlan, MathHardPlan):
         plan = make_plan(kind, questions=48)
-        for question in take(plan, StageId("a", 0, 0), 48):
+        for question in take(plan, 48, StageId("a", 0, 0)):
             truth = question.entry["answer"]
             assert plan.score(question, [f"<answer>{truth}</answer>"])[0].accuracy == 1, question
 
 
 def test_questions_that_are_too_long_are_left_out() -> None:
     plan = make_plan(questions=32, question_characters=220)
-    assert max(len(str(q.entry["question"])) for q in take(plan, StageId("a", 0, 0), 32)) <= 220
+    assert max(len(str(q.entry["question"])) for q in take(plan, 32, StageId("a", 0, 0))) <= 220
     with pytest.raises(SwarmError, match="question_characters"):
-        take(make_plan(question_characters=20), StageId("a", 0, 0), 1)
+        take(make_plan(question_characters=20), 1, StageId("a", 0, 0))
 
 
 def test_rows_of_a_file(file: Path) -> None:
     plan = make_plan(home=file.parent, data="rows.jsonl")
-    drawn = take(plan, StageId("a", 0, 0), 16)
+    drawn = take(plan, 16, StageId("a", 0, 0))
     assert {(q.reference.task, q.reference.seed) for q in drawn} == {("gsm8k", 0)}
     for question in drawn:
         text, worked = ROWS[question.reference.index]
@@ -97,7 +98,7 @@ def test_rows_of_a_file(file: Path) -> None:
     held = plan.hold_out("gsm8k", 50)
     assert len({q.reference.index for q in held}) == 50
     assert not {q.reference.index for q in held} & {
-        q.reference.index for r in range(30) for q in take(plan, StageId("a", r, 0), 16)
+        q.reference.index for r in range(30) for q in take(plan, 16, StageId("a", r, 0))
     }
 
 

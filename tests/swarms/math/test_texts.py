@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swarmd.swarms.answers import read_number
 from swarmd.swarms.math import compat, fixed
 from swarmd.swarms.math.fixed import CUT, NONE, ScoringFacts, cut, number_peers, show_answer, show_opinion
 from swarmd.swarms.math.texts import (
@@ -28,6 +27,7 @@ from swarmd.swarms.math.texts import (
     read_sections,
     same_answer,
 )
+from swarmd.swarms.text import read_number
 from tests.swarms.math.voices import agreement, answer, opinion
 
 

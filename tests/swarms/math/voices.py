@@ -1,14 +1,14 @@
 """Completions and material for the tests of the three stages."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.math.plan import Gsm8kPlan, MathPlan
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Question, StageId
+from swarmd.swarms.plan import Material, Outcome, Question, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts
+from tests.swarms.making import take
 
 PEERS = ("alpha", "beta", "gamma")
 Write = Callable[[str, Question], tuple[str, ...]]
@@ -18,10 +18,6 @@ def make_plan(
     kind: type[MathPlan] = Gsm8kPlan, home: Path = Path(), tasks: tuple[TaskConfig, ...] = (), **options: Any
 ) -> MathPlan:
     return kind(SwarmConfig(id="test", stages=3, tasks=tasks, options=options), TrainingConfig(), home)
-
-
-def take(plan: MathPlan, place: StageId, count: int, material: Material = NO_MATERIAL) -> list[Question]:
-    return list(itertools.islice(plan.draw(place, material), count))
 
 
 def answer(value: object, reasoning: str = "so") -> str:
@@ -43,7 +39,7 @@ def publish(plan: MathPlan, peer: str, stage: int, material: Material, write: Wr
     """What a node sends of a stage: the body of its rollouts."""
     place = StageId(peer, 0, stage)
     groups = []
-    for question in take(plan, place, count, material):
+    for question in take(plan, count, place, material):
         reference = question.reference
         groups.append(
             Group(

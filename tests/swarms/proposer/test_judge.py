@@ -10,7 +10,8 @@ import pytest
 
 from swarmd.swarms.plan import StageId
 from swarmd.swarms.proposer.running import ANSWER_BYTES_MAX, FAILURES_MAX, Judge
-from tests.swarms.proposer.texts import fence, make_plan, take
+from tests.swarms.making import take
+from tests.swarms.proposer.texts import fence, make_plan
 
 ENDED = threading.Event()
 
@@ -50,15 +51,11 @@ class Endpoint(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     Endpoint.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    ENDED.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        ENDED.set()
+        server.shutdown()
 
 
 def test_it_says_who_is_right(url: str) -> None:
@@ -91,7 +88,7 @@ def test_after_some_failures_nobody_is_asked_until_the_next_stage(url: str) -> N
 
 def test_its_verdict_is_a_part_of_the_reward_and_its_absence_is_none(url: str) -> None:
     plan = make_plan(judge=url, judge_reward=0.25)
-    question = take(plan, StageId("a", 0, 1), 1)[0]
+    question = take(plan, 1, StageId("a", 0, 1))[0]
     texts = [fence("def solve(x): return 'right'"), fence("def solve(x): return 0"), "nothing"]
     parts = [score.parts.get("judge") for score in plan.score(question, texts)]
     assert parts == [0.25, 0.0, None]

@@ -1,7 +1,6 @@
 """Proposals and programs as models would write them, and what peers make of them."""
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from swarmd.config import SwarmConfig
@@ -32,10 +31,6 @@ def propose(solution: str = SOLUTION, tests: Sequence[str] = TESTS, statement: s
 
 def fence(program: str) -> str:
     return f"So:\n```python\n{program}\n```"
-
-
-def take(plan: ProposerSolverPlan, place: StageId, count: int, material: Material | None = None) -> list[Question]:
-    return list(islice(plan.draw(place, material or Material()), count))
 
 
 def publish(

@@ -1,0 +1,472 @@
+"""Makes a swarm's file of questions from a data set: one on the Hub, or a file or directory of this machine.
+
+- A data set on the Hub is downloaded only if its size is known beforehand and within `download_bytes`.
+- Columns of texts are taken letter by letter. Whatever guesses a type for a whole column changes what stands in its
+  cells: it makes 18.0 of 18 and 3.5, and 7 of 007. So CSV, TSV, JSON and JSON lines are read here, and a cell whose
+  spelling another format has lost is refused.
+- The file is written whole or not at all, and what does not fit is named by row and column.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.errors import DatasetRefused, SwarmError
+from swarmd.files import find_stand_in, read_start, replace_durably
+from swarmd.swarms import jsonl
+from swarmd.swarms.options import COLUMNS_MAX, DatasetSource
+
+FILES_MAX = 4096  # of one data set
+ASKED_AT_ONCE = 500  # files, in one request to the Hub
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # their contents may have any size
+BYTES_MAX = 2 * 1024**3  # of a file that is read here; the rows that are kept of it have bounds of their own
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (".jsonl", ".json", *SEPARATORS)  # of files that are read here
+BUILDERS = {".parquet": "parquet", ".arrow": "arrow"}  # by suffix: what `datasets` reads such a file with
+CELL_CHARACTERS = 80  # of a cell that an error shows
+CAUSES_MAX = 5  # of an error that are named
+START_BYTES = 256  # enough to see that a file is not what its name says
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
+_QUOTED_LATE = re.compile(r'\s+".*"\s*', re.DOTALL)  # a cell whose quotes are not its first characters
+_RawRow = dict[str, msgspec.Raw]
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether this is a name on the Hub; a relative path of this form leads nowhere but below its directory."""
+    suffix = Path(name).suffix.lower()
+    return bool(_HUB_ID.fullmatch(name)) and ".." not in name and suffix not in (*SUFFIXES, *BUILDERS)
+
+
+def source_of(options: Mapping[str, Any]) -> DatasetSource:
+    """The source that a kind's options name. Raises SwarmError if a value is wrong."""
+    try:
+        known = DatasetSource.__struct_fields__
+        return msgspec.convert({key: options[key] for key in known if key in options}, DatasetSource)
+    except msgspec.ValidationError as error:
+        raise SwarmError(f"swarm.options: {error}", "docs/swarms/file.md has the keys of a data set") from error
+
+
+def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "") -> None:
+    """Load a data set into the file of questions, unless the file is there or no data set is named.
+
+    Several processes of a node may do so at the same time.
+
+    Args:
+        digest: of the rows that are wanted; empty if any will do.
+
+    Raises:
+        DatasetRefused: the data set is on the Hub and larger than `download_bytes`, or its size cannot be known.
+        SwarmError: it cannot be loaded, lacks a column, is beyond the bounds of such files, has a row without a
+            question, or is not the swarm's. Nothing is kept then.
+    """
+    target = home / name
+    if not source.dataset or target.exists():
+        return
+    if not name.endswith(jsonl.SUFFIX):
+        raise SwarmError(f"swarm.options.data: a data set is kept as {name!r}", 'Name a file such as "questions.jsonl"')
+    found = _load(home, source)
+    if len(found) > jsonl.ROWS_MAX:
+        raise _beyond(source, f"has {len(found)} rows, the limit is {jsonl.ROWS_MAX}")
+    rows = tuple(_bounded(_rows(found, source), source))
+    if not rows:
+        raise SwarmError(f"the data set {source.dataset} has no rows", "Set swarm.options.split to another")
+    jsonl.check_digest(Path(source.dataset), rows, digest)
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_durably(target, b"".join(map(_line, rows)))
+    except OSError as error:
+        raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}") from error
+
+
+def _bounded(rows: Iterable[dict[str, Any]], source: DatasetSource) -> Iterator[dict[str, Any]]:
+    """The rows, as long as their file stays within its bounds: a small download may be more than memory holds."""
+    size = 0
+    for number, row in enumerate(rows, 1):
+        line = _line(row)
+        size += len(line)
+        if len(line) > jsonl.LINE_BYTES_MAX or size > jsonl.FILE_BYTES_MAX:
+            raise _beyond(source, f"is beyond the limits at row {number}")
+        yield row
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _beyond(source: DatasetSource, what: str) -> SwarmError:
+    fix = 'Take a part of it, such as swarm.options.split = "train[:10000]", or fewer columns: swarm.options.keep'
+    return SwarmError(f"the data set {source.dataset} {what}", fix)
+
+
+# --- loading ---
+
+
+def _load(home: Path, source: DatasetSource) -> Any:
+    """The split. The many back-ends of `datasets` raise many errors: they become one."""
+    try:
+        path = home / Path(source.dataset).expanduser()
+        if not path.exists() and not is_hub_id(source.dataset):
+            raise FileNotFoundError(f"there is no {path}, and the Hub has no such names")
+        unused = (source.revision and "revision") or (path.is_file() and source.subset and "subset")
+        if unused and path.exists():
+            raise SwarmError(
+                f"swarm.options.{unused} is for data sets on the Hub, and {source.dataset} is on this machine",
+                "Leave it out, or name the data set of the Hub",
+            )
+        return _read_dataset(path, source)
+    except SwarmError:
+        raise
+    except Exception as error:
+        elsewhere = (
+            "Load it once with a network (HF_TOKEN if it is private), name a copy in swarm.options.dataset, or "
+            "put the file that swarm.options.data names there, from a node that has it"
+        )
+        here = "Correct swarm.options by docs/swarms/file.md#from-a-data-set, or save the file again"
+        fix = elsewhere if is_hub_id(source.dataset) and not (home / source.dataset).exists() else here
+        raise SwarmError(f"the data set {source.dataset} cannot be loaded: {describe_causes(error)}", fix) from error
+
+
+def describe_causes(error: BaseException) -> str:
+    """The first line of an error and of its causes: many an error of `datasets` says only that there was one."""
+    causes: list[str] = []
+    while error is not None and len(causes) < CAUSES_MAX:
+        first = next(iter(str(error).strip().splitlines()), "")
+        if f"{type(error).__name__}: {first}" not in causes:
+            causes.append(f"{type(error).__name__}: {first}")
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return ", because of ".join(causes)
+
+
+def _read_dataset(path: Path, source: DatasetSource) -> Any:
+    import datasets
+
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # of save_to_disk
+        found = datasets.load_from_disk(str(path))
+        return found[source.split] if isinstance(found, datasets.DatasetDict) else found
+    if path.is_dir():
+        builder = make_builder(str(path), source.subset, _texts(source))
+        builder.download_and_prepare()
+        return builder.as_dataset(split=source.split)
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES and path.exists():
+        found = datasets.Dataset.from_dict(read_table(path, _texts(source)))
+        parts = datasets.ReadInstruction.from_spec(source.split).to_absolute({"train": len(found)})
+        return found.select([row for part in parts for row in range(len(found))[part.from_ : part.to]])
+    if path.exists():
+        if suffix not in BUILDERS:
+            raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
+        return datasets.load_dataset(BUILDERS[suffix], data_files={"train": str(path)}, split=source.split)
+    return load_from_hub(source)
+
+
+def _texts(source: DatasetSource) -> tuple[str, ...]:
+    """The columns whose cells are texts."""
+    columns = source.columns
+    return tuple(name for name in (columns.prompt, columns.answer, columns.task) if name)
+
+
+def make_builder(name: str, subset: str, texts: Sequence[str], **more: Any) -> Any:
+    """What reads a data set. In CSV it takes these columns letter by letter, instead of guessing their types."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(name, subset or None, **more)
+    if not hasattr(builder.config, "converters"):
+        return builder
+    as_texts = {"converters": dict.fromkeys(texts, str), "keep_default_na": False}
+    return datasets.load_dataset_builder(name, subset or None, **as_texts, **more)
+
+
+# --- the Hub ---
+
+
+def load_from_hub(source: DatasetSource) -> Any:
+    """One split of a data set. One that is on this machine already is taken, whatever its size.
+
+    Raises:
+        DatasetRefused: it is larger than `download_bytes`, does not say how large it is, or has files from elsewhere.
+            Nothing of it was downloaded but its card.
+        Exception: whatever the back-ends of `datasets` raise.
+    """
+    name = source.dataset
+    builder = make_builder(name, source.subset, _texts(source), revision=source.revision or None)
+    # In the cache, or a directory of this name, which `datasets` takes before it looks on the Hub.
+    is_here = Path(builder.cache_dir).is_dir() or Path(builder.base_path or "hf://").is_dir()
+    if not is_here:
+        check_size(builder, name, source.download_bytes)
+    builder.download_and_prepare()
+    return builder.as_dataset(split=source.split)
+
+
+def check_size(builder: Any, name: str, bytes_max: int) -> None:
+    """Raise DatasetRefused unless all that a builder would download is known and within the bound."""
+    files = [file for listed in (builder.config.data_files or {}).values() for file in listed]
+    if not files or len(files) > FILES_MAX:
+        raise _refusal(name, f"has {len(files)} files that can be counted, and between 1 and {FILES_MAX} are taken")
+    known = sum(measure_files(name, files))
+    claimed = max(builder.info.download_size or 0, builder.info.dataset_size or 0)
+    if max(known, claimed) > bytes_max:
+        size = f"has {known:,} bytes" if known >= claimed else f"has, by its own card, {claimed:,} bytes"
+        raise _refusal(name, f"{size}, and this node downloads {bytes_max:,} at most (swarm.options.download_bytes)")
+
+
+def measure_files(name: str, files: list[str]) -> Iterator[int]:
+    """Bytes of each file, as the Hub has them."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    revision, paths = split_addresses(name, files)
+    remaining = iter(paths)
+    while batch := list(islice(remaining, ASKED_AT_ONCE)):
+        found = HfApi().get_paths_info(name, batch, revision=revision, repo_type="dataset")
+        sizes = {each.path: each.size for each in found if isinstance(each, RepoFile)}
+        unknown = [path for path in batch if not isinstance(sizes.get(path), int)]
+        if unknown:
+            raise _refusal(name, f"does not say how large its file {unknown[0]} is")
+        yield from (sizes[path] for path in batch)
+
+
+def split_addresses(name: str, files: list[str]) -> tuple[str, list[str]]:
+    """Split addresses, as `datasets` writes them, into the commit that all of them name and the paths in it."""
+    revisions, paths = set(), []
+    for file in files:
+        inside, _, address = file.partition(f"hf://datasets/{name}@")
+        revision, _, path = address.partition("/")
+        if inside or not path or "::" in file:
+            raise _refusal(name, f"has files from elsewhere, or in archives, such as {file}")
+        if path.lower().endswith(PACKED):
+            raise _refusal(name, f"has packed files, such as {path}, and nothing says how large their contents are")
+        revisions.add(revision)
+        paths.append(path)
+    if len(revisions) != 1:
+        raise _refusal(name, "has files of several commits")
+    return revisions.pop(), paths
+
+
+def _refusal(name: str, what: str) -> DatasetRefused:
+    return DatasetRefused(
+        f"the data set {name} {what}; nothing of it was downloaded",
+        "Get the file of questions from a node that has it and put it beside the manifest, or into the data directory. "
+        "If you trust whoever named the data set, raise swarm.options.download_bytes, with `swarmd join` "
+        "--download-bytes, or load it once yourself: datasets.load_dataset(...)",
+    )
+
+
+# --- rows ---
+
+
+def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
+    """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
+    columns = source.columns
+    roles = {"prompt": columns.prompt, "answer": columns.answer, "task": columns.task}
+    named = {role: name for role, name in roles.items() if name}
+    there = found.column_names
+    missing = [name for name in (*named.values(), *(source.keep or ())) if name not in there]
+    if missing:
+        raise SwarmError(
+            f"the data set {source.dataset} has no column {missing[0]!r}; it has: {', '.join(map(repr, there))}",
+            'Name its columns, as in swarm.options.columns = {prompt = "question", answer = "solution"}',
+        )
+    others = [name for name in there if name not in {*roles, *named.values()} and _is_plain(found.features[name])]
+    if source.keep is not None:
+        others = [name for name in others if name in source.keep]
+    if len(others) > COLUMNS_MAX:
+        raise SwarmError(f"the data set {source.dataset} has {len(others)} columns", "Name those in swarm.options.keep")
+    spell = {name: _speller(found.features[name]) for name in named.values()}
+    selected = found.select_columns(list(dict.fromkeys([*named.values(), *others])))
+    for number, cells in enumerate(selected, 1):
+        row = {}
+        for role, name in named.items():
+            where = f"the data set {source.dataset}, row {number}: the column {name!r}"
+            cell = spell[name](cells[name])
+            row[role] = _text(_question(cell, where) if role == "prompt" else cell, where)
+        yield row | {name: _finite(cells[name]) for name in others}
+
+
+def _speller(feature: Any) -> Callable[[Any], Any]:
+    """Turns a cell of a column of texts into what it means: a class into its name, and a float of 32 bits into the
+    shortest number that rounds to it."""
+    if hasattr(feature, "int2str"):
+        return lambda cell: feature.int2str(cell) if cell is not None and cell >= 0 else None
+    if getattr(feature, "dtype", "") in ("float16", "float32"):
+        import numpy
+
+        shorten = getattr(numpy, feature.dtype)
+        return lambda cell: cell if cell is None else float(str(shorten(cell)))
+    return lambda cell: cell
+
+
+def _is_plain(feature: Any) -> bool:
+    """Whether a column has what JSON has: texts, numbers and truth values, and lists and tables of them."""
+    if isinstance(feature, dict):
+        return all(map(_is_plain, feature.values()))
+    inner = getattr(feature, "feature", None)
+    if inner is not None:
+        return _is_plain(inner)
+    return bool(_PLAIN.fullmatch(str(getattr(feature, "dtype", ""))))
+
+
+def _question(cell: Any, where: str) -> Any:
+    """The text of a question; if it is a conversation, which TRL takes as well, the one message of its user."""
+    if not isinstance(cell, list) or not all(isinstance(each, dict) for each in cell):
+        return cell
+    if len(cell) == 1 and cell[0].get("role") == "user":
+        return cell[0].get("content")
+    raise SwarmError(
+        f"{where} is a conversation of more than one message of the user",
+        "Take the user's message alone, as in `data.map(...)`; a system prompt stands in swarm.options.system",
+    )
+
+
+def _text(cell: Any, where: str) -> str:
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):  # pandas writes NaN for what is missing
+        raise SwarmError(f"{where} is empty", "Leave such rows out: `data.filter(...)`, and name the result")
+    if isinstance(cell, float) and cell.is_integer():
+        raise SwarmError(
+            f"{where} is {cell!r}, in a column of numbers with fractions: whether {int(cell)} or {cell!r} was written "
+            "is lost",
+            "Write the column as texts, or into CSV or JSON lines, whose cells are taken letter by letter",
+        )
+    if isinstance(cell, bool | int | float):
+        return str(cell)
+    if not isinstance(cell, str):
+        what = f"is not a text: {type(cell).__name__} {str(cell)[:CELL_CHARACTERS]}"
+        raise SwarmError(f"{where} {what}", "Write the column as texts: `data.map(...)`")
+    if not cell.strip():
+        raise SwarmError(f"{where} is blank", "Leave such rows out: `data.filter(...)`, and name the result")
+    return cell
+
+
+def _finite(cell: Any) -> Any:
+    """The same with None for NaN and infinity, which JSON does not have."""
+    if isinstance(cell, float):
+        return cell if math.isfinite(cell) else None
+    if isinstance(cell, list):
+        return [_finite(each) for each in cell]
+    if isinstance(cell, dict):
+        return {str(name): _finite(each) for name, each in cell.items()}
+    return cell
+
+
+# --- CSV, TSV, JSON and JSON lines ---
+
+
+def read_table(path: Path, texts: Collection[str]) -> dict[str, list[Any]]:
+    """The columns of a file, by name; a cell that a row does not have is None.
+
+    Args:
+        texts: columns whose cells are given as they are written; lists and objects as what they are. The other columns
+            of a CSV file are numbers if each cell can be written back as it was, for functions that want numbers.
+
+    Raises:
+        SwarmError: the file is too large, not UTF-8, or not what its suffix says; names the row.
+    """
+    if path.stat().st_size > BYTES_MAX:
+        raise SwarmError(f"{path} has more than {BYTES_MAX:,} bytes", "Take a part of it")
+    start = read_start(path, START_BYTES)
+    if found := find_stand_in(path, start):
+        raise SwarmError(*found)
+    if not start or b"\0" in start:
+        fix = "Save it in UTF-8, with a first line of names"
+        raise SwarmError(f"{path} is {'not a text' if start else 'empty'}", fix)
+    try:
+        if separator := SEPARATORS.get(path.suffix.lower()):
+            return _read_separated(path, separator, texts)
+        rows = [_decode(row, texts) for row in _read_json(path)]
+    except UnicodeDecodeError as error:
+        raise SwarmError(f"{path} is not UTF-8: {error}", "Save it in UTF-8") from error
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _read_separated(path: Path, separator: str, texts: Collection[str]) -> dict[str, list[Any]]:
+    csv.field_size_limit(jsonl.LINE_BYTES_MAX)
+    rows: list[list[str]] = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=separator, strict=True)
+        try:
+            names = next(reader, [])
+            for row in filter(None, reader):
+                if len(row) != len(names):
+                    raise csv.Error(f"{len(row)} cells, and the header has {len(names)}")
+                if any(map(_QUOTED_LATE.fullmatch, row)):
+                    raise csv.Error("a cell has blanks before its quotes, which would be a part of it")
+                rows.append(row)
+        except csv.Error as error:
+            raise SwarmError(
+                f"{path}, row {len(rows) + 1}, which ends in line {reader.line_num}: {error}",
+                "A cell with separators, quotes or line breaks in it stands in quotes, its own quotes doubled",
+            ) from error
+    others = {";", ",", "\t"} - {separator}
+    if len(names) == 1 and (found := [each for each in others if each in names[0]]):
+        raise SwarmError(
+            f"{path} has one column, {names[0]!r}: its cells are separated by {found[0]!r}, not by {separator!r}",
+            "Save it with commas as .csv, or with tabs as .tsv",
+        )
+    if len(set(names)) < len(names):
+        raise SwarmError(f"{path} has two columns of one name: {', '.join(names)}", "Rename one in the first line")
+    cells = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return {
+        name: list(column) if name in texts else _typed(list(column)) for name, column in zip(names, cells, strict=True)
+    }
+
+
+def _typed(cells: list[str]) -> list[Any]:
+    """Numbers or truth values, if each is written as Python writes it; an empty cell among them is None."""
+    given = [cell for cell in cells if cell]
+    kinds: tuple[tuple[Callable[[str], Any], Callable[[str], bool]], ...] = (
+        (int, lambda cell: bool(_INTEGER.fullmatch(cell))),
+        (float, _is_plain_float),
+        ("True".__eq__, {"True", "False"}.__contains__),
+    )
+    for convert, is_kept in kinds:
+        if given and all(map(is_kept, given)):
+            return [convert(cell) if cell else None for cell in cells]
+    return list(cells)
+
+
+def _is_plain_float(cell: str) -> bool:
+    try:
+        return repr(float(cell)) == cell
+    except ValueError:
+        return False
+
+
+def _read_json(path: Path) -> Iterator[_RawRow]:
+    """The rows of an array of objects, or of a file with an object a line; their cells are not decoded yet."""
+    body = path.read_bytes().removeprefix(jsonl.BYTE_ORDER_MARK)
+    try:
+        if path.suffix.lower() == ".json" and body.lstrip().startswith(b"["):
+            yield from msgspec.json.decode(body, type=list[_RawRow])
+            return
+    except DECODE_ERRORS as error:
+        raise SwarmError(f"{path} is not a list of objects in JSON: {error}", "Write [{...}, {...}]") from error
+    decoder = msgspec.json.Decoder(_RawRow)
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield decoder.decode(line)
+            except DECODE_ERRORS as error:
+                raise SwarmError(f"{path}, line {number}: not JSON: {error}", "Write one JSON object a line") from error
+
+
+def _decode(row: _RawRow, texts: Collection[str]) -> dict[str, Any]:
+    """The cells; in columns of texts, a number or truth value as the text that is in the file."""
+    cells = {}
+    for name, cell in row.items():
+        value = msgspec.json.decode(cell)
+        is_spelt = name in texts and isinstance(value, bool | int | float)
+        cells[name] = bytes(cell).decode().strip() if is_spelt else value
+    return cells
