@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, Rpc, RpcCaller, SocketEndpoint
+from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, Rpc, SocketEndpoint
 from swarmd.chain.logs import BlockHeader, LogEntry, decode_entry
 from swarmd.chain.ports import LogFilter, NotThere, Span
 from swarmd.core.events import AnyChainLog, ChainBlock
@@ -59,21 +59,12 @@ class Blocks:
         range_blocks: most blocks asked for at once; halved while endpoints refuse.
     """
 
-    def __init__(self, caller: RpcCaller, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
-        self._caller = caller
+    def __init__(self, rpc: Rpc, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
+        self._rpc = rpc
         self._contract = contract
         self._range_most = range_blocks
         self._range = range_blocks
         self._answered = 0  # ranges since the last refusal
-
-    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call whose result is of this type. Raises as `RpcCaller.request` does."""
-        if isinstance(self._caller, Rpc):
-            return await self._caller.ask(method, params, kind)
-        try:
-            return msgspec.convert(await self._caller.request(method, params), kind)
-        except msgspec.ValidationError as error:
-            raise EndpointFailed(f"an endpoint answered {method} with something else than asked for: {error}") from None
 
     async def head(self) -> BlockRef:
         """The newest block."""
@@ -82,7 +73,7 @@ class Blocks:
     async def at(self, block: int | str) -> BlockRef:
         """A block by its number or tag. Raises NotThere."""
         tag = hex(block) if isinstance(block, int) else block
-        header = await self.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
+        header = await self._rpc.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
         if header is None:
             raise NotThere(f"the chain has no block {block} yet")
         return header.ref()
@@ -98,7 +89,7 @@ class Blocks:
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up; one that does not know the question is not."""
         try:
-            return bool(await self.ask("eth_syncing", [], Any))
+            return bool(await self._rpc.ask("eth_syncing", [], Any))
         except RpcRefused:
             return False
 
@@ -159,7 +150,7 @@ class Blocks:
         """
         asked: dict[str, Any] = where | {"address": self._contract}
         each = [asked | {"topics": [list(topics) for topics in one]} for one in filters] or [asked]
-        found = await together(lambda one: self.ask("eth_getLogs", [one], list[LogEntry]), each)
+        found = await together(lambda one: self._rpc.ask("eth_getLogs", [one], list[LogEntry]), each)
         standing = [entry for entries in found for entry in entries if not entry.removed and _passes(entry, filters)]
         for entry in standing:
             if not _is_asked_for(entry, asked):

@@ -16,7 +16,7 @@ import msgspec
 
 from swarmd.chain.blocks import RANGE_BLOCKS, Blocks, by_block
 from swarmd.chain.contract import check_code, read_call
-from swarmd.chain.endpoints import Rpc, RpcCaller, chain_id_at, endpoint_of
+from swarmd.chain.endpoints import Rpc, chain_id_at, endpoint_of
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quantity
 from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
@@ -43,10 +43,10 @@ class Coordinator:
         from_block: in which it was created.
     """
 
-    def __init__(self, caller: RpcCaller, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
-        self._chain = Ethereum(caller)
+    def __init__(self, rpc: Rpc, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
+        self._chain = Ethereum(rpc)
         self._from_block = from_block
-        self.blocks = Blocks(caller, contract, range_blocks)
+        self.blocks = Blocks(rpc, contract, range_blocks)
         self._extensions = 0
         self.contract = contract
 

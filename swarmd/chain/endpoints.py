@@ -15,13 +15,13 @@ import asyncio
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -454,19 +454,6 @@ ALONE_S = 60.0  # it is left alone for so long
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
 
-class RpcCaller(Protocol):
-    """What carries out one JSON-RPC call on the chain."""
-
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """The result of a JSON-RPC call.
-
-        Raises:
-            EndpointFailed: no endpoint answers.
-            RpcRefused: a node answered with an error that is about the request itself.
-            ChainMismatch: all that answer are of another chain.
-        """
-
-
 class EndpointHealth:
     """How one endpoint has been doing."""
 
@@ -523,11 +510,15 @@ class EndpointHealth:
 
 
 class Rpc:
-    """The calls and the state of several endpoints: an `RpcCaller`, and `swarmd.chain.ports.Endpoints`.
+    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.Endpoints`.
 
     Args:
         urls: best first.
         call_s: every call to one endpoint ends within this.
+
+    Attributes:
+        has_base_fee: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs sets it
+            beforehand, unless the configuration says that the chain has none.
     """
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
@@ -535,20 +526,20 @@ class Rpc:
         self.healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
-        self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed.
-        # Whoever signs sets it beforehand, unless the configuration says that the chain has none.
+        self.has_base_fee = False
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """See `RpcCaller`."""
-        return await self._first(lambda endpoint: self._ask_openly(endpoint, method, params))
+    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """The result of a JSON-RPC call, of the first endpoint that gives one of this type.
 
-    async def _ask_openly(self, endpoint: RpcEndpoint, method: str, params: Sequence[Any]) -> Any:
-        """Without a base fee a price of its own choice would be signed, and paid in full."""
-        result = await endpoint.ask(method, params, Any)
-        of_head = method == BLOCK and params[0] == "latest"
-        if self.has_base_fee and of_head and isinstance(result, dict) and not _shows_base_fee(result):
-            raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
-        return result
+        Raises:
+            EndpointFailed: no endpoint answers.
+            RpcRefused: a node answered with an error that is about the request itself.
+            ChainMismatch: all that answer are of another chain.
+        """
+        for health in self._in_order():
+            with suppress(EndpointFailed):
+                return await self.ask_at(health, method, params, kind)
+        raise self._no_answer()
 
     async def learn_base_fee(self) -> None:
         """Remember that the chain has a base fee, once half of the endpoints that answer show one."""
@@ -556,18 +547,6 @@ class Rpc:
             answers = await self.ask_each(BLOCK, ["latest", False], dict[str, Any])
             shown = sum(_shows_base_fee(block) for _, block in answers)
             self.has_base_fee = 0 < len(answers) <= 2 * shown
-
-    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """As `request`; an endpoint whose result is not of this type counts as failed, and the next one is tried."""
-        return await self._first(lambda endpoint: endpoint.ask(method, params, kind))
-
-    async def _first(self, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
-        for health in self._in_order():
-            try:
-                return await self._try(health, call)
-            except EndpointFailed as error:
-                health.failed(error)
-        raise self._nobody()
 
     def _in_order(self) -> list[EndpointHealth]:
         """Those that are well, then those whose pause is over; where any is well, the latter are only probed."""
@@ -619,12 +598,24 @@ class Rpc:
                 health.leave_alone(f"has no block {farthest} yet, others have")
 
     async def ask_at(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call to one endpoint. Raises as `request` does."""
+        """A call to one endpoint. Raises as `ask` does."""
+        endpoint = health.endpoint
         try:
-            return await self._try(health, lambda endpoint: endpoint.ask(method, params, kind))
+            if not health.verified:
+                await health.verify(self._chain_id)
+            result = await endpoint.ask(method, params, kind)
+            # Without a base fee a price of the endpoint's own choice would be signed, and paid in full.
+            of_head = self.has_base_fee and method == BLOCK and params[0] == "latest"
+            if of_head and isinstance(result, dict) and not _shows_base_fee(result):
+                raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
         except EndpointFailed as error:
             health.failed(error)
             raise
+        except RpcRefused:
+            self._answered(health)
+            raise
+        self._answered(health)
+        return result
 
     async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[EndpointHealth, T]]:
         """What all endpoints say that are not left alone just now and do answer."""
@@ -634,17 +625,6 @@ class Rpc:
         )
         pairs = zip(asked, results, strict=True)
         return [(health, result) for health, result in pairs if not isinstance(result, BaseException)]
-
-    async def _try(self, health: EndpointHealth, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
-        if not health.verified:
-            await health.verify(self._chain_id)
-        try:
-            result = await call(health.endpoint)
-        except RpcRefused:
-            self._answered(health)
-            raise
-        self._answered(health)
-        return result
 
     def _answered(self, health: EndpointHealth) -> None:
         health.answered()
@@ -663,7 +643,7 @@ class Rpc:
         except EndpointFailed as error:
             health.failed(error)
 
-    def _nobody(self) -> EndpointFailed | ChainMismatch:
+    def _no_answer(self) -> EndpointFailed | ChainMismatch:
         foreign = [health for health in self.healths if health.foreign]
         if foreign and not any(health.served and not health.foreign for health in self.healths):
             return ChainMismatch(

@@ -1,7 +1,7 @@
 """A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
 
 web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `EndpointsProvider` has it ask
-a `RpcCaller`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
+an `Rpc`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
 from swarmd.bounds import WORD_MAX
-from swarmd.chain.endpoints import RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
@@ -33,23 +33,23 @@ T = TypeVar("T")
 
 
 class EndpointsProvider(AsyncBaseProvider):
-    """Has web3.py ask a `RpcCaller`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
+    """Has web3.py ask an `Rpc`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
 
-    def __init__(self, caller: RpcCaller) -> None:
+    def __init__(self, rpc: Rpc) -> None:
         super().__init__()
-        self._caller = caller
+        self._rpc = rpc
 
     async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """One JSON-RPC call."""
-        return {"jsonrpc": "2.0", "id": 0, "result": await self._caller.request(method, params)}
+        return {"jsonrpc": "2.0", "id": 0, "result": await self._rpc.ask(method, params, Any)}
 
 
 class Ethereum:
     """What a node asks of a chain, apart from blocks and logs: see `swarmd.chain.ports.AccountPort`."""
 
-    def __init__(self, caller: RpcCaller) -> None:
+    def __init__(self, rpc: Rpc) -> None:
         # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
-        self._eth = AsyncWeb3(EndpointsProvider(caller), middleware=[], ens=None).eth
+        self._eth = AsyncWeb3(EndpointsProvider(rpc), middleware=[], ens=None).eth
 
     async def balance_wei(self, account: str) -> int:
         return await _number(self._eth.get_balance(_address(account), "latest"), "balance")

@@ -20,7 +20,7 @@ from eth_abi.abi import encode
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import encode_call, read_call, refusal_of
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
 from swarmd.chain.ports import RoundPolicy, SignedTransaction
@@ -107,7 +107,7 @@ async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed
     begin = encode_call("initialize(address)", orders.account)
     arguments = encode(["address", "bytes"], [implementation.contract, begin])
     proxy = await orders.carry_out("proxy", None, creation_of("ERC1967Proxy") + arguments)
-    coordinator = Coordinator(orders.caller, proxy.contract, proxy.block)
+    coordinator = Coordinator(orders.rpc, proxy.contract, proxy.block)
     await coordinator.check()
     if await coordinator.stages() != plan.stages:
         raise ChainMismatch(f"the contract {proxy.contract} has rounds of another number of stages than asked for")
@@ -322,10 +322,10 @@ class OperatorTransactions:
         tell: takes a line about what is going on.
     """
 
-    def __init__(self, caller: RpcCaller, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
+    def __init__(self, rpc: Rpc, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
         assert journal.record is not None
-        self.caller = caller
-        self.chain = Ethereum(caller)
+        self.rpc = rpc
+        self.chain = Ethereum(rpc)
         self.account = str(key.address)
         self._key = key
         self._fees = fees

@@ -24,7 +24,7 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import ERRORS, advice, encode_call, refusal_of
-from swarmd.chain.endpoints import RpcCaller, name_of
+from swarmd.chain.endpoints import Rpc, name_of
 from swarmd.chain.fees import Budget, Price, counted, quote, replacing
 from swarmd.chain.logs import show_text
 from swarmd.chain.ports import AccountPort, Signatory, SignedTransaction
@@ -109,7 +109,7 @@ class Sender(Protocol):
         """Ask why a mined attempt was reverted. Raises ContractRefused where the contract says it."""
 
 
-def make_sender(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> Sender | None:
+def make_sender(config: ChainConfig, data: NodeDirectory, rpc: Rpc) -> Sender | None:
     """The sender that the configuration asks for, None where nothing is to be submitted.
 
     Raises:
@@ -119,10 +119,10 @@ def make_sender(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> 
     if config.sender == "wallet":
         from swarmd.chain.keystore import load_account  # what signs is loaded where something is signed
 
-        return wallet_of(config, caller, load_account(config, data))
+        return wallet_of(config, rpc, load_account(config, data))
     if config.sender == "proxy":
         _check_url(config.proxy.url)
-        return Proxy(config, caller, load_token(config.proxy.token, data.root, TOKEN, chars_min=1))
+        return Proxy(config, rpc, load_token(config.proxy.token, data.root, TOKEN, chars_min=1))
     return None
 
 
@@ -219,11 +219,11 @@ UNTIMELY = re.compile(
 POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
 
 
-def wallet_of(config: ChainConfig, caller: RpcCaller, account: LocalAccount, budget: Budget | None = None) -> Wallet:
-    """The wallet of an account, over the chain that `caller` calls."""
+def wallet_of(config: ChainConfig, rpc: Rpc, account: LocalAccount, budget: Budget | None = None) -> Wallet:
+    """The wallet of an account, over the chain that `rpc` reaches."""
     from swarmd.chain.ethereum import Ethereum
 
-    return Wallet(config, Ethereum(caller), AccountKey(account, config.chain_id, config.drive), budget)
+    return Wallet(config, Ethereum(rpc), AccountKey(account, config.chain_id, config.drive), budget)
 
 
 class TransactionCall(NamedTuple):
@@ -445,11 +445,11 @@ class Proxy:
     repeatable = False
     budget = None  # the signer's
 
-    def __init__(self, config: ChainConfig, caller: RpcCaller, token: str = "") -> None:
+    def __init__(self, config: ChainConfig, rpc: Rpc, token: str = "") -> None:
         from swarmd.chain.ethereum import Ethereum
 
         self._config = config
-        self._chain = Ethereum(caller)
+        self._chain = Ethereum(rpc)
         self._url = config.proxy.url.rstrip("/")
         self._name = name_of(self._url)
         self._headers = {"Content-Type": "application/json"}

@@ -30,7 +30,7 @@ from eth_account.signers.local import LocalAccount
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc, RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, counted
 from swarmd.chain.ports import Block
@@ -350,8 +350,8 @@ class SignerChain(Ethereum):
     An endpoint may not have, or may have dropped, what another endpoint took.
     """
 
-    def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
-        super().__init__(caller)
+    def __init__(self, rpc: Rpc, held: Callable[[], set[int]]) -> None:
+        super().__init__(rpc)
         self._held = held
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
@@ -407,18 +407,18 @@ class Signer:
     """
 
     def __init__(
-        self, config: ChainConfig, caller: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
+        self, config: ChainConfig, rpc: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
     ) -> None:
         self._config = config
-        self._caller = caller
-        self._chain = SignerChain(caller, ledger.held)
+        self._rpc = rpc
+        self._chain = SignerChain(rpc, ledger.held)
         self._audit = audit
         self._ledger = ledger
         budget = Budget(config.fees)
         budget.restore(*ledger.spent)
         key = AccountKey(account, config.chain_id, config.drive)
         self._wallet = Wallet(config, self._chain, key, budget)
-        self._coordinator = Coordinator(caller, config.contract)
+        self._coordinator = Coordinator(rpc, config.contract)
         self._blocks = self._coordinator.blocks
         self._finality = Finality(config, self._blocks)
         self._turns = asyncio.Lock()
@@ -483,7 +483,7 @@ class Signer:
             if self._ready:
                 await check_code(self._chain, self._config.contract)
                 return
-            await self._caller.learn_base_fee()
+            await self._rpc.learn_base_fee()
             await self._coordinator.check()
         except ChainMismatch:
             self._ready = False

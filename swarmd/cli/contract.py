@@ -216,7 +216,7 @@ async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fee
 async def _settle(orders: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
     """Wait until the contract lies as deep as nodes ask for; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
-    blocks = Blocks(orders.caller, deployed.contract, 1)
+    blocks = Blocks(orders.rpc, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")
     for _ in range(SETTLE_LOOKS):
         if (await blocks.head()).number >= last + depth:

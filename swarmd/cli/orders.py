@@ -61,7 +61,7 @@ async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: 
             raise
         raise ContractRefused(
             refused.code,
-            f"the round policy does not allow the next stage yet: {await when_next(orders.caller, coordinator)}",
+            f"the round policy does not allow the next stage yet: {await when_next(coordinator)}",
             "Wait until then; a stage manager may move the swarm on at any time, with --as-manager",
         ) from None
     _tell(receipt)

@@ -32,7 +32,7 @@ from swarmd.swarms.registry import BUILT_IN, list_kinds, questions_of
 if TYPE_CHECKING:
     from swarmd.chain.blocks import Blocks
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.endpoints import Rpc, RpcCaller
+    from swarmd.chain.endpoints import Rpc
 
 
 def list_swarms(
@@ -307,7 +307,7 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
     return registered, tuple(allowed)
 
 
-async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
+async def when_next(coordinator: Coordinator) -> str:
     """When anybody may move the swarm on, in words."""
     policy = await coordinator.policy()
     if policy == (0, 0):

@@ -5,7 +5,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -324,6 +324,18 @@ async def watching_through(
         between.act = act
         async with watching(ground.config(between.url, *others, **given), account=account) as watch:
             yield between, watch
+
+
+class ScriptedRpc:
+    """An `Rpc` without endpoints: `answer(method, params)` says what every call comes to."""
+
+    def __init__(self, answer: Callable[[str, list[Any]], Any]) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, list[Any]]] = []
+
+    async def ask(self, method: str, params: Sequence[Any], kind: Any) -> Any:
+        self.asked.append((method, list(params)))
+        return self.answer(method, list(params))
 
 
 def error(call: dict[str, Any], code: int, message: str, data: Any = None) -> dict[str, Any]:

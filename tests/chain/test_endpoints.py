@@ -109,12 +109,12 @@ async def test_the_preferred_endpoint_is_taken_again_once_it_answers(ground: Gro
     async with middleman(ground.url) as preferred:
         preferred.act = status(503)
         calls = Rpc([preferred.url, ground.url], CHAIN_ID, 1.0)
-        await calls.request("eth_blockNumber", [])
+        await calls.ask("eth_blockNumber", [], Any)
         preferred.act = Middleman._pass_on
         deadline = time.monotonic() + 10
         while calls.current != name_of(preferred.url):
             assert time.monotonic() < deadline, "it is never taken again"
-            await calls.request("eth_blockNumber", [])
+            await calls.ask("eth_blockNumber", [], Any)
             await asyncio.sleep(0.02)
         await calls.close()
 
@@ -123,10 +123,10 @@ async def test_a_silent_endpoint_that_is_preferred_holds_nobody_up(ground: Groun
     async with middleman(ground.url) as preferred:
         preferred.act = silence
         calls = Rpc([preferred.url, ground.url], CHAIN_ID, 0.4)
-        await calls.request("eth_blockNumber", [])
+        await calls.ask("eth_blockNumber", [], Any)
         await asyncio.sleep(endpoints.BACKOFF.first_s + 0.05)
         asked = preferred.calls["eth_chainId"]
-        await asyncio.wait_for(calls.request("eth_blockNumber", []), 0.3)
+        await asyncio.wait_for(calls.ask("eth_blockNumber", [], Any), 0.3)
         await asyncio.sleep(0.05)
         assert preferred.calls["eth_chainId"] == asked + 1, "it is probed meanwhile"
         await calls.close()
@@ -138,7 +138,7 @@ async def test_retry_after_is_respected(ground: Ground) -> None:
         calls = Rpc([throttling.url], CHAIN_ID, 1.0)
         for _ in range(3):
             with pytest.raises(EndpointFailed):
-                await calls.request("eth_blockNumber", [])
+                await calls.ask("eth_blockNumber", [], Any)
         assert sum(throttling.calls.values()) == 1
         await calls.close()
 
@@ -151,7 +151,7 @@ async def test_retry_after_is_read(header: str, seconds: float) -> None:
 async def test_all_endpoints_of_another_chain_are_a_mismatch(ground: Ground) -> None:
     calls = Rpc([ground.url, ground.ws], 1, 1.0)
     with pytest.raises(ChainMismatch) as raised:
-        await calls.request("eth_blockNumber", [])
+        await calls.ask("eth_blockNumber", [], Any)
     assert "31337" in str(raised.value) and "chain.chain_id is 1" in str(raised.value)
     await calls.close()
 
@@ -166,10 +166,10 @@ async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
         between.act = refuse
         calls = Rpc([between.url if way == "http" else between.ws, ground.url], CHAIN_ID, 1.0)
         with pytest.raises(RpcRefused) as raised:
-            await calls.request("eth_call", [{}, "latest"])
+            await calls.ask("eth_call", [{}, "latest"], Any)
         assert (raised.value.code, raised.value.data) == (3, "0x723dc675") and SECRET not in str(raised.value)
         assert raised.value.message.isprintable()
-        await calls.request("eth_blockNumber", [])
+        await calls.ask("eth_blockNumber", [], Any)
         assert calls.current == name_of(between.url if way == "http" else between.ws)
         await calls.close()
 
@@ -182,7 +182,7 @@ async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None
         between.act = refuse
         calls = Rpc([between.url], CHAIN_ID, 1.0)
         with pytest.raises(RpcRefused, match="range too long"):
-            await calls.request("eth_getLogs", [{}])
+            await calls.ask("eth_getLogs", [{}], Any)
         await calls.close()
 
 
@@ -204,8 +204,8 @@ async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoi
     async with middleman(ground.url) as between:
         between.act = padded(2000, "eth_blockNumber", "eth_getLogs")
         calls = Rpc([getattr(between, way), ground.url], CHAIN_ID, 2.0)
-        assert await calls.request("eth_getLogs", [{}]) == "0" * 2000
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert await calls.ask("eth_getLogs", [{}], Any) == "0" * 2000
+        assert await calls.ask("eth_blockNumber", [], Any) == hex(ground.height())
         assert "more than 1000 bytes" in calls.healths[0].reason
         await calls.close()
 
@@ -218,28 +218,30 @@ async def test_a_range_with_too_many_logs_is_refused(ground: Ground, way: str, m
         calls = Rpc([getattr(between, way)], CHAIN_ID, 2.0)
         between.act = padded(8000, "eth_getLogs")
         with pytest.raises(RpcRefused, match="more than 4000 bytes"):
-            await calls.request("eth_getLogs", [{}])
+            await calls.ask("eth_getLogs", [{}], Any)
         if way == "ws":
             between.act = padded(8000, "eth_blockNumber")
             with pytest.raises(EndpointFailed, match="sent a message of more than 4000 bytes"):
-                await calls.request("eth_blockNumber", [])
+                await calls.ask("eth_blockNumber", [], Any)
         await calls.close()
 
 
 async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> None:
     async with middleman(ground.url) as between:
         calls = Rpc([between.ws], CHAIN_ID, 2.0)
-        numbers = await asyncio.gather(*(calls.request("eth_getBlockByNumber", [hex(n % 3), False]) for n in range(30)))
+        numbers = await asyncio.gather(
+            *(calls.ask("eth_getBlockByNumber", [hex(n % 3), False], Any) for n in range(30))
+        )
         assert [int(block["number"], 16) for block in numbers] == [n % 3 for n in range(30)]
         between.act = silence
-        waiting = asyncio.create_task(calls.request("eth_blockNumber", []))
+        waiting = asyncio.create_task(calls.ask("eth_blockNumber", [], Any))
         await asyncio.sleep(0.05)
         await between.sockets[-1].close()
         with pytest.raises(EndpointFailed, match="closed the connection"):
             await waiting
         between.act = Middleman._pass_on
         await asyncio.sleep(endpoints.BACKOFF.first_s + 0.05)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert await calls.ask("eth_blockNumber", [], Any) == hex(ground.height())
         assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
         await calls.close()
 
@@ -255,7 +257,7 @@ async def test_a_websocket_leads_nowhere_else(ground: Ground) -> None:
 
     async with RawTestServer(serve) as server:
         calls = Rpc([str(server.make_url("/rpc")).replace("http", "ws"), ground.url], CHAIN_ID, 1.0)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert await calls.ask("eth_blockNumber", [], Any) == hex(ground.height())
         assert calls.current == name_of(ground.url) and asked == ["/rpc"]
         await calls.close()
 
@@ -263,10 +265,10 @@ async def test_a_websocket_leads_nowhere_else(ground: Ground) -> None:
 async def test_a_websocket_that_sends_garbage_is_a_failure(ground: Ground) -> None:
     async with middleman(ground.url) as between:
         calls = Rpc([between.ws, ground.url], CHAIN_ID, 1.0)
-        await calls.request("eth_blockNumber", [])
+        await calls.ask("eth_blockNumber", [], Any)
         await between.sockets[-1].send_str("hello")
         await asyncio.sleep(0.05)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert await calls.ask("eth_blockNumber", [], Any) == hex(ground.height())
         await calls.close()
 
 

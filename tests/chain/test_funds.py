@@ -1,6 +1,6 @@
 """What is told of the account that pays: reckoned on the safe side, never older than it may be, never in the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,7 +28,7 @@ from swarmd.gas import (
     rounds_paid,
 )
 from tests.chain.driver import ChainDriver
-from tests.chain.grounds import Ground
+from tests.chain.grounds import Ground, ScriptedRpc
 
 pytestmark = pytest.mark.anyio
 GWEI = 10**9
@@ -40,19 +40,16 @@ ONE_COIN = hex(COIN_WEI)
 ROUND_GAS = REWARD_GAS + VOTE_GAS
 
 
-class Script:
-    """A Caller that says what a test has it say."""
+class Script(ScriptedRpc):
+    """What it answers a test sets."""
 
     def __init__(self, balance: Any = ONE_COIN, base_wei: int = 2 * GWEI) -> None:
+        super().__init__(self._answer)
         self.balance = balance
         self.base_wei = base_wei
         self.trouble: Exception | None = None
-        self.asked: list[tuple[str, list[Any]]] = []
-        self.on_request: Callable[[], None] = lambda: None
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        self.asked.append((method, list(params)))
-        self.on_request()
+    def _answer(self, method: str, params: list[Any]) -> Any:
         if self.trouble is not None:
             raise self.trouble
         return {"eth_getBalance": self.balance, "eth_getBlockByNumber": {"baseFeePerGas": hex(self.base_wei)}}[method]

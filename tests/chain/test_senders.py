@@ -57,7 +57,7 @@ from swarmd.errors import (
 from swarmd.http_server import load_token
 from swarmd.paths import NodeDirectory
 from tests.chain.faults import Calls, Node, Places, account_named, nonce_of, settings, stop_all
-from tests.chain.grounds import CHAIN_ID, Ground
+from tests.chain.grounds import CHAIN_ID, Ground, ScriptedRpc
 
 pytestmark = pytest.mark.anyio
 
@@ -143,23 +143,19 @@ def registrations(ground: Ground) -> list[Any]:
     return [log for logs in ground.logs().values() for log in logs if isinstance(log, RegistrationLog)]
 
 
-class Old:
-    """A Caller on a chain without EIP-1559."""
-
-    def __init__(self, rpc: Rpc) -> None:
-        self._rpc = rpc
-
-    async def request(self, method: str, params: Any) -> Any:
-        answer = await self._rpc.request(method, params)
-        if method == "eth_getBlockByNumber":
-            answer.pop("baseFeePerGas")
-        return hex(3 * GWEI) if method == "eth_gasPrice" else answer
+def as_of_old(method: str, answer: Any) -> Any:
+    """What a chain without EIP-1559 answers."""
+    if method == "eth_getBlockByNumber":
+        answer.pop("baseFeePerGas")
+    return hex(3 * GWEI) if method == "eth_gasPrice" else answer
 
 
 @pytest.mark.parametrize("old", [False, True])
 async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bool) -> None:
     wallet = wallet_of(
-        settings(ground, tip_gwei=0.5, legacy=old), Old(rpc) if old else rpc, account_named(ground, "alice")
+        settings(ground, tip_gwei=0.5, legacy=old),
+        Calls(rpc, change=as_of_old) if old else rpc,
+        account_named(ground, "alice"),
     )
     ground.say("evm_setAutomine", False)
     first = await wallet.prepare("me", REGISTER, ())
@@ -253,14 +249,13 @@ async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground
 
 @pytest.mark.parametrize("words", ["intrinsic gas too low", "out of gas", "exceeds block gas limit"])
 async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contract(words: str) -> None:
-    class Refusing:
-        async def request(self, method: str, params: Any) -> Any:
-            raise RpcRefused(-32000, words)
+    def refuse(method: str, params: list[Any]) -> Any:
+        raise RpcRefused(-32000, words)
 
     config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=CHAIN_ID, contract="0x" + "c" * 40)
     signed = sign(KEY, CHAIN_ID, SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
     with pytest.raises(RpcRefused, match=words):
-        await wallet_of(config, Refusing(), KEY).send("me", REGISTER, signed)
+        await wallet_of(config, ScriptedRpc(refuse), KEY).send("me", REGISTER, signed)
 
 
 async def test_without_a_key_there_is_no_wallet(ground: Ground, rpc: Rpc, tmp_path: Any) -> None:

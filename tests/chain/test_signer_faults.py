@@ -18,7 +18,7 @@ from swarmd.chain.signer import AuditLog, Signer, SignerBusy, SignerChain, Signe
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
-from tests.chain.grounds import CHAIN_ID, Answer, Ground, middleman, result
+from tests.chain.grounds import CHAIN_ID, Answer, Ground, ScriptedRpc, middleman, result
 from tests.chain.signing import ADDRESS, KEY, fund
 from tests.chain.test_signer import OWNER, by_hand, sent, told
 
@@ -278,11 +278,7 @@ async def test_a_request_does_not_wait_for_ever(
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 30)))
 async def test_the_next_nonce_is_the_first_that_nothing_in_flight_has(count: int, held: set[int]) -> None:
-    class Chain:
-        async def request(self, method: str, params: Any) -> Any:
-            return hex(count)
-
-    chain, account = SignerChain(Chain(), lambda: held), "0x" + 40 * "1"
+    chain, account = SignerChain(ScriptedRpc(lambda *_: hex(count)), lambda: held), "0x" + 40 * "1"
     given_nonce = await chain.nonce(account, "pending")
     assert given_nonce >= count and given_nonce not in held
     assert set(range(count, given_nonce)) <= held
