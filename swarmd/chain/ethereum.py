@@ -66,7 +66,7 @@ class Ethereum:
         fee = block.get("baseFeePerGas")
         return None if fee is None else _checked(fee, "base fee")
 
-    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
+    async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
         asked = _transaction(account, to, content)
         return await _number(self._eth.estimate_gas(asked, "latest"), "amount of gas")
 
@@ -109,7 +109,7 @@ async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:
     )
 
 
-def _transaction(account: str, to: str | None, content: bytes) -> TxParams:
+def _transaction(account: str, to: str, content: bytes) -> TxParams:
     asked: TxParams = {"data": HexBytes(content)}
     if account:
         asked["from"] = _address(account)

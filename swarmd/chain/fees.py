@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
+from swarmd.chain.ports import AccountPort, Price
 from swarmd.config import ChainConfig, FeesConfig
-from swarmd.core.values import Prepared, Value, day_of
+from swarmd.core.values import Prepared, day_of
 from swarmd.errors import BudgetSpent, EndpointFailed, GasTooDear, SwarmdError
 from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, coins, round_gas, rounds_paid
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
-
-if TYPE_CHECKING:
-    from swarmd.chain.ports import AccountPort
 
 GWEI = 10**9
 # Without a base fee a price of the endpoint's own choice would be signed, and paid in full, where a chain that has one
@@ -29,13 +27,6 @@ NO_BASE_FEE = "{} shows a block without a base fee"
 LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
 BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
 log = get_logger(__name__)
-
-
-class Price(Value, frozen=True):
-    """Per unit of gas; `tip_wei` is None on a chain without EIP-1559."""
-
-    fee_wei: int  # most that is paid, tip included
-    tip_wei: int | None = None
 
 
 def quantity(value: Any, what: str) -> int:

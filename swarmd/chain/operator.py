@@ -7,7 +7,6 @@ holds every signed attempt before it is sent; after a crash the same order looks
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -18,15 +17,17 @@ import msgspec
 from eth_abi.abi import encode
 
 from swarmd.bounds import DECODE_ERRORS, Backoff
-from swarmd.chain.contract import encode_call, read_call, refusal_of
+from swarmd.chain.contract import encode_call, read_call
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import GWEI, Price, quote, replacing
-from swarmd.chain.ports import RoundPolicy, SignedTransaction
-from swarmd.chain.senders import sign
+from swarmd.chain.fees import GWEI, Budget
+from swarmd.chain.ports import RoundPolicy
+from swarmd.chain.senders import AccountKey, AccountTransactions, NonceSlot, TransactionCall
 from swarmd.config import FeesConfig
+from swarmd.core.values import Prepared
 from swarmd.errors import (
+    AccountPoor,
     ChainError,
     ChainMismatch,
     ConfigError,
@@ -36,10 +37,8 @@ from swarmd.errors import (
     ManifestError,
     NotFoundError,
     PathUnusable,
-    RpcRefused,
 )
 from swarmd.files import replace_durably
-from swarmd.gas import coins
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -103,10 +102,10 @@ async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed
     """
     check_stages(plan.stages)
     creation = creation_of(f"LockedSwarmCoordinator-{plan.stages}")
-    implementation = await orders.carry_out("implementation", None, creation)
+    implementation = await orders.carry_out("implementation", "", creation)
     begin = encode_call("initialize(address)", orders.account)
     arguments = encode(["address", "bytes"], [implementation.contract, begin])
-    proxy = await orders.carry_out("proxy", None, creation_of("ERC1967Proxy") + arguments)
+    proxy = await orders.carry_out("proxy", "", creation_of("ERC1967Proxy") + arguments)
     coordinator = Coordinator(orders.rpc, proxy.contract, proxy.block)
     await coordinator.check()
     if await coordinator.stages() != plan.stages:
@@ -207,15 +206,11 @@ async def allow_peers(
 
 
 GAS_MAX = 8_000_000  # of one transaction; creating the contract takes five million
-GAS_PERCENT = 120  # of what an endpoint estimates: state may change until it is mined
 POLL = Backoff(0.05, 2.0)
 TELL_S = 10.0  # of waiting, between two lines about it
 MINED_S = 900.0  # longest wait for one transaction
 GONE_LOOKS = 5  # looks, a second apart, before a transaction whose nonce is used up counts as lost
 ATTEMPTS_MAX = 32  # of one order
-
-PASSING = re.compile(r"already|known|nonce|underpriced|base fee", re.IGNORECASE)  # what waiting or a higher price mends
-_FUND = "Send it some, then run the same command again"
 
 Tell = Callable[[str], None]
 
@@ -225,14 +220,16 @@ Raw = Annotated[str, msgspec.Meta(pattern=r"^0x([0-9a-f]{2})+\Z")]
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A signed transaction."""
+    """A signed transaction, as the journal has it."""
 
     hash: Hash
     nonce: int
     raw: Raw
     fee_wei: str
-    tip_wei: str | None = None
-    gas: int = 0
+
+    def prepared(self) -> Prepared:
+        """The transaction, as it is sent."""
+        return Prepared(self.hash, self.nonce, bytes.fromhex(self.raw[2:]), self.fee_wei)
 
 
 class JournalEntry(msgspec.Struct):
@@ -327,33 +324,36 @@ class OperatorTransactions:
         self.rpc = rpc
         self.chain = Ethereum(rpc)
         self.account = str(key.address)
-        self._key = key
-        self._fees = fees
+        self._key = AccountKey(key, journal.record.chain_id)
+        self._transactions = AccountTransactions(fees, self.chain, self._key, Budget(FeesConfig()))  # no day's bound
+        self._stuck_s = fees.stuck_s
         self._journal = journal
-        self._chain_id = journal.record.chain_id
         self._tell = tell
 
     def has(self, name: str) -> bool:
         """Whether the journal has this order in hand, or carried out."""
         return bool(self._journal.attempts(name))
 
-    async def carry_out(self, name: str, to: str | None, content: bytes) -> OrderReceipt:
-        """Have one transaction mined, once; `to` is None for one that creates a contract.
+    async def carry_out(self, name: str, to: str, content: bytes) -> OrderReceipt:
+        """Have one transaction mined, once; `to` is empty for one that creates a contract.
 
         Raises:
             ContractRefused: the contract reverts it.
             ChainError: it costs too much, cannot be paid, or is not mined in time.
         """
-        for _ in range(ATTEMPTS_MAX):
-            if not self.has(name):
-                await self._prepare(name, to, content)
-            elif await self._is_lost(name):
-                self._tell(f"{name}: another transaction took its place, it is made anew")
-                self._journal.forget(name)
-                continue
-            receipt = await self._find(name) or await self._follow(name, to, content)
-            if receipt is not None:
-                return receipt
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                if not self.has(name):
+                    await self._sign_first(name, to, content)
+                elif await self._is_lost(name):
+                    self._tell(f"{name}: another transaction took its place, it is made again")
+                    self._journal.forget(name)
+                    continue
+                receipt = await self._find(name) or await self._follow(name)
+                if receipt is not None:
+                    return receipt
+        except AccountPoor as poor:
+            raise ChainError(poor.message, "Send it some, then run the same command again") from None
         raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
 
     async def balance_wei(self) -> int:
@@ -362,48 +362,50 @@ class OperatorTransactions:
 
     # --- one attempt ---
 
-    async def _prepare(self, name: str, to: str | None, content: bytes) -> None:
-        price = await quote(self.chain, self._fees)
-        gas = await self._estimate(name, to, content)
-        balance_wei, most_wei = await self.balance_wei(), gas * price.fee_wei
-        if balance_wei < most_wei:
-            raise ChainError(
-                f"{name}: the account {self.account} has {coins(balance_wei)}, and this may cost {coins(most_wei)}",
-                _FUND,
-            )
-        nonce = await self.chain.nonce(self.account, "pending")
-        self._journal.note(name, self._sign(nonce, price, gas, to, content))
+    async def _sign_first(self, name: str, to: str, content: bytes) -> None:
+        call = TransactionCall(to, content, await self._transactions.gas_for(to, content, GAS_MAX, name))
+        slot = NonceSlot(await self.chain.nonce(self.account, "pending"), None)
+        self._note(name, await self._transactions.sign_next((), slot, call, name))
 
-    async def _estimate(self, name: str, to: str | None, content: bytes) -> int:
+    def _note(self, name: str, signed: Prepared | None) -> None:
+        if signed is not None:
+            self._journal.note(name, Attempt(signed.hash, signed.nonce, "0x" + signed.raw.hex(), signed.fee_wei))
+
+    async def _raise_price(self, name: str) -> None:
+        """Sign a dearer attempt in the place of the last one, if the bounds allow it."""
+        attempts = [each.prepared() for each in self._journal.attempts(name)]
+        last = attempts[-1]
+        said = self._key.read(last)
+        call = TransactionCall(said.to, said.content, said.gas)
         try:
-            estimate = await self.chain.estimate_gas(self.account, to, content)
-        except RpcRefused as refused:
-            raise refusal_of(refused, name) or self._refused(name, refused) from None
-        gas = estimate * GAS_PERCENT // 100
-        if gas > GAS_MAX:
-            raise ChainError(f"{name} would take {gas} units of gas; no more than {GAS_MAX} are ever asked for")
-        return gas
+            signed = await self._transactions.sign_next(attempts, NonceSlot(last.nonce, last), call, name)
+        except GasTooDear as dear:
+            self._tell(f"{name}: {dear.message}")
+            return
+        if signed is not None and len(attempts) < ATTEMPTS_MAX:
+            self._tell(f"{name}: not mined, trying again at {int(signed.fee_wei) / GWEI:.6g} gwei")
+            self._note(name, signed)
 
-    def _refused(self, name: str, refused: RpcRefused) -> ChainError:
-        fix = _FUND if "insufficient" in refused.message.lower() else ""
-        return ChainError(f"{name}: the endpoint refuses the transaction: {refused.message}", fix)
-
-    def _sign(self, nonce: int, price: Price, gas: int, to: str | None, content: bytes) -> Attempt:
-        signed = sign(self._key, self._chain_id, SignedTransaction(nonce, price, gas, to or "", content))
-        tip = None if price.tip_wei is None else str(price.tip_wei)
-        return Attempt(signed.hash, nonce, "0x" + signed.raw.hex(), signed.fee_wei, tip, gas)
+    async def _send(self, name: str) -> None:
+        """Hand the last attempt to an endpoint, which may have it already."""
+        attempt = self._journal.attempts(name)[-1].prepared()
+        self._tell(f"{name}: sending {attempt.hash}")
+        if not await self._transactions.hand_over(attempt, name):
+            self._tell(f"{name}: the endpoint does not take it now")
 
     # --- what becomes of it ---
 
-    async def _follow(self, name: str, to: str | None, content: bytes) -> OrderReceipt | None:
+    async def _follow(self, name: str) -> OrderReceipt | None:
         """Send the last attempt, and dearer ones in its place, until one is mined; None where the nonce is used up."""
         begun = told = monotonic()
         tried, looks = 0.0, 0
         while monotonic() - begun < MINED_S:
             waits_for = "waiting for a block that has it"
             try:
-                if tried == 0.0 or monotonic() - tried > self._fees.stuck_s:
-                    await (self._raise_price(name, to, content) if tried else self._send(name))
+                if tried == 0.0 or monotonic() - tried > self._stuck_s:
+                    if tried:
+                        await self._raise_price(name)
+                    await self._send(name)
                     tried = monotonic()
                 receipt = await self._find(name)
                 if receipt is not None or await self._is_used_up(name):
@@ -423,31 +425,6 @@ class OperatorTransactions:
             if self._journal.is_kept
             else "It may be mined yet: look for it on the chain before the same is ordered again",
         )
-
-    async def _send(self, name: str) -> None:
-        """Hand the last attempt to an endpoint, which may have it already."""
-        attempt = self._journal.attempts(name)[-1]
-        self._tell(f"{name}: sending {attempt.hash}")
-        try:
-            await self.chain.send(bytes.fromhex(attempt.raw[2:]))
-        except RpcRefused as refused:
-            if not PASSING.search(refused.message):
-                raise self._refused(name, refused) from None
-            self._tell(f"{name}: the endpoint says: {refused.message}")
-
-    async def _raise_price(self, name: str, to: str | None, content: bytes) -> None:
-        attempts = self._journal.attempts(name)
-        last = attempts[-1]
-        earlier = Price(int(last.fee_wei), None if last.tip_wei is None else int(last.tip_wei))
-        try:
-            price = replacing(earlier, await quote(self.chain, self._fees), self._fees)
-        except GasTooDear as dear:
-            self._tell(f"{name}: {dear.message}")
-            price = None
-        if price is not None and len(attempts) < ATTEMPTS_MAX:
-            self._tell(f"{name}: not mined, trying again at {price.fee_wei / GWEI:.6g} gwei")
-            self._journal.note(name, self._sign(last.nonce, price, last.gas, to, content))
-        await self._send(name)
 
     async def _find(self, name: str) -> OrderReceipt | None:
         """The receipt of the attempt that was mined. Raises ContractRefused when it was reverted."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from swarmd.chain.fees import Price
 from swarmd.chain.logs import LogEntry
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared, Value
@@ -54,6 +53,13 @@ class MinedTransaction(NamedTuple):
     price_wei: int | None  # of a unit of gas; None where the endpoint does not say it
     contract: str  # the one that it created, checksummed, or empty
     to: str = ""  # whom it called, checksummed; empty for nobody, or where the endpoint does not say it
+
+
+class Price(Value, frozen=True):
+    """The price of a unit of gas; `tip_wei` is None on a chain without EIP-1559."""
+
+    fee_wei: int  # most that is paid, tip included
+    tip_wei: int | None = None
 
 
 class SignedTransaction(Value, frozen=True):
@@ -170,8 +176,8 @@ class AccountPort(Protocol):
     async def base_fee_wei(self) -> int | None:
         """Of the newest block; None where it shows none."""
 
-    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
-        """Gas that an account's transaction takes now; `to` is None for one that creates a contract."""
+    async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
+        """Gas that an account's transaction takes now; `to` is empty for one that creates a contract."""
 
     async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
         """The result of a call that changes nothing, as if `account` made it."""

@@ -25,10 +25,10 @@ from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import ERRORS, advice, encode_call, refusal_of
 from swarmd.chain.endpoints import Rpc, name_of
-from swarmd.chain.fees import Budget, Price, counted, quote, replacing
+from swarmd.chain.fees import Budget, counted, quote, replacing
 from swarmd.chain.logs import show_text
-from swarmd.chain.ports import AccountPort, Signatory, SignedTransaction
-from swarmd.config import ChainConfig
+from swarmd.chain.ports import AccountPort, Price, Signatory, SignedTransaction
+from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Drive, Prepared, SubmissionKind, Value
 from swarmd.errors import (
@@ -41,6 +41,7 @@ from swarmd.errors import (
     RpcRefused,
     SignerError,
 )
+from swarmd.gas import coins
 from swarmd.http_client import read_start
 from swarmd.http_server import load_token
 from swarmd.logger import get_logger
@@ -134,10 +135,11 @@ class AccountKey:
     """See `swarmd.chain.ports.Signatory`.
 
     Args:
+        chain_id: part of what is signed.
         drive: by which call the contract is moved on.
     """
 
-    def __init__(self, account: LocalAccount, chain_id: int, drive: Drive) -> None:
+    def __init__(self, account: LocalAccount, chain_id: int, drive: Drive = "never") -> None:
         self._account = account
         self._chain_id = chain_id
         self._drive: Drive = drive
@@ -150,10 +152,36 @@ class AccountKey:
         return call_of(command, peer, self._drive)
 
     def sign(self, said: SignedTransaction) -> Prepared:
-        return sign(self._account, self._chain_id, said)
+        fields: dict[str, Any] = {
+            "chainId": self._chain_id,
+            "nonce": said.nonce,
+            "gas": said.gas,
+            "value": 0,
+            "data": said.content,
+        }
+        if said.to:
+            fields["to"] = to_checksum_address(said.to)
+        if said.price.tip_wei is None:
+            fields["gasPrice"] = said.price.fee_wei
+        else:
+            fields |= {"maxFeePerGas": said.price.fee_wei, "maxPriorityFeePerGas": said.price.tip_wei}
+        raw = bytes(self._account.sign_transaction(fields).raw_transaction)
+        cost_wei = said.gas * said.price.fee_wei
+        return Prepared("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei), str(cost_wei))
 
-    def read(self, prepared: Prepared) -> SignedTransaction:
-        return read_signed(prepared)
+    @staticmethod
+    def read(prepared: Prepared) -> SignedTransaction:
+        try:
+            if prepared.raw[0] == DYNAMIC_FEE:
+                _, nonce, tip, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw[1:])
+                price = Price(_number(fee), _number(tip))
+            else:
+                nonce, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw)
+                price = Price(_number(fee))
+            called = to_checksum_address(to) if to else ""
+            return SignedTransaction(_number(nonce), price, _number(gas), called, bytes(content))
+        except (IndexError, ValueError, TypeError, rlp.exceptions.RLPException):
+            raise ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
 
 
 def call_of(command: Submit, peer: str, drive: Drive) -> bytes:
@@ -170,64 +198,23 @@ def call_of(command: Submit, peer: str, drive: Drive) -> bytes:
     return encode_call(STEPS[drive])
 
 
-def sign(account: LocalAccount, chain_id: int, said: SignedTransaction) -> Prepared:
-    """Sign a transaction that carries no value. The chain's id is part of what is signed."""
-    fields: dict[str, Any] = {
-        "chainId": chain_id,
-        "nonce": said.nonce,
-        "gas": said.gas,
-        "value": 0,
-        "data": said.content,
-    }
-    if said.to:
-        fields["to"] = to_checksum_address(said.to)
-    if said.price.tip_wei is None:
-        fields["gasPrice"] = said.price.fee_wei
-    else:
-        fields |= {"maxFeePerGas": said.price.fee_wei, "maxPriorityFeePerGas": said.price.tip_wei}
-    raw = bytes(account.sign_transaction(fields).raw_transaction)
-    cost_wei = said.gas * said.price.fee_wei
-    return Prepared("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei), str(cost_wei))
-
-
-def read_signed(prepared: Prepared) -> SignedTransaction:
-    """What a logged attempt says. Raises ChainError when it is no transaction that `sign` makes."""
-    try:
-        if prepared.raw[0] == DYNAMIC_FEE:
-            _, nonce, tip, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw[1:])
-            price = Price(_number(fee), _number(tip))
-        else:
-            nonce, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw)
-            price = Price(_number(fee))
-        return SignedTransaction(_number(nonce), price, _number(gas), to_checksum_address(to), bytes(content))
-    except (IndexError, ValueError, TypeError, rlp.exceptions.RLPException):
-        raise ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
-
-
 def _number(encoded: bytes) -> int:
     return int.from_bytes(encoded, "big")
 
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
-GAS_MAX = 2_500_000  # units of gas of one transaction
+GAS_MAX = 2_500_000  # units of gas of one submission
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
 UNTIMELY = re.compile(
-    r"nonce.{0,12}too low|old.?nonce|underpriced|(fee|price).{0,8}too.?low|replacement.?not.?allowed|"
+    r"nonce.{0,12}too (low|high)|old.?nonce|underpriced|(fee|price).{0,8}too.?low|replacement.?not.?allowed|"
     r"less than (the )?(block )?base.?fee|gas price below",
     re.IGNORECASE,
 )
 POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
 
 
-def wallet_of(config: ChainConfig, rpc: Rpc, account: LocalAccount, budget: Budget | None = None) -> Wallet:
-    """The wallet of an account, over the chain that `rpc` reaches."""
-    from swarmd.chain.ethereum import Ethereum
-
-    return Wallet(config, Ethereum(rpc), AccountKey(account, config.chain_id, config.drive), budget)
-
-
 class TransactionCall(NamedTuple):
-    """What a transaction asks for."""
+    """What a transaction asks for; `to` is empty for one that creates a contract."""
 
     to: str
     content: bytes
@@ -242,7 +229,103 @@ class NonceSlot(NamedTuple):
     fills_gap: bool = False  # nobody's transaction has this nonce any more, and those after it wait for one
 
 
-class Wallet:
+class AccountTransactions:
+    """Signs and sends transactions of one account, at prices within the bounds of the configuration.
+
+    Args:
+        budget: of what is signed for in a day.
+    """
+
+    def __init__(self, fees: FeesConfig, chain: AccountPort, key: Signatory, budget: Budget) -> None:
+        self.budget = budget
+        self._fees = fees
+        self._chain = chain
+        self._key = key
+
+    @property
+    def account(self) -> str:
+        """The key's address."""
+        return self._key.account
+
+    async def gas_for(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
+        """Gas to allow, a quarter more than it takes now.
+
+        Raises:
+            ContractRefused: the contract would revert it.
+            ChainError: it takes more than `gas_max`, or the endpoints fail.
+        """
+        try:
+            estimate = await self._chain.estimate_gas(self.account, to, content)
+        except RpcRefused as refused:
+            raise refusal_of(refused, what) or refused from None
+        if estimate > gas_max:
+            raise ChainError(f"{what} takes {estimate} gas, and no more than {gas_max} is ever signed for")
+        return min(estimate + estimate // 4, gas_max)
+
+    async def sign_next(
+        self, attempts: Sequence[Prepared], place: NonceSlot, call: TransactionCall, what: str
+    ) -> Prepared | None:
+        """Sign the next attempt after these; None if the bounds allow no price at which it replaces the one before.
+
+        Raises:
+            AccountPoor, BudgetSpent, GasTooDear: it must wait.
+            ChainError: the endpoints fail.
+        """
+        price: Price | None = await quote(self._chain, self._fees)
+        if price is not None and place.replaced is not None and place.replaced.raw:
+            price = replacing(self._key.read(place.replaced).price, price, self._fees)
+        if price is None:
+            return None
+        cost_wei, counted_wei = call.gas * price.fee_wei, counted(attempts, place.nonce)
+        self.budget.check(cost_wei, counted_wei, what)
+        await self._check_funds(cost_wei, what)
+        self.budget.note(cost_wei, counted_wei)
+        return self._key.sign(SignedTransaction(place.nonce, price, call.gas, call.to, call.content))
+
+    async def _check_funds(self, needed_wei: int, what: str) -> None:
+        balance_wei = await self._chain.balance_wei(self.account)
+        if balance_wei < needed_wei:
+            raise AccountPoor(
+                f"the account {self.account} has {coins(balance_wei)}, and the {what} may cost {coins(needed_wei)}",
+                "Send it some of the chain's coin; the node goes on by itself",
+                needed_wei,
+            )
+
+    async def hand_over(self, prepared: Prepared, what: str) -> bool:
+        """Send signed bytes; False if they were not taken for a reason that the account's nonces will tell.
+
+        What is refused without an error of the contract, as for want of gas, is refused by the endpoint.
+
+        Raises:
+            ContractRefused: the contract would revert it.
+            RpcRefused: the endpoint does not take it.
+            AccountPoor: the account cannot pay for it.
+            EndpointFailed: it may have been sent.
+        """
+        try:
+            await self._chain.send(prepared.raw)
+        except RpcRefused as refused:
+            if KNOWN.search(refused.message):
+                return True
+            if UNTIMELY.search(refused.message):
+                log.info("%s was not taken: %s", prepared.hash, refused.message)
+                return False
+            if POOR.search(refused.message):
+                said = self._key.read(prepared)
+                await self._check_funds(said.gas * said.price.fee_wei, what)
+            refusal = refusal_of(refused, what)
+            raise refusal if refusal is not None and refusal.code else refused from None
+        return True
+
+
+def wallet_of(config: ChainConfig, rpc: Rpc, account: LocalAccount, budget: Budget | None = None) -> Wallet:
+    """The wallet of an account, over the chain that `rpc` reaches."""
+    from swarmd.chain.ethereum import Ethereum
+
+    return Wallet(config, Ethereum(rpc), AccountKey(account, config.chain_id, config.drive), budget)
+
+
+class Wallet(AccountTransactions):
     """A `Sender` with the account's own key.
 
     Args:
@@ -252,46 +335,25 @@ class Wallet:
     repeatable = True
 
     def __init__(self, config: ChainConfig, chain: AccountPort, key: Signatory, budget: Budget | None = None) -> None:
-        self.budget = budget or Budget(config.fees)
-        self._config = config
-        self._chain = chain
-        self._key = key
-
-    @property
-    def account(self) -> str:
-        """The key's address."""
-        return self._key.account
+        super().__init__(config.fees, chain, key, budget or Budget(config.fees))
+        self._contract = config.contract
 
     async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
         """Sign the next attempt, see `Sender`."""
         content = self._key.content_of(command, peer)
-        gas = await self._gas_for(self._config.contract, content)
+        gas = await self.gas_for(self._contract, content, GAS_MAX)
         place = await self._place_for(attempts, command.kind)
         if place.fills_gap and command.kind == "advance":
-            return await self._next(attempts, place, await self._nothing(), "withdrawal")
-        return await self._next(attempts, place, TransactionCall(self._config.contract, content, gas), command.kind)
+            return await self.sign_next(attempts, place, await self._nothing(), "withdrawal")
+        return await self.sign_next(attempts, place, TransactionCall(self._contract, content, gas), command.kind)
 
     async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
         """Sign a transaction of nothing to ourselves, which takes the nonce of the last attempt."""
         nothing = await self._nothing()
-        return await self._next(attempts, await self._place_for(attempts, "withdrawal"), nothing, "withdrawal")
+        return await self.sign_next(attempts, await self._place_for(attempts, "withdrawal"), nothing, "withdrawal")
 
     async def _nothing(self) -> TransactionCall:
-        return TransactionCall(self.account, b"", await self._gas_for(self.account, b""))
-
-    async def _next(
-        self, attempts: Sequence[Prepared], place: NonceSlot, said: TransactionCall, what: str
-    ) -> Prepared | None:
-        price: Price | None = await quote(self._chain, self._config.fees)
-        if price is not None and place.replaced is not None and place.replaced.raw:
-            price = replacing(self._key.read(place.replaced).price, price, self._config.fees)
-        if price is None:
-            return None
-        cost_wei, counted_wei = said.gas * price.fee_wei, counted(attempts, place.nonce)
-        self.budget.check(cost_wei, counted_wei, what)
-        await self._check_funds(cost_wei, what)
-        self.budget.note(cost_wei, counted_wei)
-        return self._key.sign(SignedTransaction(place.nonce, price, said.gas, said.to, said.content))
+        return TransactionCall(self.account, b"", await self.gas_for(self.account, b"", GAS_MAX))
 
     async def _place_for(self, attempts: Sequence[Prepared], what: str) -> NonceSlot:
         """Which nonce the next attempt takes.
@@ -323,42 +385,9 @@ class Wallet:
             if mined is not None and mined.succeeded:
                 raise ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
 
-    async def _gas_for(self, to: str, content: bytes) -> int:
-        """Gas to allow, a quarter more than it takes now."""
-        try:
-            estimate = await self._chain.estimate_gas(self.account, to, content)
-        except RpcRefused as refused:
-            raise refusal_of(refused, "the call") or refused from None
-        if estimate > GAS_MAX:
-            raise ChainError(f"the call takes {estimate} gas, and no more than {GAS_MAX} is ever signed for")
-        return min(estimate + estimate // 4, GAS_MAX)
-
-    async def _check_funds(self, needed_wei: int, what: str) -> None:
-        balance = await self._chain.balance_wei(self.account)
-        if balance < needed_wei:
-            raise AccountPoor(
-                f"the account {self.account} has {balance} wei, and the {what} may cost {needed_wei}",
-                "Send it some of the chain's coin; the node goes on by itself",
-                needed_wei,
-            )
-
     async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
-        """Send the signed bytes, see `Sender`. What is refused without an error of the contract, as for want of gas, is
-        refused by the endpoint."""
-        try:
-            await self._chain.send(prepared.raw)
-        except RpcRefused as refused:
-            if KNOWN.search(refused.message):
-                return prepared.hash
-            if UNTIMELY.search(refused.message):
-                log.info("%s was not taken: %s", prepared.hash, refused.message)
-                return None
-            if POOR.search(refused.message):
-                said = self._key.read(prepared)
-                await self._check_funds(said.gas * said.price.fee_wei, command.kind)
-            refusal = refusal_of(refused, command.kind)
-            raise refusal if refusal is not None and refusal.code else refused from None
-        return prepared.hash
+        """Send the signed bytes, see `Sender`."""
+        return prepared.hash if await self.hand_over(prepared, command.kind) else None
 
     async def trace(self, attempts: Sequence[Prepared]) -> Fate:
         """Follow the nonces first: where none is spent, no receipt can be there."""
@@ -392,7 +421,7 @@ class Wallet:
         """Call again at that block, see `Sender`."""
         content = self._key.content_of(command, peer)
         try:
-            await self._chain.call(self._config.contract, content, self.account, mined.block.number)
+            await self._chain.call(self._contract, content, self.account, mined.block.number)
         except RpcRefused as refused:
             raise refusal_of(refused, "the call") or refused from None
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.chain.fees import GWEI, Price
-from swarmd.chain.ports import MinedTransaction, SignedTransaction
+from swarmd.chain.fees import GWEI
+from swarmd.chain.ports import MinedTransaction, Price, SignedTransaction
 from swarmd.chain.senders import Mined, Wallet
 from swarmd.chain.submitter import Submitter, TrackedSubmission
 from swarmd.config import ChainConfig, FeesConfig

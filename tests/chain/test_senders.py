@@ -18,20 +18,20 @@ from swarmd.chain import senders as proxy_module
 from swarmd.chain import senders as wallet_module
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
+from swarmd.chain.fees import GWEI, bound_wei, quote, raised, replacing
+from swarmd.chain.ports import Price
 from swarmd.chain.senders import (
     ANSWER_BYTES_MAX,
     KNOWN,
     POOR,
     TOKEN,
     UNTIMELY,
+    AccountKey,
     Mined,
     Proxy,
     SignedTransaction,
     call_of,
     make_sender,
-    read_signed,
-    sign,
     wallet_of,
 )
 from swarmd.config import ChainConfig, FeesConfig, ProxyConfig
@@ -69,7 +69,7 @@ SIGNED = st.builds(
     nonce=st.integers(0, 2**32),
     price=st.builds(Price, st.integers(1, 10**14), st.none() | st.just(1)),
     gas=st.integers(21_000, 10**7),
-    to=st.just(Account.from_key("0x" + 32 * "18").address),
+    to=st.sampled_from(["", Account.from_key("0x" + 32 * "18").address]),
     content=st.binary(max_size=300),
 )
 
@@ -107,13 +107,15 @@ def test_a_replacement_without_1559_has_one_price(earlier: int, asked: int) -> N
 
 @given(said=SIGNED)
 def test_what_is_signed_can_be_read_back(said: SignedTransaction) -> None:
-    assert read_signed(sign(KEY, 7, said)) == said
+    assert AccountKey.read(AccountKey(KEY, 7).sign(said)) == said
 
 
 @given(raw=st.binary(max_size=120))
-def test_bytes_that_are_no_transaction_are_said_to_be_none(raw: bytes) -> None:
-    with pytest.raises(ChainError, match="holds no transaction"):
-        read_signed(Prepared("0x12", 1, raw))
+def test_any_bytes_are_a_transaction_or_said_to_be_none(raw: bytes) -> None:
+    try:
+        AccountKey.read(Prepared("0x12", 1, raw))
+    except ChainError as error:
+        assert "holds no transaction" in error.message
 
 
 WORDS = {
@@ -163,7 +165,7 @@ async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bo
     second = await wallet.prepare("me", REGISTER, [first])
     assert second is not None and await wallet.send("me", REGISTER, second) == second.hash
     ground.say("evm_mine")
-    prices = [read_signed(each).price for each in (first, second)]
+    prices = [AccountKey.read(each).price for each in (first, second)]
     if old:
         assert prices == [Price(3 * GWEI), Price(raised(3 * GWEI))]
     else:
@@ -198,7 +200,7 @@ async def test_gas_has_a_margin_and_a_bound(ground: Ground, rpc: Rpc, monkeypatc
     prepared = await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
     assert prepared is not None
     used = 166_000  # of the account's first registration, docs/CONTRACT.md; a shorter peer id takes less
-    assert used // 2 < read_signed(prepared).gas < used * 1.3
+    assert used // 2 < AccountKey.read(prepared).gas < used * 1.3
     monkeypatch.setattr(wallet_module, "GAS_MAX", 50_000)
     with pytest.raises(ChainError, match="no more than 50000"):
         await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
@@ -253,7 +255,7 @@ async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contra
         raise RpcRefused(-32000, words)
 
     config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=CHAIN_ID, contract="0x" + "c" * 40)
-    signed = sign(KEY, CHAIN_ID, SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
+    signed = AccountKey(KEY, CHAIN_ID).sign(SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
     with pytest.raises(RpcRefused, match=words):
         await wallet_of(config, ScriptedRpc(refuse), KEY).send("me", REGISTER, signed)
 

@@ -171,7 +171,7 @@ async def test_one_that_cannot_be_paid_a_second_time_keeps_no_other_waiting(grou
         ground.say("anvil_setBalance", ADDRESS, "0x1")
         await seat.look()
         await seat.look()
-        with pytest.raises(ChainError, match="has 1 wei"):
+        with pytest.raises(ChainError, match="has 1e-18 coins"):
             await seat.signer.submit(REGISTER)
         seat.signer._ready = False  # as after a restart
         await seat.look()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import Price
-from swarmd.chain.senders import AccountKey, SignedTransaction, Wallet, read_signed, sign
+from swarmd.chain.ports import Price
+from swarmd.chain.senders import AccountKey, SignedTransaction, Wallet
 from swarmd.core.events import (
     CommandFailed,
     RegistrationLog,
@@ -99,9 +99,9 @@ def mine_every(ground: Ground, node: Node, ticks: int) -> None:
 
 def outbid(ground: Ground, account: LocalAccount, prepared: Prepared, content: bytes = b"") -> str:
     """Another process's transaction with the nonce of this attempt, for three times the price."""
-    said = read_signed(prepared)
+    said = AccountKey.read(prepared)
     price = Price(said.price.fee_wei * 3, (said.price.tip_wei or 0) * 3)
-    other = sign(account, 31337, SignedTransaction(said.nonce, price, 100_000, account.address, content))
+    other = AccountKey(account, 31337).sign(SignedTransaction(said.nonce, price, 100_000, account.address, content))
     return "0x" + other.raw.hex()
 
 
@@ -239,7 +239,7 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, a
         ground.say("evm_mine")
         await node.run()
     check_once(ground, node, name, "register")
-    first, second = [read_signed(each) for each in attempts_of(node, name)[:2]]
+    first, second = [AccountKey.read(each) for each in attempts_of(node, name)[:2]]
     assert (first.nonce, second.nonce) == (0, 0)
     assert second.price.fee_wei >= first.price.fee_wei * 1.125
     assert (second.price.tip_wei or 0) >= (first.price.tip_wei or 0) * 1.125
@@ -305,7 +305,7 @@ async def test_an_account_emptied_after_signing_is_named_too(ground: Ground, acc
     account_named(ground, "alice", wei=5)
     node.handing = True
     await node.run(lambda: bool(node.of(CommandFailed)))
-    assert f"the account {account.address} has 5 wei" in node.of(CommandFailed)[0].reason
+    assert f"the account {account.address} has 5e-18 coins" in node.of(CommandFailed)[0].reason
     account_named(ground, "alice")
     await node.run()
     check_once(ground, node, name, "register")
@@ -340,8 +340,8 @@ def stingy_node(ground: Ground, account: LocalAccount, first_gas: int) -> Node:
     given = iter([first_gas])
 
     class Stingy(Wallet):
-        async def _gas_for(self, to: str, content: bytes) -> int:
-            return next(given, None) or await super()._gas_for(to, content)
+        async def gas_for(self, *asked: Any) -> int:
+            return next(given, None) or await super().gas_for(*asked)
 
     config = settings(ground)
     return Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
@@ -361,7 +361,7 @@ async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground:
     name = wish(node, "register")
     await node.run(timeout_s=20.0)
     check_once(ground, node, name, "register")
-    first, second = (read_signed(each) for each in attempts_of(node, name))
+    first, second = (AccountKey.read(each) for each in attempts_of(node, name))
     assert first.nonce == second.nonce == 0 and first.gas == 9_000 < second.gas
     assert second.price == first.price, "it replaces nothing that anybody has"
     assert len(node.of(CommandFailed)) == 1, "it is told once"
