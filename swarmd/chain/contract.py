@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.logs import AbiReader, MalformedAbi, show_text, values_of
+from swarmd.chain.logs import MalformedAbi, show_text, values_of
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 if TYPE_CHECKING:
@@ -150,27 +150,13 @@ def explain(data: str) -> tuple[str, str]:
     selector = data[:10].lower()
     if selector in ERRORS:
         return ERRORS[selector], ERRORS[selector]
-    if selector == ERROR_SELECTOR:
-        return "Error", _words_of(data)
-    if selector == PANIC_SELECTOR:
-        number = int(data[10:74] or "0", 16) if _is_hex(data[10:74]) else 0
-        return "Panic", PANICS.get(number, f"panic {number:#x}"[:TEXT_CHARS_MAX])
+    if selector in (ERROR_SELECTOR, PANIC_SELECTOR):
+        kind = "string" if selector == ERROR_SELECTOR else "uint256"
+        try:
+            (said,) = values_of([kind], bytes.fromhex(data[10:]))
+        except ValueError:  # it holds no such value
+            said = "" if selector == ERROR_SELECTOR else 0
+        if selector == ERROR_SELECTOR:
+            return "Error", show_text(said[:TEXT_CHARS_MAX])
+        return "Panic", PANICS.get(said, f"panic {said:#x}"[:TEXT_CHARS_MAX])
     return "", f"an error that swarmd does not know ({selector})" if len(data) >= 10 else ""
-
-
-def _words_of(data: str) -> str:
-    """The text of Error(string), printable and short; as much of it as there is."""
-    encoded = data[10 : 10 + 2 * (64 + 4 * TEXT_CHARS_MAX)]
-    if not _is_hex(encoded):
-        return ""
-    padded = bytes.fromhex(encoded[: len(encoded) // 2 * 2])
-    try:
-        length = AbiReader(padded).unsigned(32)
-    except MalformedAbi:
-        return ""
-    text = padded[64 : 64 + min(length, 4 * TEXT_CHARS_MAX)].decode("utf-8", "replace")[:TEXT_CHARS_MAX]
-    return show_text(text)
-
-
-def _is_hex(text: str) -> bool:
-    return all(character in "0123456789abcdefABCDEF" for character in text)

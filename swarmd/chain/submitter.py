@@ -19,7 +19,6 @@ from swarmd.chain.ports import (
     AccountPort,
     ConfirmedBlock,
     ContractReader,
-    NotThere,
     check_unreplaced,
     is_on_chain,
 )
@@ -326,8 +325,7 @@ class Submitter:
         self._verdicts = SubmissionResolver(coordinator, peer, sender.account)
         self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
         self._woken = runtime.signal()
-        self._depth: int | None = None  # in this round of looks: the last confirmed block,
-        self._hashes: dict[int, str] = {}  # and the chain's blocks by number, read after it
+        self._depth: int | None = None  # in this round of looks: the last confirmed block
 
     # --- orders ---
 
@@ -367,7 +365,6 @@ class Submitter:
             pause_s = min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
             await self._woken.wait(pause_s)
             self._depth = None
-            self._hashes.clear()
             for following in list(self._following.values()):
                 await self._look_after(following)
 
@@ -462,7 +459,7 @@ class Submitter:
         """
         if self._depth is None:
             self._depth = await self._confirmed()
-        there = await self._hash_at(block.number) == block.hash
+        there = await is_on_chain(self._blocks, block)
         deep = block.number <= self._depth
         if there and deep and not following.hash:
             there = await self._verdicts.look(following.command) is True
@@ -475,14 +472,6 @@ class Submitter:
             self._emit(SubmissionConfirmed(following.submission, block))
             self._forget(following)
         return True
-
-    async def _hash_at(self, number: int) -> str:
-        if number not in self._hashes:
-            try:
-                self._hashes[number] = (await self._blocks.at(number)).hash
-            except NotThere:
-                self._hashes[number] = ""
-        return self._hashes[number]
 
     # --- attempts, each sent only after it is in the log ---
 

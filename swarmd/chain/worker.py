@@ -21,7 +21,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Funds
 from swarmd.chain.senders import make_sender
 from swarmd.chain.submitter import ChainAgent, Submitter
-from swarmd.chain.watcher import ChainRequirements, Reach, ReachListener, Watcher
+from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.logger import get_logger
@@ -42,6 +42,7 @@ class ChainService:
     def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
         paths = NodeDirectory(Path(start.data_dir))
         self._outbox = outbox
+        self._reported_at = -PROGRESS_S  # monotonic
         self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id)
         self._heads = Heads(self.rpc, chain.contract, chain.poll_s)
         self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block)
@@ -55,7 +56,7 @@ class ChainService:
             outbox.observe,
             lambda: sender.account if sender else "",
         )
-        self.watcher.on_progress = throttled(self._report)
+        self.watcher.on_progress = self._report
         self._budget = sender.budget if sender is not None else None
         self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # it is signed here
         self._submitter: Submitter | None = None
@@ -88,6 +89,9 @@ class ChainService:
                 await self.rpc.close()
 
     def _report(self, reach: Reach) -> None:
+        if monotonic() - self._reported_at < PROGRESS_S:
+            return
+        self._reported_at = monotonic()
         figures = {
             "head": float(reach.head),
             "tip": float(reach.tip),
@@ -100,19 +104,6 @@ class ChainService:
             figures |= self._budget.figures()
         what = "following" if reach.up else "catching up"
         self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
-
-
-def throttled(tell: ReachListener) -> ReachListener:
-    """The same, but not more often than every PROGRESS_S."""
-    last = -PROGRESS_S
-
-    def maybe(reach: Reach) -> None:
-        nonlocal last
-        if monotonic() - last >= PROGRESS_S:
-            last = monotonic()
-            tell(reach)
-
-    return maybe
 
 
 def prepare(start: Start) -> None:

@@ -103,7 +103,7 @@ def test_offsets_into_one_text_do_not_multiply_it() -> None:
         ("0x", "", ""),
         ("0x12345678", "", "0x12345678"),
         ("0x08c379a0" + encode(["string"], ["Start index\nmust"]).hex(), "Error", "Start index must"),
-        ("0x08c379a0" + 64 * "f" + 64 * "f" + "41", "Error", "A"),
+        ("0x08c379a0" + 64 * "f" + 64 * "f" + "41", "Error", ""),
         ("0x4e487b71" + f"{0x11:064x}", "Panic", "overflow"),
         ("0x4e487b71", "Panic", "0x0"),
     ],
