@@ -63,6 +63,29 @@ What = Literal[
 log = get_logger(__name__)
 
 
+class SignerRequest(NamedTuple):
+    """A checked request, and who made it."""
+
+    kind: SubmissionKind
+    peer: str
+    round: int = 0
+    stage: int = 0
+    reward: int = 0
+    winners: tuple[str, ...] = ()
+    org: str = ""
+    remote: str = ""  # address of the client
+
+    @property
+    def submission(self) -> str:
+        """The submission's name; the same request gives the same one."""
+        return f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
+
+    def command(self) -> Submit:
+        """The request as a sender takes it."""
+        name = self.submission
+        return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
+
+
 class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line; fields that do not apply are left out."""
 
@@ -100,11 +123,10 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
         """The line's time in POSIX seconds."""
         return datetime.fromisoformat(self.at).timestamp()
 
-    def command(self) -> Submit:
-        """What was asked for. Only lines that begin a submission hold it."""
-        return Submit(
-            self.submission, self.submission, self.kind or "register", self.round, self.stage, self.reward, self.winners
-        )
+    def asked(self) -> SignerRequest:
+        """What was asked for. Only lines that begin a submission hold all of it."""
+        kind = self.kind or "register"
+        return SignerRequest(kind, self.peer, self.round, self.stage, self.reward, self.winners, self.org, self.remote)
 
     def prepared(self) -> Prepared:
         """The transaction of a "signed" line."""
@@ -252,8 +274,7 @@ class SignedEntry:
     """One submission with a transaction that may be, or is, on the chain."""
 
     def __init__(self, line: AuditLine) -> None:
-        self.peer = line.peer
-        self.command: Submit = line.command()
+        self.asked = line.asked()
         self.signed: list[AuditLine] = []
         self.attempts: list[Prepared] = []
         self.mined: AuditLine | None = None
@@ -263,7 +284,7 @@ class SignedEntry:
 
     @property
     def submission(self) -> str:
-        return self.command.submission
+        return self.asked.submission
 
     @property
     def hash(self) -> str:
@@ -381,24 +402,6 @@ class SignerBusy(ChainError):
     """Too much is asked for at once; nothing was signed."""
 
 
-class SignerRequest(NamedTuple):
-    """A checked request, and who made it."""
-
-    kind: SubmissionKind
-    peer: str
-    round: int = 0
-    stage: int = 0
-    reward: int = 0
-    winners: tuple[str, ...] = ()
-    org: str = ""
-    remote: str = ""
-
-    def command(self) -> Submit:
-        """As a sender takes it; the same request gives the same name."""
-        name = f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
-        return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
-
-
 class Signer:
     """Submits for nodes.
 
@@ -452,17 +455,16 @@ class Signer:
             ChainMismatch: another chain, or no such contract there any more; nothing is signed.
             LogWriteFailed: nothing must be signed any more.
         """
-        command = asked.command()
         async with self._turn():
             await self._make_ready()
-            entry = self._ledger.find(command.submission)
-            if entry is not None and (again := await self._again(entry, command)):
+            entry = self._ledger.find(asked.submission)
+            if entry is not None and (again := await self._again(entry, asked)):
                 return again
-            if command.kind == "register":
+            if asked.kind == "register":
                 owner = await self._coordinator.eoa(asked.peer)
                 if owner.lower() == self.account.lower():
                     return ""
-            return await self._begin(asked, command)
+            return await self._begin(asked)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -497,61 +499,55 @@ class Signer:
         async with self._turn():
             await self._make_ready()
 
-    async def _again(self, entry: SignedEntry, command: Submit) -> str:
+    async def _again(self, entry: SignedEntry, asked: SignerRequest) -> str:
         """What is out for a submission, empty where that came to nothing."""
         await self._follow(entry, resend=True)
         if self._ledger.find(entry.submission) is None:
             return ""
-        if (entry.command.reward, entry.command.winners) != (command.reward, command.winners):
-            name = TAKEN[command.kind]
-            raise ContractRefused(name, f"{entry.hash} is out for {entry.submission} with another content")
+        if (entry.asked.reward, entry.asked.winners) != (asked.reward, asked.winners):
+            raise ContractRefused(TAKEN[asked.kind], f"{entry.hash} is out for {entry.submission} with another content")
         return entry.hash
 
-    async def _begin(self, asked: SignerRequest, command: Submit) -> str:
+    async def _begin(self, asked: SignerRequest) -> str:
         if len(self._ledger.open()) >= OPEN_MAX:
             raise SignerBusy(f"{OPEN_MAX} submissions wait for the chain already")
         for _ in range(TRIES):
-            prepared = await self._prepare(asked, command)
-            self._sign(command, asked.peer, prepared, asked)
-            if (hash := await self._send_first(command, asked.peer, prepared)) is not None:
+            try:
+                await self._sign(asked)
+            except ContractRefused as error:
+                self._write("refused", asked, code=error.code, reason=error.message)
+                raise
+            except ChainError as error:
+                self._write("failed", asked, reason=error.message)
+                raise
+            if (hash := await self._send_first(asked)) is not None:
                 return hash
         raise ChainError(
             f"other programs take the nonces of {self.account}", "Let one signer or wallet alone use the account"
         )
 
-    async def _prepare(self, asked: SignerRequest, command: Submit) -> Prepared:
-        try:
-            prepared = await self._wallet.prepare(asked.peer, command, ())
-        except ContractRefused as error:
-            self._write("refused", command, asked.peer, asked, code=error.code, reason=error.message)
-            raise
-        except ChainError as error:
-            self._write("failed", command, asked.peer, asked, reason=error.message)
-            raise
-        if prepared is None:
-            raise ChainError("the bounds on fees allow no transaction now")
-        return prepared
-
-    async def _send_first(self, command: Submit, peer: str, prepared: Prepared) -> str | None:
+    async def _send_first(self, asked: SignerRequest) -> str | None:
         """Send; None where the nonce was taken meanwhile and another try makes sense."""
+        entry = self._ledger.find(asked.submission)
+        assert entry is not None, "it was signed just now"
         try:
-            hash = await self._send(peer, command, prepared)
+            hash = await self._send(entry)
         except EndpointFailed as error:
-            self._write("unsure", command, peer, hash=prepared.hash, reason=error.message)
+            self._write("unsure", asked, hash=entry.hash, reason=error.message)
             raise
         except ContractRefused as error:
-            self._end(command, peer, error.code or "refused", error.message)
+            self._end(asked, error.code or "refused", error.message)
             raise
         except ChainError as error:
-            self._end(command, peer, "refused", error.message)
+            self._end(asked, "refused", error.message)
             raise
         if hash is not None:
-            self._write("sent", command, peer, hash=hash)
+            self._write("sent", asked, hash=hash)
             return hash
-        fate = await self._wallet.trace([prepared])
+        fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined) and fate.succeeded:
-            return prepared.hash  # one endpoint took it and another did not see it coming
-        self._end(command, peer, "not-taken", "another transaction has its nonce")
+            return entry.hash  # one endpoint took it and another did not see it coming
+        self._end(asked, "not-taken", "another transaction has its nonce")
         return None
 
     # --- what is out ---
@@ -610,7 +606,7 @@ class Signer:
             return
         if entry.mined is not None:
             if entry.mined.block <= confirmed:
-                self._write("confirmed", entry.command, entry.peer, hash=entry.hash, block=entry.mined.block)
+                self._write("confirmed", entry.asked, hash=entry.hash, block=entry.mined.block)
                 self._sent_at.pop(entry.submission, None)
         elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
             await self._replace(entry)
@@ -625,7 +621,7 @@ class Signer:
         else:
             entry.dead_looks = 0
             if entry.mined is not None:
-                self._write("reorganised", entry.command, entry.peer, hash=entry.mined.hash, block=entry.mined.block)
+                self._write("reorganised", entry.asked, hash=entry.mined.hash, block=entry.mined.block)
             if resend:
                 await self._resend(entry)
 
@@ -635,38 +631,34 @@ class Signer:
         if entry.dead_looks < DEAD_LOOKS:
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
-            self._end(
-                entry.command, entry.peer, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts"
-            )
+            self._end(entry.asked, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts")
             return
+        taken = entry.attempts[-1].nonce
         try:
-            prepared = await self._wallet.prepare(entry.peer, entry.command, ())
+            await self._sign(entry.asked)
         except ContractRefused as error:
-            self._end(entry.command, entry.peer, error.code or "refused", error.message)
+            self._end(entry.asked, error.code or "refused", error.message)
             return
-        if prepared is None:
-            raise ChainError("the bounds on fees allow no transaction now")
-        log.warning("%s: another program took nonce %d of %s", entry.submission, entry.attempts[-1].nonce, self.account)
+        log.warning("%s: another program took nonce %d of %s", entry.submission, taken, self.account)
         entry.dead_looks = 0
-        self._sign(entry.command, entry.peer, prepared)
         await self._resend(entry)
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
         if fate.succeeded:
             if entry.mined is None or entry.mined.block_hash != fate.block.hash:
                 block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
-                self._write("mined", entry.command, entry.peer, hash=fate.hash, **block)
+                self._write("mined", entry.asked, hash=fate.hash, **block)
             return
         code, reason = "reverted", f"{fate.hash} was reverted"
         try:
-            await self._wallet.explain(entry.peer, entry.command, fate)
+            await self._wallet.explain(entry.asked.peer, entry.asked.command(), fate)
         except ContractRefused as error:
             code, reason = error.code or code, error.message
-        self._end(entry.command, entry.peer, code, reason)
+        self._end(entry.asked, code, reason)
 
     async def _resend(self, entry: SignedEntry) -> None:
         try:
-            await self._send(entry.peer, entry.command, entry.attempts[-1])
+            await self._send(entry)
         except EndpointFailed:
             raise
         except (ChainError, ContractRefused) as error:  # the next look at it tells more
@@ -675,49 +667,45 @@ class Signer:
     async def _replace(self, entry: SignedEntry) -> None:
         """A dearer transaction in the place of one that keeps all later ones waiting."""
         try:
-            prepared = await self._wallet.prepare(entry.peer, entry.command, entry.attempts)
+            prepared = await self._wallet.prepare(entry.asked.peer, entry.asked.command(), entry.attempts)
         except ContractRefused:  # by now somebody else has done it, or may no longer: free its nonce
             prepared = await self._wallet.withdraw(entry.attempts)
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
             return
-        self._sign(entry.command, entry.peer, prepared)
+        self._write_signed(entry.asked, prepared)
         await self._resend(entry)
 
-    async def _send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
-        self._sent_at[command.submission] = monotonic()
-        return await self._wallet.send(peer, command, prepared)
+    async def _send(self, entry: SignedEntry) -> str | None:
+        """Send the newest attempt, see `Wallet.send`."""
+        self._sent_at[entry.submission] = monotonic()
+        return await self._wallet.send(entry.asked.peer, entry.asked.command(), entry.attempts[-1])
 
     # --- the audit log ---
 
-    def _sign(self, command: Submit, peer: str, prepared: Prepared, asked: SignerRequest | None = None) -> None:
+    async def _sign(self, asked: SignerRequest) -> None:
+        """Sign a transaction with a nonce of its own. Raises ContractRefused, ChainError."""
+        prepared = await self._wallet.prepare(asked.peer, asked.command(), ())
+        assert prepared is not None, "it replaces none"
+        self._write_signed(asked, prepared)
+
+    def _write_signed(self, asked: SignerRequest, prepared: Prepared) -> None:
         said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
-        self._write("signed", command, peer, asked, raw="0x" + prepared.raw.hex(), **said)
+        self._write("signed", asked, raw="0x" + prepared.raw.hex(), **said)
         self._signed.set()
 
-    def _end(self, command: Submit, peer: str, code: str, reason: str) -> None:
-        self._sent_at.pop(command.submission, None)
-        self._write("ended", command, peer, code=code, reason=reason)
+    def _end(self, asked: SignerRequest, code: str, reason: str) -> None:
+        self._sent_at.pop(asked.submission, None)
+        self._write("ended", asked, code=code, reason=reason)
 
-    def _write(self, what: What, command: Submit, peer: str, asked: SignerRequest | None = None, **fields: Any) -> None:
+    def _write(self, what: What, asked: SignerRequest, **fields: Any) -> None:
         """A durable line, folded into the ledger. Raises LogWriteFailed."""
+        place = (asked.submission, asked.kind, asked.round, asked.stage, asked.peer)
         if what in ("signed", "refused", "failed"):
-            fields |= {"reward": command.reward, "winners": command.winners}
-        if asked is not None:
-            fields |= {"org": asked.org, "remote": asked.remote}
-        line = AuditLine(
-            now(),
-            what,
-            command.submission,
-            command.kind,
-            command.round,
-            command.stage,
-            peer,
-            account=self.account,
-            **fields,
-        )
+            fields |= {name: getattr(asked, name) for name in ("reward", "winners", "org", "remote")}
+        line = AuditLine(now(), what, *place, account=self.account, **fields)
         self._audit.append(line)
         self._ledger.apply(line)
         log.info(
-            "%s %s %s%s", command.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
+            "%s %s %s%s", asked.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
         )
