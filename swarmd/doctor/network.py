@@ -80,7 +80,8 @@ def _examine_port(key: str, address: str, own: str) -> Iterator[Finding]:
         fix = "Choose a port of 1024 or more, 38331 for example"
         yield error("ports.privileged", "A port is reserved for root", evidence, fix)
     elif is_elsewhere(address):
-        fix = "Listen on 0.0.0.0 or on an address of this machine; the one that others use belongs into dht.announce"
+        fix = "Listen on 0.0.0.0 or on an address of this machine; what others reach this node under belongs into "
+        fix += "dht.announce"
         evidence = f"{key}: {address} is of no interface of this machine"
         yield error("ports.address", "This machine has no such address", evidence, fix)
     elif not is_free(address):
@@ -125,7 +126,7 @@ def _holders_of(port: int) -> Iterator[tuple[str, str]]:
 
 def _examine_announced(config: Config) -> Iterator[Finding]:
     abroad = any(not is_loopback(address) for address in config.dht.bootstrap)
-    fix = "Put the address into dht.announce under which others reach this machine"
+    fix = "Put the address that others reach this node under into dht.announce"
     for address in config.dht.announce:
         kind, evidence = kind_of(address), f"dht.announce has {address}"
         if kind == "any":

@@ -26,11 +26,7 @@ from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identit
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import LogDamaged, NotFoundError, OtherVersion, SwarmdError, UnitError
 from swarmd.eventlog.fold import node_of
-from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.replay import LogCheck
-from swarmd.eventlog.replay import check_log as check_whole_log
-from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.snapshot import list_snapshots
+from swarmd.eventlog.replay import check_log as read_log
 from swarmd.eventlog.store import log_bytes
 from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
@@ -352,7 +348,7 @@ def check_log(subject: Subject) -> Iterator[Finding]:
     config, data = subject.whole
     size = log_bytes(data.events)
     try:
-        sound = check_whole_log(data.events) if size <= WHOLE_BYTES_MAX else _check_last_segment(data.events)
+        sound = read_log(data.events, last_segment=size > WHOLE_BYTES_MAX)
     except OtherVersion as failure:
         yield error(
             "log.version", "The event log was written by a swarmd of another version", failure.message, failure.fix
@@ -371,17 +367,6 @@ def check_log(subject: Subject) -> Iterator[Finding]:
         yield warning("log.large", "The log is over its budget", evidence, fix)
     extent = "all of it was" if size <= WHOLE_BYTES_MAX else "the last segment of it was"
     yield well(f"{sound.next_seq} events, {size / MIB:.1f} MiB, {extent} read and is sound")
-
-
-def _check_last_segment(events: Path) -> LogCheck:
-    first, count, commits = first_seq_of(list_segments(events)[-1]), 0, 0
-    with LogReader(events, first) as reader:
-        for commit in reader.read():
-            count, commits = count + len(commit.events), commits + 1
-        snapshots = len(list_snapshots(events))
-        return LogCheck(
-            reader.node, first, reader.next_seq, count, commits, reader.segments, snapshots, reader.torn_bytes
-        )
 
 
 # --- the daemon, and its unit ---

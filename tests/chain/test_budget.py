@@ -18,7 +18,7 @@ from swarmd.core.values import Prepared
 from swarmd.errors import BudgetSpent, EndpointFailed
 from swarmd.gas import COIN_WEI
 from tests.chain.faults import Node, Places, account_named, attempts_of, settings
-from tests.chain.grounds import Ground, middleman
+from tests.chain.grounds import Ground, calls_through, calls_to
 from tests.chain.signing import KEY, fund
 from tests.chain.test_endpoints import hide_base_fee
 from tests.chain.test_submitter import wish
@@ -99,15 +99,13 @@ async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
     assert day.spent_wei == int(attempt.cost_wei) > 0
 
 
-async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> None:
+async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground, calls: Rpc) -> None:
     account = account_named(ground, "alice")
-    rpc = Rpc((ground.url,), 31337, 2.0)
-    wallet = wallet_of(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), calls, account)
     before_wei = int(ground.say("eth_getBalance", account.address, "latest"), 16)
     prepared = await wallet.prepare("me", REGISTER, ())
     assert prepared is not None and wallet.budget.spent_wei == int(prepared.cost_wei)
     await wallet.send("me", REGISTER, prepared)
-    await rpc.close()
     ground.w3.eth.wait_for_transaction_receipt(HexStr(prepared.hash))
     paid_wei = before_wei - int(ground.say("eth_getBalance", account.address, "latest"), 16)
     assert 0 < paid_wei <= int(prepared.cost_wei)
@@ -115,21 +113,16 @@ async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> N
 
 async def test_a_lone_endpoint_that_hides_the_base_fee_from_the_first_look_has_nothing_signed(ground: Ground) -> None:
     """It asked for 196 gwei, which a transaction of before EIP-1559 pays in full."""
-    async with middleman(ground.url) as liar:
-        liar.act = partial(hide_base_fee, ground)
-        account = account_named(ground, "alice")
-        wary = Rpc([liar.url], 31337, 2.0)
+    account, endpoints = account_named(ground, "alice"), calls_through(ground, partial(hide_base_fee, ground))
+    async with endpoints as (liar, calls), calls_to(liar.url) as wary:
         wary.has_base_fee = True  # as everybody has it who signs
         with pytest.raises(EndpointFailed, match="shows a block without a base fee"):
             await wallet_of(settings(ground), wary, account).prepare("me", REGISTER, ())
-        await wary.close()
-        rpc = Rpc([liar.url], 31337, 2.0)  # and even where nobody has said so
-        with pytest.raises(EndpointFailed, match=r"chain\.fees\.legacy"):
-            await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
-        wallet = wallet_of(settings(ground, legacy=True, day_coins_max=0.001), rpc, account)
+        with pytest.raises(EndpointFailed, match=r"chain\.fees\.legacy"):  # and even where nobody has said so
+            await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
+        wallet = wallet_of(settings(ground, legacy=True, day_coins_max=0.001), calls, account)
         with pytest.raises(BudgetSpent, match=r"chain\.fees\.day_coins_max is 0\.001"):
             await wallet.prepare("me", REGISTER, ())  # the last resort, where a price is paid in full
-        await rpc.close()
 
 
 # --- a signer ---

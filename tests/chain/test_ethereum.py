@@ -64,9 +64,8 @@ async def test_a_number_that_no_log_can_hold_is_an_endpoints_failure() -> None:
         await Ethereum(ScriptedRpc(lambda *_: receipt)).receipt(HASH)
 
 
-async def test_a_real_chain_is_understood(ground: Ground) -> None:
-    rpc = Rpc((ground.url,), CHAIN_ID, 5.0)
-    chain, account = Ethereum(rpc), account_named(ground, "alice")
+async def test_a_real_chain_is_understood(ground: Ground, calls: Rpc) -> None:
+    chain, account = Ethereum(calls), account_named(ground, "alice")
     assert await chain.balance_wei(account.address.lower()) == ground.w3.eth.get_balance(account.address)
     assert await chain.has_code(ground.contract) and not await chain.has_code(account.address)
     assert await chain.base_fee_wei() == ground.w3.eth.get_block("latest")["baseFeePerGas"]
@@ -85,4 +84,3 @@ async def test_a_real_chain_is_understood(ground: Ground) -> None:
     assert mined is not None and mined.succeeded and mined.contract == said["contractAddress"]
     assert (mined.block.number, mined.gas_used) == (said["blockNumber"], said["gasUsed"])
     assert mined.block.hash == said["blockHash"].to_0x_hex() and mined.price_wei == said["effectiveGasPrice"]
-    await rpc.close()

@@ -74,13 +74,6 @@ SIGNED = st.builds(
 )
 
 
-@pytest.fixture
-async def rpc(ground: Ground) -> AsyncIterator[Rpc]:
-    connected = Rpc((ground.url,), CHAIN_ID, 2.0)
-    yield connected
-    await connected.close()
-
-
 # --- prices ---
 
 
@@ -153,10 +146,10 @@ def as_of_old(method: str, answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("old", [False, True])
-async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bool) -> None:
+async def test_the_price_is_of_the_chains_kind(ground: Ground, calls: Rpc, old: bool) -> None:
     wallet = wallet_of(
         settings(ground, tip_gwei=0.5, legacy=old),
-        Calls(rpc, change=as_of_old) if old else rpc,
+        Calls(calls, change=as_of_old) if old else calls,
         account_named(ground, "alice"),
     )
     ground.say("evm_setAutomine", False)
@@ -189,45 +182,45 @@ async def test_every_call_is_the_contracts(ground: Ground, drive: Any) -> None:
         assert call_of(command, "pé\x00er", drive) == call.content
 
 
-async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, rpc: Rpc) -> None:
-    wallet = wallet_of(settings(ground, drive="never"), rpc, account_named(ground, "alice"))
+async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, calls: Rpc) -> None:
+    wallet = wallet_of(settings(ground, drive="never"), calls, account_named(ground, "alice"))
     with pytest.raises(ChainError, match=r"chain\.drive"):
         await wallet.prepare("me", Submit("submit/advance/0/0/1", "advance/0/0", "advance"), ())
 
 
-async def test_gas_has_a_margin_and_a_bound(ground: Ground, rpc: Rpc, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gas_has_a_margin_and_a_bound(ground: Ground, calls: Rpc, monkeypatch: pytest.MonkeyPatch) -> None:
     account = account_named(ground, "alice")
-    prepared = await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
+    prepared = await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
     assert prepared is not None
     used = 166_000  # of the account's first registration, docs/CONTRACT.md; a shorter peer id takes less
     assert used // 2 < AccountKey.read(prepared).gas < used * 1.3
     monkeypatch.setattr(wallet_module, "GAS_MAX", 50_000)
     with pytest.raises(ChainError, match="no more than 50000"):
-        await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
+        await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
 
 
-async def test_the_bound_on_prices_holds(ground: Ground, rpc: Rpc) -> None:
+async def test_the_bound_on_prices_holds(ground: Ground, calls: Rpc) -> None:
     fees = FeesConfig(max_gwei=5.0, tip_gwei=100.0)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(4 * GWEI))
     ground.say("evm_mine")
-    assert await quote(Ethereum(rpc), fees) == Price(5 * GWEI, 5 * GWEI)
+    assert await quote(Ethereum(calls), fees) == Price(5 * GWEI, 5 * GWEI)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(5 * GWEI + 1))
     ground.say("evm_mine")
     with pytest.raises(ChainError, match=r"chain\.fees\.max_gwei is 5"):
-        await quote(Ethereum(rpc), fees)
+        await quote(Ethereum(calls), fees)
 
 
-async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, rpc: Rpc) -> None:
+async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, calls: Rpc) -> None:
     ground.swarm.register(ground.swarm.bob, "me")
-    wallet = wallet_of(settings(ground), rpc, account_named(ground, "alice"))
+    wallet = wallet_of(settings(ground), calls, account_named(ground, "alice"))
     with pytest.raises(ContractRefused) as refused:
         await wallet.prepare("me", REGISTER, ())
     assert refused.value.code == "PeerIdAlreadyRegistered"
 
 
-async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, rpc: Rpc) -> None:
+async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, calls: Rpc) -> None:
     account = account_named(ground, "alice")
-    wallet = wallet_of(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), calls, account)
     ground.say("evm_setAutomine", False)
     first = await wallet.prepare("me", REGISTER, ())
     assert first is not None
@@ -260,10 +253,10 @@ async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contra
         await wallet_of(config, ScriptedRpc(refuse), KEY).send("me", REGISTER, signed)
 
 
-async def test_without_a_key_there_is_no_wallet(ground: Ground, rpc: Rpc, tmp_path: Any) -> None:
+async def test_without_a_key_there_is_no_wallet(ground: Ground, calls: Rpc, tmp_path: Any) -> None:
     with pytest.raises(KeystoreError):
-        make_sender(settings(ground), NodeDirectory(tmp_path), rpc)
-    assert make_sender(settings(ground, sender="none"), NodeDirectory(tmp_path), rpc) is None
+        make_sender(settings(ground), NodeDirectory(tmp_path), calls)
+    assert make_sender(settings(ground, sender="none"), NodeDirectory(tmp_path), calls) is None
 
 
 REWARD = Submit("submit/reward/3/1/1", "reward/3/1", "reward", round=3, stage=1, reward=-7)
@@ -386,9 +379,9 @@ def once(ground: Ground, node: Node, name: str) -> None:
 # --- the requests ---
 
 
-async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, calls: Rpc) -> None:
     server.before = answering(hash="0x12")
-    proxy = Proxy(config_of(ground, server), rpc)
+    proxy = Proxy(config_of(ground, server), calls)
     for command in (REGISTER, REWARD, WINNERS):
         assert await proxy.send("Qmme", command, Prepared()) == "0x12"
     assert [(path, content) for path, content, _ in server.requests] == [
@@ -406,10 +399,10 @@ async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: Logi
         assert headers["Content-Type"] == "application/json" and "Authorization" not in headers
 
 
-async def test_a_bearer_token_goes_along_and_is_in_no_error(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_a_bearer_token_goes_along_and_is_in_no_error(ground: Ground, server: LoginServer, calls: Rpc) -> None:
     server.before = answering(401, error="no")
     with pytest.raises(SignerError) as error:
-        await Proxy(config_of(ground, server), rpc, "s3cret-token").send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls, "s3cret-token").send("me", REGISTER, Prepared())
     assert server.requests[0][2]["Authorization"] == "Bearer s3cret-token"
     assert error.value.status == 401 and "chain.proxy.token" in str(error.value)
     assert "s3cret" not in str(error.value) and "/api" not in str(error.value)
@@ -428,10 +421,10 @@ def test_a_token_that_is_none_or_readable_by_others_is_refused(tmp_path: Any, co
 
 
 @pytest.mark.parametrize("url", ["localhost:3000/api", "ftp://x/y", "http://", "http://u:p@x/api", "http://x:99999/"])
-async def test_a_url_that_is_none_is_named(ground: Ground, rpc: Rpc, tmp_path: Any, url: str) -> None:
+async def test_a_url_that_is_none_is_named(ground: Ground, calls: Rpc, tmp_path: Any, url: str) -> None:
     config = settings(ground, sender="proxy", proxy=ProxyConfig(url=url, org="x"))
     with pytest.raises(ConfigError, match=r"chain\.proxy\.url"):
-        make_sender(config, NodeDirectory(tmp_path), rpc)
+        make_sender(config, NodeDirectory(tmp_path), calls)
 
 
 # --- the answers ---
@@ -454,38 +447,38 @@ async def test_a_url_that_is_none_is_named(ground: Ground, rpc: Rpc, tmp_path: A
     ],
 )
 async def test_every_answer_is_a_typed_error(
-    ground: Ground, server: LoginServer, rpc: Rpc, status: int, body: str, kind: type[Exception], words: str
+    ground: Ground, server: LoginServer, calls: Rpc, status: int, body: str, kind: type[Exception], words: str
 ) -> None:
     server.before = answering(status, body)
     with pytest.raises(kind) as error:
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
     assert words in str(error.value) and len(str(error.value)) < 600 and str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("hash", ["0xab\\ud800", "0x\\u001b[2Jab"])
-async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, rpc: Rpc, hash: str) -> None:
+async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, calls: Rpc, hash: str) -> None:
     """Half of a character fits into no log: the submission would have failed after it was sent."""
 
     server.before = answering(text=f'{{"hash":"{hash}"}}')
-    name = await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+    name = await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
     assert name is not None and name.isprintable() and name.startswith("0x")
     msgspec.msgpack.encode(SubmissionSent("register", name))
 
 
-async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, calls: Rpc) -> None:
     async def hang(request: web.Request) -> web.Response:
         request.transport.close() if request.transport else None
         return web.Response()
 
     server.before = hang
     with pytest.raises(EndpointFailed, match="broke off"):
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
     nowhere = ProxyConfig(url="http://127.0.0.1:1/api", org="x")
     with pytest.raises(SignerError, match="is it running"):
-        await Proxy(settings(ground, proxy=nowhere), rpc).send("me", REGISTER, Prepared())
+        await Proxy(settings(ground, proxy=nowhere), calls).send("me", REGISTER, Prepared())
 
 
-async def test_a_proxy_without_end(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: Rpc) -> None:
     async def flood(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -497,11 +490,11 @@ async def test_a_proxy_without_end(ground: Ground, server: LoginServer, rpc: Rpc
 
     server.before = flood
     with pytest.raises(EndpointFailed):
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
 
 
 async def test_a_proxy_that_is_slow_is_given_up(
-    ground: Ground, server: LoginServer, rpc: Rpc, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, server: LoginServer, calls: Rpc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_module, "CALL_S", 0.1)
 
@@ -511,7 +504,7 @@ async def test_a_proxy_that_is_slow_is_given_up(
 
     server.before = dawdle
     with pytest.raises(EndpointFailed, match=r"did not answer within 0\.1 s"):
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
 
 
 # --- exactly once ---
