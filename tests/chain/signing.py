@@ -64,6 +64,31 @@ def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
     return [part for name, value in given.items() if value for part in (f"--{name}", value)]
 
 
+OWNER = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+
+
+def told(ground: Ground, kind: type) -> list[Any]:
+    return [entry for entries in ground.logs().values() for entry in entries if isinstance(entry, kind)]
+
+
+def sent(ground: Ground) -> int:
+    """Transactions of the account that blocks have."""
+    return int(ground.say("eth_getTransactionCount", ADDRESS, "latest"), 16)
+
+
+def by_hand(ground: Ground) -> None:
+    """Blocks come only when asked for."""
+    ground.say("evm_setAutomine", False)
+
+
+def take_nonce(ground: Ground, nonce: int) -> None:
+    """Another program that has the key outbids whatever waits with this nonce, and is mined."""
+    transfer = {"nonce": nonce, "gas": 21000, "gasPrice": 10**11, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
+    raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
+    ground.say("eth_sendRawTransaction", "0x" + raw.hex())
+    ground.mine()
+
+
 class Running:
     """A signer's process."""
 
@@ -106,6 +131,9 @@ class Running:
         lines = (self.home / "audit.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
+    def lines(self, what: str) -> list[dict[str, Any]]:
+        return [line for line in self.audit() if line["what"] == what]
+
     def whats(self, submission: str = "") -> list[str]:
         return [line["what"] for line in self.audit() if submission in line.get("submission", "")]
 
@@ -114,6 +142,9 @@ class Running:
         more.setdefault("timeout", 30)
         more |= {"data": body} if isinstance(body, bytes) else {"json": body}
         return await asyncio.to_thread(requests.post, f"{self.url}/api/{method}", **more)
+
+    async def register(self, peer: str, **more: Any) -> requests.Response:
+        return await self.post("register-peer", {"orgId": ORG, "peerId": peer}, **more)
 
 
 async def start(home: Path, *args: str, by_exec: bool = False) -> Running:

@@ -18,9 +18,8 @@ from swarmd.chain.signer import AuditLog, Signer, SignerBusy, SignerChain, Signe
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
-from tests.chain.grounds import CHAIN_ID, Answer, Ground, ScriptedRpc, middleman, result
-from tests.chain.signing import ADDRESS, KEY, fund
-from tests.chain.test_signer import OWNER, by_hand, sent, told
+from tests.chain.grounds import Answer, Call, Ground, ScriptedRpc, acting, middleman, result
+from tests.chain.signing import ADDRESS, KEY, by_hand, fund, sent, take_nonce, told
 
 pytestmark = pytest.mark.anyio
 
@@ -117,14 +116,6 @@ async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Gr
     assert sent(ground) == 1
 
 
-def take_nonce(ground: Ground, nonce: int) -> None:
-    """Another program that has the key outbids whatever waits with this nonce, and is mined."""
-    transfer = {"nonce": nonce, "gas": 21000, "gasPrice": 10**11, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
-    raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
-    ground.say("eth_sendRawTransaction", "0x" + raw.hex())
-    ground.mine()
-
-
 async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_another(
     ground: Ground, tmp_path: Path
 ) -> None:
@@ -143,24 +134,20 @@ async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_ano
 
 async def test_one_look_that_misses_a_receipt_signs_nothing_anew(ground: Ground, tmp_path: Path) -> None:
     """An endpoint that knows the account's count may not know the receipt yet."""
-    hidden = True
-    async with middleman(ground.url) as between:
+    asked: list[Call] = []
 
-        async def hide(call: dict[str, Any]) -> Answer:
-            nonlocal hidden
-            if call["method"] == "eth_getTransactionReceipt" and hidden:
-                hidden = False
-                return result(call, None)
-            return None
+    def hide(call: Call) -> Answer:
+        asked.append(call)
+        return result(call, None) if len(asked) == 1 else None
 
-        between.act = hide
-        async with seated(ground, tmp_path, rpc=(between.url,), fees=PATIENT) as seat:
-            await seat.signer.submit(REGISTER)
-            await seat.look()
-            assert not hidden
-            ground.mine(3)
-            await seat.until(lambda: "confirmed" in seat.whats)
-            assert seat.whats.count("signed") == 1
+    act = acting(hide, "eth_getTransactionReceipt")
+    async with middleman(ground.url, act) as one, seated(ground, tmp_path, rpc=(one.url,), fees=PATIENT) as seat:
+        await seat.signer.submit(REGISTER)
+        await seat.look()
+        assert asked
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+        assert seat.whats.count("signed") == 1
 
 
 async def test_one_that_cannot_be_paid_a_second_time_keeps_no_other_waiting(ground: Ground, tmp_path: Path) -> None:
@@ -213,17 +200,12 @@ async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_pat
 
 
 async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground: Ground, tmp_path: Path) -> None:
-    patient = FeesConfig(stuck_s=60)
-    endpoints = middleman(ground.url)
-    async with endpoints as between, seated(ground, tmp_path, rpc=(between.url, ground.url), fees=patient) as seat:
+    def take_silently(call: Call) -> Answer:
+        ground.say(call["method"], *call["params"])
+        return web.Response(status=502)
 
-        async def take_silently(call: dict[str, Any]) -> Answer:
-            if call["method"] == "eth_sendRawTransaction":
-                ground.say(call["method"], *call["params"])
-                return web.Response(status=502)
-            return None
-
-        between.act = take_silently
+    endpoints = middleman(ground.url, acting(take_silently, "eth_sendRawTransaction"))
+    async with endpoints as between, seated(ground, tmp_path, rpc=(between.url, ground.url), fees=PATIENT) as seat:
         hash = await seat.signer.submit(REGISTER)
         await seat.until(lambda: (ground.say("eth_getTransactionReceipt", hash) or {}).get("status") == "0x1")
         assert seat.whats.count("signed") == 1
@@ -231,7 +213,7 @@ async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground
 
 
 async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Ground, tmp_path: Path) -> None:
-    async with seated(ground, tmp_path, depth=0, fees=FeesConfig(stuck_s=60)) as seat:
+    async with seated(ground, tmp_path, depth=0, fees=PATIENT) as seat:
         hash = await seat.signer.submit(REGISTER)
         await seat.until(lambda: seat.whats[-1] == "confirmed")
         ground.say("anvil_rollback", 1)
