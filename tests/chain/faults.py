@@ -11,6 +11,7 @@ import anyio
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
+from msgspec.structs import replace
 
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc
@@ -134,17 +135,7 @@ class Node:
         wanted = self.wanted[submission]
         logged = [each.prepared for each in self.of(SubmissionPrepared, submission)]
         prepared = tuple(dict.fromkeys((*wanted.prepared, *logged)))
-        return Submit(
-            wanted.id,
-            submission,
-            wanted.kind,
-            wanted.round,
-            wanted.stage,
-            wanted.reward,
-            wanted.winners,
-            prepared[-8:],
-            wanted.mark,
-        )
+        return replace(wanted, prepared=prepared[-8:])
 
     def of(self, kind: type[Any], submission: str = "") -> list[Any]:
         """Facts of a kind."""

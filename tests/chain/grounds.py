@@ -97,17 +97,10 @@ class Ground:
 class Watch:
     """A watcher in this process, and what it observed."""
 
-    def __init__(
-        self,
-        config: ChainConfig,
-        stages: int = 1,
-        peer: str = "me",
-        account: str = "",
-        range_blocks: int = 50,
-    ) -> None:
+    def __init__(self, config: ChainConfig, stages: int = 1, account: str = "", range_blocks: int = 50) -> None:
         self.rpc = Rpc(config.rpc, config.chain_id, 2.0)
         self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, range_blocks)
-        terms = self.terms = ChainRequirements(config, stages, peer, self.coordinator)
+        terms = self.terms = ChainRequirements(config, stages, "me", self.coordinator)
         self.events: list[Event] = []
         self.times: list[float] = []
         self._grown = asyncio.Event()
@@ -203,16 +196,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(
-    config: ChainConfig,
-    order: WatchChain | None = None,
-    stages: int = 1,
-    peer: str = "me",
-    account: str = "",
-    range_blocks: int = 50,
-) -> AsyncIterator[Watch]:
+async def watching(config: ChainConfig, order: WatchChain | None = None, **given: Any) -> AsyncIterator[Watch]:
     """A watcher until the block ends."""
-    watch = Watch(config, stages, peer, account, range_blocks)
+    watch = Watch(config, **given)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run, order or WatchChain("watch"))

@@ -143,8 +143,18 @@ class Running:
         more |= {"data": body} if isinstance(body, bytes) else {"json": body}
         return await asyncio.to_thread(requests.post, f"{self.url}/api/{method}", **more)
 
+    # What a node of RL Swarm 0.4 sends to the proxy on port 3000. It ends at any status but 200 and 500.
+
     async def register(self, peer: str, **more: Any) -> requests.Response:
         return await self.post("register-peer", {"orgId": ORG, "peerId": peer}, **more)
+
+    async def report(self, peer: str, round: int, reward: int) -> requests.Response:
+        place = {"roundNumber": round, "stageNumber": 0}
+        return await self.post("submit-reward", {"orgId": ORG, **place, "reward": reward, "peerId": peer})
+
+    async def vote(self, peer: str, round: int, *winners: str) -> requests.Response:
+        body = {"orgId": ORG, "roundNumber": round, "winners": winners, "peerId": peer}
+        return await self.post("submit-winner", body)
 
 
 async def start(home: Path, *args: str, by_exec: bool = False) -> Running:
@@ -175,42 +185,3 @@ def check_for_secrets(running: Running) -> None:
     for path in running.home.glob("audit.jsonl*"):
         written += path.read_text(encoding="utf-8")
     assert [secret for secret in SECRETS if secret in written] == []
-
-
-class UpstreamCoordinator:
-    """What a node of RL Swarm 0.4 sends to the proxy on port 3000, and what it makes of the answers.
-
-    It ends at any exception; `swallowed` counts the submissions that it gave up with a debug line.
-    """
-
-    def __init__(self, url: str, peer: str, org: str = ORG) -> None:
-        self._url = f"{url}/api/"
-        self._org = org
-        self.peer = peer
-        self.hashes: list[str] = []
-        self.swallowed = 0
-
-    def _post(self, method: str, fields: dict[str, Any]) -> Any:
-        response = requests.post(self._url + method, json={"orgId": self._org, **fields})  # without a timeout
-        response.raise_for_status()
-        answer = response.json()
-        self.hashes.append(answer["hash"])
-        return answer
-
-    def register_peer(self) -> None:
-        self._post("register-peer", {"peerId": self.peer})
-
-    def submit_reward(self, round: int, stage: int, reward: int) -> None:
-        fields = {"roundNumber": round, "stageNumber": stage, "reward": reward, "peerId": self.peer}
-        self._submit("submit-reward", fields)
-
-    def submit_winners(self, round: int, winners: list[str]) -> None:
-        self._submit("submit-winner", {"roundNumber": round, "winners": winners, "peerId": self.peer})
-
-    def _submit(self, method: str, fields: dict[str, Any]) -> None:
-        try:
-            self._post(method, fields)
-        except requests.exceptions.HTTPError as error:
-            if error.response is None or error.response.status_code != 500:
-                raise
-            self.swallowed += 1

@@ -4,12 +4,12 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
@@ -261,7 +261,7 @@ async def test_without_a_key_there_is_no_wallet(ground: Ground, calls: Rpc, tmp_
 
 REWARD = Submit("submit/reward/3/1/1", "reward/3/1", "reward", round=3, stage=1, reward=-7)
 WINNERS = Submit("submit/winners/3/1", "winners/3", "winners", round=3, winners=("Qm1", "Qmé"))
-Answerer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answerer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REWARD_CALL = "submitReward(uint256,uint256,int256,string)"
 
 
@@ -279,7 +279,7 @@ class LoginServer:
     def posts(self) -> int:
         return len(self.requests)
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         content = await request.read()
         self.requests.append((request.path, content, dict(request.headers)))
         if self.before is not None:
@@ -289,15 +289,13 @@ class LoginServer:
 
     def _submit(self, method: str, body: dict[str, Any]) -> web.Response:
         peer = body["peerId"]
-        name, arguments, status = {
-            "register-peer": ("registerPeer", (peer,), 400),
-            "submit-reward": (
-                REWARD_CALL,
-                (body.get("roundNumber"), body.get("stageNumber"), body.get("reward"), peer),
-                500,
-            ),
-            "submit-winner": ("submitWinners", (body.get("roundNumber"), body.get("winners"), peer), 500),
+        place = [body[name] for name in ("roundNumber", "stageNumber", "reward", "winners") if name in body]
+        name, status = {
+            "register-peer": ("registerPeer", 400),
+            "submit-reward": (REWARD_CALL, 500),
+            "submit-winner": ("submitWinners", 500),
         }[method]
+        arguments = (*place, peer)
         call = self.swarm.call(name, *arguments)
         try:
             error = self.swarm.reason(self.swarm.alice, call)
@@ -307,25 +305,12 @@ class LoginServer:
         return web.json_response({"error": error, "metaMessages": []}, status=status)
 
 
-@asynccontextmanager
-async def served(server: LoginServer) -> AsyncIterator[LoginServer]:
-    app = web.Application()
-    app.router.add_post("/api/{method}", server.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/api"  # type: ignore[union-attr]
-    try:
-        yield server
-    finally:
-        await runner.cleanup()
-
-
 @pytest.fixture
 async def server(ground: Ground) -> AsyncIterator[LoginServer]:
-    async with served(LoginServer(ground)) as one:
-        yield one
+    double = LoginServer(ground)
+    async with RawTestServer(double.serve, shutdown_timeout=0.1) as served:
+        double.url = str(served.make_url("/api"))
+        yield double
         await stop_all()
 
 
@@ -351,7 +336,7 @@ class Mortal(Proxy):
 def answering(status: int = 200, text: str | None = None, **fields: Any) -> Answerer:
     """This answer to every request; a redirection leads to where nobody listens."""
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
         where = {"Location": "http://127.0.0.1:1/"}
         return web.Response(status=status, text=json.dumps(fields) if text is None else text, headers=where)
 
@@ -466,7 +451,7 @@ async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: Logi
 
 
 async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, calls: Rpc) -> None:
-    async def hang(request: web.Request) -> web.Response:
+    async def hang(request: web.BaseRequest) -> web.Response:
         request.transport.close() if request.transport else None
         return web.Response()
 
@@ -479,7 +464,7 @@ async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, serv
 
 
 async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: Rpc) -> None:
-    async def flood(request: web.Request) -> web.StreamResponse:
+    async def flood(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         sent = 0
@@ -498,7 +483,7 @@ async def test_a_proxy_that_is_slow_is_given_up(
 ) -> None:
     monkeypatch.setattr(proxy_module, "CALL_S", 0.1)
 
-    async def dawdle(request: web.Request) -> web.Response:
+    async def dawdle(request: web.BaseRequest) -> web.Response:
         await asyncio.sleep(5)
         return web.Response()
 
@@ -547,7 +532,7 @@ async def test_an_answer_that_is_lost_is_found_on_the_chain(ground: Ground, serv
 
 
 async def test_what_a_proxy_took_and_never_sent_is_asked_for_again(ground: Ground, server: LoginServer) -> None:
-    async def pretend(request: web.Request) -> web.Response:
+    async def pretend(request: web.BaseRequest) -> web.Response:
         if server.posts > 1:
             server.before = None
         return web.json_response({"hash": "0x12"})
@@ -561,7 +546,7 @@ async def test_what_a_proxy_took_and_never_sent_is_asked_for_again(ground: Groun
 
 
 async def test_a_clear_no_is_asked_again_without_waiting(ground: Ground, server: LoginServer) -> None:
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request: web.BaseRequest) -> web.Response:
         if server.posts > 3:
             server.before = None
         return web.json_response({"error": "user not found"}, status=404)
@@ -602,7 +587,7 @@ async def test_a_step_of_the_contract_is_not_offered(ground: Ground, server: Log
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_one_registered_while_the_proxy_is_asked(ground: Ground, server: LoginServer, known: bool) -> None:
-    async def overtaken(request: web.Request) -> web.Response:
+    async def overtaken(request: web.BaseRequest) -> web.Response:
         ground.swarm.register(ground.swarm.bob, "me")
         return web.json_response({"error": "PeerIdAlreadyRegistered", "metaMessages": []}, status=400)
 

@@ -26,7 +26,6 @@ from tests.chain.signing import (
     SECRETS,
     TOKEN,
     Running,
-    UpstreamCoordinator,
     account_files,
     by_hand,
     fund,
@@ -72,21 +71,14 @@ async def recovered(signer: Running) -> None:
 
 async def test_a_node_of_rl_swarm_gets_through_its_rounds(ground: Ground, tmp_path: Path) -> None:
     async with signing(tmp_path, *options(ground)) as signer:
-        node = UpstreamCoordinator(signer.url, PEER)
-        for step in (
-            node.register_peer,
-            lambda: node.submit_reward(0, 0, 7),
-            lambda: node.submit_winners(0, [PEER]),
-        ):
-            await asyncio.to_thread(step)
+        answers = [await signer.register(PEER), await signer.report(PEER, 0, 7), await signer.vote(PEER, 0, PEER)]
         ground.swarm.next_round()
-        await asyncio.to_thread(node.submit_reward, 1, 0, 0)
-        assert (len(node.hashes), node.swallowed) == (4, 0)
+        hashes = [answer.json()["hash"] for answer in (*answers, await signer.report(PEER, 1, 0))]
         assert await signer.stop() == ExitCode.OK
     assert [(entry.account, entry.peer) for entry in told(ground, RegistrationLog)] == [(ADDRESS, PEER)]
     assert [(entry.round, entry.stage, entry.reward) for entry in told(ground, RewardLog)] == [(0, 0, "7"), (1, 0, "0")]
     assert [entry.winners for entry in told(ground, VoteLog)] == [(PEER,)]
-    assert all(ground.say("eth_getTransactionReceipt", each)["status"] == "0x1" for each in node.hashes)
+    assert all(ground.say("eth_getTransactionReceipt", each)["status"] == "0x1" for each in hashes)
 
 
 async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Path) -> None:
@@ -218,19 +210,19 @@ async def test_two_nodes_share_an_account(ground: Ground, tmp_path: Path) -> Non
     """Their requests cross each other; blocks come when they come."""
     by_hand(ground)
     async with signing(tmp_path, *options(ground)) as signer:
-        nodes = [UpstreamCoordinator(signer.url, PEER), UpstreamCoordinator(signer.url, OTHER)]
-        await asyncio.gather(*(asyncio.to_thread(node.register_peer) for node in nodes))
+        nodes = (PEER, OTHER)
+        answers = await asyncio.gather(*(signer.register(node) for node in nodes))
         ground.mine()
         for round in range(3):
-            await asyncio.gather(
-                *(asyncio.to_thread(node.submit_reward, round, 0, round) for node in nodes),
-                *(asyncio.to_thread(node.submit_winners, round, [PEER]) for node in nodes),
+            answers += await asyncio.gather(
+                *(signer.report(node, round, round) for node in nodes),
+                *(signer.vote(node, round, PEER) for node in nodes),
             )
             ground.say("evm_setAutomine", True)
             ground.mine()
             ground.swarm.next_round()
             by_hand(ground)
-        assert [node.swallowed for node in nodes] == [0, 0]
+        assert {answer.status_code for answer in answers} == {200}
         nonces = [line["nonce"] for line in signer.lines("signed")]
         assert sorted(nonces) == list(range(14))
     counted = Counter((entry.peer, entry.round) for entry in told(ground, RewardLog))

@@ -490,25 +490,6 @@ async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground, a
     check_once(ground, node, name, "reward")
 
 
-async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: Ground, account: LocalAccount) -> None:
-    prepare(ground, account, "reward")
-    first = wallet_node(ground, settings(ground), account)
-    name = wish(first, "reward")
-    await first.run(lambda: bool(first.of(SubmissionPrepared)))
-    node = wallet_node(ground, settings(ground), account)
-    node.want("reward", reward=-7, prepared=tuple(attempts_of(first, name)), mark=(0, 0))
-    await node.run()
-    check_once(ground, node, name, "reward")
-
-
-async def test_an_empty_vote_is_refused(ground: Ground, account: LocalAccount) -> None:
-    prepare(ground, account, "winners")
-    node = wallet_node(ground, settings(ground), account)
-    node.want("winners")
-    await node.run()
-    assert node.codes() == ["empty-vote"] and nonce_of(ground, account) == 1
-
-
 # --- moving the contract on ---
 
 

@@ -103,9 +103,22 @@ class Chain:
         self.nonces["pending"] = max(self.nonces["pending"], prepared.nonce + 1)
 
 
-@pytest.mark.parametrize(("mark", "code"), [((2, 5), ""), ((3, 0), ""), ((3, 1), "below-mark"), ((4, 0), "below-mark")])
-def test_nothing_new_is_signed_up_to_the_place_that_the_chain_knows(mark: tuple[int, int], code: str) -> None:
-    refusal = _unsignable(Submit("submit/reward/3/1/0", "reward/3/1", "reward", 3, 1, mark=mark))
+@pytest.mark.parametrize(
+    ("kind", "fields", "code"),
+    [
+        ("reward", {"mark": (2, 5)}, ""),
+        ("reward", {"mark": (3, 0)}, ""),
+        ("reward", {"mark": (3, 1)}, "below-mark"),
+        ("reward", {"mark": (4, 0)}, "below-mark"),
+        ("reward", {"mark": (3, 1), "prepared": (Prepared("0xa", 4, b"signed", "9"),)}, ""),  # signed already
+        ("winners", {"mark": (2, 0), "winners": ("a",)}, ""),
+        ("winners", {"mark": (2, 0)}, "empty-vote"),
+    ],
+)
+def test_nothing_new_is_signed_that_the_chain_may_know_or_takes_twice(
+    kind: Any, fields: dict[str, Any], code: str
+) -> None:
+    refusal = _unsignable(Submit("submit/it/0", "it", kind, 3, 1, **fields))
     assert (refusal.code if refusal else "") == code
 
 
