@@ -1,7 +1,7 @@
 """The contract's interface: calls encoded by signature, results decoded by type, reverts turned into typed errors.
 
-web3.py's contract objects are not used: they choose one of two overloads by the arguments, and their decoder has no
-bound (docs/adr/0025).
+web3.py's contract objects are not used: they choose between two overloads by the arguments, and their decoder has no
+bounds (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 RESULT_BYTES_MAX = 4 * (1 << 20)  # of one call's result
 TEXT_CHARS_MAX = 200  # of a revert's own words
 
-# Nodes' words for a call that the contract, or what stands in its place, ended.
+# Words by which nodes say that the contract, or other code at its address, ended a call.
 FAILURES = re.compile(r"revert|invalid opcode|stack (under|over)flow|out of gas|EVM error|VM exec|jump", re.IGNORECASE)
 
-# Errors of the contract by name, with what to do about each. Names are part of the interface: the signer proxy's
-# answers carry them too.
+# Errors of the contract by signature, and what to do about each. The names are part of the interface: the signer
+# proxy's answers carry them too.
 ADVICE: Mapping[str, str] = {
     "OnlyOwner()": "Use an account that has OWNER_ROLE",
     "OnlyStageManager()": "Use an account that has STAGE_MANAGER_ROLE, or leave it to the round policy",
@@ -75,7 +75,7 @@ PANIC_SELECTOR = "0x" + selector_of("Panic(uint256)").hex()
 
 
 def advice(name: str) -> str:
-    """What to do about an error of the contract, empty for one that is not known."""
+    """What to do about an error of the contract; empty if the error is unknown."""
     return _ADVICE.get(name, "")
 
 
@@ -92,7 +92,7 @@ def _parsed(signature: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
-    """The values of a call's result; arrays are tuples. Raises ChainError when it holds none such."""
+    """The values of a call's result; arrays are tuples. Raises ChainError if it does not hold them."""
     try:
         if len(data) > RESULT_BYTES_MAX:
             raise MalformedAbi("too long")
@@ -125,7 +125,7 @@ async def read_call(
 
 
 async def check_code(chain: Ethereum, contract: str) -> None:
-    """Raise ChainMismatch when there is no contract at the address."""
+    """Raise ChainMismatch if there is no contract at the address."""
     if not await chain.has_code(contract):
         raise ChainMismatch(
             f"there is no contract at {contract}",
@@ -134,7 +134,7 @@ async def check_code(chain: Ethereum, contract: str) -> None:
 
 
 def refusal_of(refused: RpcRefused, what: str) -> ContractRefused | None:
-    """A revert as a typed error, None for a refusal that is none. `what` names the call.
+    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call.
 
     `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
     """

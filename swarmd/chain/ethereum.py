@@ -1,7 +1,7 @@
 """A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
 
 web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `EndpointsProvider` has it ask
-an `Rpc`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
+an `Rpc`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
 
-QUANTITY_MAX = 2**256 - 1  # the chain's own bound; a number beyond it is an endpoint's nonsense
-NONCE_MAX = 2**64 - 2  # of a transaction that a block may have (EIP-2681)
+QUANTITY_MAX = 2**256 - 1  # the chain's own bound
+NONCE_MAX = 2**64 - 2  # the highest that a transaction may have (EIP-2681)
 
-# What web3.py raises where an endpoint's answer is not of the method's form.
+# What web3.py raises if an endpoint's answer does not have the method's form.
 MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class EndpointsProvider(AsyncBaseProvider):
 
 
 class Ethereum:
-    """What a node asks of a chain, apart from blocks and logs: see `swarmd.chain.ports.AccountPort`."""
+    """Accounts, transactions and calls: see `swarmd.chain.ports.AccountPort`."""
 
     def __init__(self, rpc: Rpc) -> None:
         # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
@@ -123,19 +123,19 @@ def _address(text: str) -> ChecksumAddress:
 
 
 async def _formed(asked: Awaitable[T], what: str) -> T:
-    """What web3.py made of an answer. Raises EndpointFailed where it could not."""
+    """Wait for web3.py's reading of an answer. Raises EndpointFailed if it could not read it."""
     try:
         return await asked
     except TransactionNotFound:
         raise
     except MISSHAPEN as error:
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}") from error
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}") from error
 
 
 async def _of_type(asked: Awaitable[Any], kind: type[T], what: str) -> T:
     answer = await _formed(asked, what)
     if not isinstance(answer, kind):
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return answer
 
 
@@ -144,7 +144,7 @@ async def _number(asked: Awaitable[Any], what: str, most: int = QUANTITY_MAX) ->
 
 
 def _checked(answer: Any, what: str, most: int = QUANTITY_MAX) -> int:
-    """web3.py passes on what is no number as it is, and a number of any size."""
+    """Check a number: web3.py passes on numbers of any size, and what is not a number."""
     if type(answer) is not int or not 0 <= answer <= most:
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return answer

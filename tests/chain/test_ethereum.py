@@ -52,15 +52,15 @@ async def test_whatever_an_endpoint_answers_is_a_value_or_its_failure(answer: An
         try:
             await question(Ethereum(script))
         except EndpointFailed as failed:
-            assert "something that is no" in failed.message
+            assert "is not a valid" in failed.message
         assert len(script.asked) == 1
 
 
 async def test_a_number_that_no_log_can_hold_is_an_endpoints_failure() -> None:
-    with pytest.raises(EndpointFailed, match="no nonce"):
+    with pytest.raises(EndpointFailed, match="not a valid nonce"):
         await Ethereum(ScriptedRpc(lambda *_: hex(2**64))).nonce(ACCOUNT, "pending")
     receipt = {"blockHash": HASH, "blockNumber": hex(2**64), "status": "0x1", "gasUsed": "0x1"}
-    with pytest.raises(EndpointFailed, match="no block number"):
+    with pytest.raises(EndpointFailed, match="not a valid block number"):
         await Ethereum(ScriptedRpc(lambda *_: receipt)).receipt(HASH)
 
 

@@ -160,7 +160,7 @@ async def test_what_was_seen_stays_for_a_while_when_nobody_answers(trouble: Exce
 @pytest.mark.parametrize("lie", ["-0x1", hex(2**256), "much", None, 7.5, {}, "0x" + "f" * 100_000])
 async def test_an_endpoint_that_lies_is_not_believed(lie: Any) -> None:
     script = Script(lie)
-    with pytest.raises(EndpointFailed, match="no balance"):
+    with pytest.raises(EndpointFailed, match="not a valid balance"):
         await Ethereum(script).balance_wei(ACCOUNT)
     funds = watched(script)
     await funds.look()

@@ -315,7 +315,7 @@ swarmd/chain/submitter.py
     -             self._in_log.discard(prepared.hash)
     tests/chain/test_tracking.py
   what was found on the chain is confirmed without another look at the contract
-    - if there and deep and not following.hash:
+    - if there and deep and not tracked.hash:
     + if False:
     tests/chain/test_tracking.py
   what the chain may hold already is signed again after a restore
