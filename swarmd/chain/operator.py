@@ -1,7 +1,9 @@
-"""Single transactions of an operator's account: signed, noted, sent, and waited for.
+"""An operator's transactions: deploying a contract, and changing one.
 
-Unlike a node's submissions these are ordered by a person who waits for the outcome. The journal, where there is one,
-holds every signed attempt before it is sent; after a crash the same order looks for it on the chain and sends it again.
+- A person orders them and waits for the outcome, unlike a node's submissions.
+- The journal, if there is one, holds every signed attempt before it is sent. After a crash, the same order looks for
+  the attempts on the chain, and sends the last one again.
+- All attempts at one order have the same nonce, until another transaction has taken it.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True):
 
 
 class Deployed(NamedTuple):
-    """A contract that is there and as planned."""
+    """A contract that was deployed as planned."""
 
     contract: str
     from_block: int
@@ -66,16 +68,16 @@ class Deployed(NamedTuple):
 
 
 def shipped_contracts() -> Path:
-    """Where the built contracts lie: beside the package in a checkout, inside it in an installed wheel."""
+    """Directory of the built contracts: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "contracts"
     return inside if inside.is_dir() else package.parent / "contracts" / "build"
 
 
 def creation_of(name: str) -> bytes:
-    """What the transaction that creates a built contract carries, before the constructor's arguments.
+    """Bytecode of the transaction that creates a built contract, without the constructor's arguments.
 
-    Raises NotFoundError when this installation has no such contract.
+    Raises NotFoundError if this installation has no such contract.
     """
     path = shipped_contracts() / f"{name}.json"
     try:
@@ -85,18 +87,18 @@ def creation_of(name: str) -> bytes:
 
 
 def check_stages(stages: int) -> None:
-    """Raise ConfigError unless the contract is built for so many stages."""
+    """Raise ConfigError unless the contract is built for this number of stages."""
     if stages not in STAGES_BUILT:
         built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
         raise ConfigError(f"there is no contract for rounds of {stages} stages, only of {built}")
 
 
 async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed:
-    """Create implementation and proxy and set the proxy up as planned; go on where an earlier run ended.
+    """Create implementation and proxy and set the proxy up as planned; continue where an earlier run ended.
 
     Raises:
         ConfigError: the contract is not built for so many stages.
-        ChainMismatch: the journal is of another chain, or what stands at the address is no such contract.
+        ChainMismatch: the journal is of another chain, or another kind of contract is at the address.
         ContractRefused: a step was reverted.
         ChainError: an endpoint failed, the account cannot pay, or a transaction was not mined in time.
     """
@@ -124,7 +126,7 @@ async def _set_up(orders: OperatorTransactions, coordinator: Coordinator, plan: 
     return [receipt for receipt in steps if receipt is not None]
 
 
-# Each of these does nothing where the contract is as wanted already, unless the journal has the step in hand.
+# Each of these does nothing if the contract is as wanted already, unless the journal holds the step.
 
 
 async def set_policy(
@@ -139,7 +141,7 @@ async def set_policy(
 async def add_bootnodes(
     orders: OperatorTransactions, coordinator: Coordinator, addresses: tuple[str, ...]
 ) -> OrderReceipt | None:
-    """Append those that the contract does not have yet."""
+    """Append the addresses that the contract does not have yet."""
     known = await coordinator.bootnodes()
     missing = [address for address in addresses if address not in known]
     if not missing and not orders.has("bootnodes"):
@@ -165,7 +167,7 @@ async def close_membership(
 
 
 async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
-    """Grant this account the role, as an owner, where it does not have it."""
+    """Grant this account the role, as an owner, if it does not have it."""
     contract = coordinator.contract
     (role,) = await read_call(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
     if not orders.has("role"):
@@ -189,7 +191,7 @@ async def allow_peers(
 ) -> list[OrderReceipt | None]:
     """Put peers on the allow-list, or take them off it.
 
-    Where the swarm is open it cannot be asked who is on the list, so all are put there.
+    The contract of an open swarm does not say who is on the list, so all are put there.
     """
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.membership_open()
@@ -207,9 +209,9 @@ async def allow_peers(
 
 GAS_MAX = 8_000_000  # of one transaction; creating the contract takes five million
 POLL = Backoff(0.05, 2.0)
-TELL_S = 10.0  # of waiting, between two lines about it
+TELL_S = 10.0  # between two lines about waiting
 MINED_S = 900.0  # longest wait for one transaction
-GONE_LOOKS = 5  # looks, a second apart, before a transaction whose nonce is used up counts as lost
+GONE_CHECKS = 5  # a second apart, until a transaction whose nonce is used up counts as lost
 ATTEMPTS_MAX = 32  # of one order
 
 Tell = Callable[[str], None]
@@ -242,18 +244,18 @@ class JournalEntry(msgspec.Struct):
 
 
 class OrderReceipt(msgspec.Struct, frozen=True):
-    """An order that the chain has carried out."""
+    """The receipt of an order that was mined."""
 
     name: str
     hash: str
     block: int
     gas_used: int
     cost_wei: int
-    contract: str = ""  # that was created
+    contract: str = ""  # that it created
 
 
 class Journal:
-    """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a file that is none."""
+    """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a damaged file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -266,7 +268,7 @@ class Journal:
                 raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 
     def begin(self, chain_id: int, genesis: str, account: str) -> None:
-        """Take the journal up for this chain and account. Raises ChainMismatch when it is of others."""
+        """Use the journal for this chain and account. Raises ChainMismatch if it is of others."""
         if self.record is None:
             self.record = JournalEntry(chain_id, genesis, account)
             self._save()
@@ -281,7 +283,7 @@ class Journal:
 
     @property
     def is_kept(self) -> bool:
-        """Whether another process can take it up."""
+        """Whether it is in a file, so that another process can continue."""
         return self._path is not None
 
     def attempts(self, name: str) -> list[Attempt]:
@@ -295,7 +297,7 @@ class Journal:
         self._save()
 
     def forget(self, name: str) -> None:
-        """None of the order's attempts counts any more."""
+        """Remove all attempts of an order."""
         assert self.record is not None
         self.record.steps.pop(name, None)
         self._save()
@@ -311,12 +313,12 @@ class Journal:
 
 
 class OperatorTransactions:
-    """Transactions of one account.
+    """Carries out orders by transactions of one account, each order once.
 
     Args:
         fees: nothing above `max_gwei` is signed.
-        journal: begun already for this chain and account.
-        tell: takes a line about what is going on.
+        journal: `begin` was called for this chain and account.
+        tell: receives a line about what is going on.
     """
 
     def __init__(self, rpc: Rpc, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
@@ -331,11 +333,11 @@ class OperatorTransactions:
         self._tell = tell
 
     def has(self, name: str) -> bool:
-        """Whether the journal has this order in hand, or carried out."""
+        """Whether the journal has attempts at this order."""
         return bool(self._journal.attempts(name))
 
     async def carry_out(self, name: str, to: str, content: bytes) -> OrderReceipt:
-        """Have one transaction mined, once; `to` is empty for one that creates a contract.
+        """Have one transaction mined, once; `to` is empty if it creates a contract.
 
         Raises:
             ContractRefused: the contract reverts it.
@@ -393,10 +395,10 @@ class OperatorTransactions:
         if not await self._transactions.hand_over(attempt, name):
             self._tell(f"{name}: the endpoint does not take it now")
 
-    # --- what becomes of it ---
+    # --- the outcome ---
 
     async def _follow(self, name: str) -> OrderReceipt | None:
-        """Send the last attempt, and dearer ones in its place, until one is mined; None where the nonce is used up."""
+        """Send the last attempt, and dearer ones in its place, until one is mined; None if the nonce is used up."""
         begun = told = monotonic()
         tried, looks = 0.0, 0
         while monotonic() - begun < MINED_S:
@@ -410,7 +412,7 @@ class OperatorTransactions:
                 receipt = await self._find(name)
                 if receipt is not None or await self._is_used_up(name):
                     return receipt
-            except ChainError as failed:  # what was sent may be mined all the same, and is not to be ordered again
+            except ChainError as failed:  # what was sent may be mined all the same, and must not be ordered again
                 if tried == 0.0 and not isinstance(failed, EndpointFailed):
                     raise
                 waits_for = failed.message
@@ -427,7 +429,7 @@ class OperatorTransactions:
         )
 
     async def _find(self, name: str) -> OrderReceipt | None:
-        """The receipt of the attempt that was mined. Raises ContractRefused when it was reverted."""
+        """The receipt of the attempt that was mined. Raises ContractRefused if it was reverted."""
         for attempt in reversed(self._journal.attempts(name)):
             found = await self.chain.receipt(attempt.hash)
             if found is None:
@@ -440,11 +442,11 @@ class OperatorTransactions:
         return None
 
     async def _is_lost(self, name: str) -> bool:
-        """Whether something else used the nonce up; an endpoint may know that it is, before it knows a receipt."""
-        for look in range(GONE_LOOKS):
+        """Whether another transaction has used the nonce; an endpoint may know the nonce before the receipt."""
+        for look in range(GONE_CHECKS):
             if not await self._is_used_up(name) or await self._find(name) is not None:
                 return False
-            if look < GONE_LOOKS - 1:
+            if look < GONE_CHECKS - 1:
                 await anyio.sleep(1.0)
         return True
 

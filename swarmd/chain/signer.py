@@ -1,12 +1,12 @@
-"""A signer: one account that submits for many nodes, each thing once (`swarmd signer`).
+"""The signer: one account that submits for many nodes, each submission once (`swarmd signer`).
 
-- A submission is known by its kind, round, stage and peer. One that is asked for again is answered with the transaction
-  that is out for it; the contract refuses what an older one has done.
-- All attempts at one submission carry the same nonce as long as that one is free.
-- The audit log has a JSON line for who asked for what and what came of it, on disk before anything is sent. A line
-  about a signed transaction holds the transaction, so that after a crash the log tells what is out, and the same bytes
-  can be sent again in the place of a second transaction. They are public once they are sent; no line holds a key, a
-  passphrase or a token.
+- A submission is identified by kind, round, stage and peer. A repeated request gets the hash of the pending
+  transaction; for a submission that the signer has forgotten, the contract refuses a second one.
+- All attempts at one submission have the same nonce as long as that nonce is free.
+- The audit log says who asked for what and what came of it, in JSON lines that are on disk before anything is sent. The
+  line for a signed transaction holds the transaction: after a crash the log tells what is pending, and the same bytes
+  are sent again instead of a second transaction. They are public once sent. No line holds a key, a passphrase or a
+  token.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFa
 from swarmd.files import irregular, read_regular, sync_directory, write_all, write_failure
 from swarmd.logger import get_logger
 
-FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines since the file was begun; then another one is
-FILES_KEPT = 8  # the one in use among them; older ones are removed
+FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines; then a new file is begun
+FILES_KEPT = 8  # with the one in use; older ones are removed
 
 What = Literal[
     "started",  # the signer, with this account
     "stopped",
-    "signed",  # a transaction; it may be sent from now on
+    "signed",  # a transaction, which may be sent from now on
     "sent",
-    "unsure",  # no endpoint said that it took it; it may have been sent
-    "refused",  # nothing was signed: the contract would revert it, see `code`
+    "unsure",  # it may have been sent: no endpoint said that it took it
+    "refused",  # nothing was signed, because the contract would revert it, see `code`
     "failed",  # nothing was signed, for another reason
     "mined",
-    "reorganised",  # the block that had it is gone
-    "confirmed",  # so deep that it counts for good
-    "spent",  # the day's transactions cost so much at most, for a file that does not hold them
-    "ended",  # it will not be mined, or was reverted, see `code`
+    "reorganised",  # its block was replaced
+    "confirmed",  # its block is deep enough to be final
+    "spent",  # the most that the day's transactions cost, in a file that does not hold them
+    "ended",  # it will not be mined, or it was reverted, see `code`
 ]
 log = get_logger(__name__)
 
@@ -87,7 +87,7 @@ class SignerRequest(NamedTuple):
 
 
 class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line; fields that do not apply are left out."""
+    """A line of the audit log; fields that do not apply are left out."""
 
     at: str  # ISO 8601, UTC
     what: What
@@ -109,10 +109,10 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     block_hash: str = ""
     code: str = ""  # the contract's error by name, or a short word
     reason: str = ""
-    cost_wei: str = ""  # most that the transaction may cost in all; of "spent" lines, those of the day
+    cost_wei: str = ""  # the most that the transaction may cost; in "spent" lines, that the day's transactions may
 
     def __post_init__(self) -> None:
-        """Raise ValueError, of which a decoder makes an error of its own, for what could not be understood later."""
+        """Raise ValueError, which msgspec turns into a decoding error, for fields that could not be read later."""
         datetime.fromisoformat(self.at)
         int(self.cost_wei or 0)
         int(self.fee_wei or 0)
@@ -124,7 +124,7 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
         return datetime.fromisoformat(self.at).timestamp()
 
     def asked(self) -> SignerRequest:
-        """What was asked for. Only lines that begin a submission hold all of it."""
+        """The request; complete only in lines that begin a submission."""
         kind = self.kind or "register"
         return SignerRequest(kind, self.peer, self.round, self.stage, self.reward, self.winners, self.org, self.remote)
 
@@ -135,16 +135,16 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def now() -> str:
-    """The time as lines have it."""
+    """The current time in the form of the lines."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class AuditLog:
-    """Writes lines to a file that belongs to this process alone.
+    """Appends lines to a file that only this process writes.
 
     Args:
-        path: of the file in use; older ones have .1, .2 and so on after it.
-        carried: the lines that a new file must begin with, because what they tell of is not over.
+        path: of the file in use; older ones have the suffix .1, .2 and so on.
+        carried: gives the lines that a new file must begin with, because they are about open submissions.
 
     Raises:
         LogInUse: another process writes it.
@@ -166,7 +166,7 @@ class AuditLog:
         self._limit = FILE_BYTES_MAX
 
     def _recover(self) -> Iterator[AuditLine]:
-        """The lines there are; a last one that a crash cut short, and that was never acted on, is cut off."""
+        """Read all lines; cut off a last one that is incomplete after a crash, and was never acted on."""
         try:
             content = read_regular(self._path)
         except OSError as error:
@@ -192,7 +192,7 @@ class AuditLog:
             ) from None
 
     def append(self, line: AuditLine) -> None:
-        """Write a line; it is on disk when this returns. Raises NoSpaceLeft or LogWriteFailed: then sign nothing."""
+        """Write a line, durably. Raises NoSpaceLeft or LogWriteFailed: then nothing may be signed."""
         encoded = msgspec.json.encode(line) + b"\n"
         try:
             write_all(self._descriptor, encoded, self._size)
@@ -204,7 +204,7 @@ class AuditLog:
             self._rotate()
 
     def _rotate(self) -> None:
-        """Begin a new file with what is not over. At every moment one file is whole and in place."""
+        """Begin a new file with the lines about open submissions. At every moment one whole file is in place."""
         fresh = self._path.with_name(self._path.name + ".new")
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in self._carried())
         try:
@@ -251,7 +251,7 @@ def _open(path: Path) -> int:
 
 
 def _take_lock(path: Path) -> int:
-    """Beside the file, which rotation replaces. The kernel lets go of it when the process ends."""
+    """Lock a file beside the log, which rotation replaces. The kernel releases the lock when the process ends."""
     descriptor = _open(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -267,11 +267,11 @@ def _take_lock(path: Path) -> int:
     return descriptor
 
 
-CONFIRMED_MAX = 10_000  # remembered; of older ones only the chain tells, and it refuses a second one
+CONFIRMED_MAX = 10_000  # remembered; the contract refuses a second submission of older ones
 
 
 class SignedEntry:
-    """One submission with a transaction that may be, or is, on the chain."""
+    """One submission that was signed: its transaction may be, or is, on the chain."""
 
     def __init__(self, line: AuditLine) -> None:
         self.asked = line.asked()
@@ -279,8 +279,8 @@ class SignedEntry:
         self.attempts: list[Prepared] = []
         self.mined: AuditLine | None = None
         self.confirmed = False
-        self.trouble = ""  # why nothing could be done about it at the last look that failed
-        self.dead_looks = 0  # at the chain, one after another, that found the nonces of all attempts taken by others
+        self.trouble = ""  # why the last check failed
+        self.missing_checks = 0  # in a row that found the nonces of all attempts taken by other transactions
 
     @property
     def submission(self) -> str:
@@ -288,11 +288,11 @@ class SignedEntry:
 
     @property
     def hash(self) -> str:
-        """The transaction that did it, or the newest that may."""
+        """The mined transaction, or the newest one that may be mined."""
         return self.mined.hash if self.mined is not None else self.attempts[-1].hash
 
-    def take(self, line: AuditLine) -> None:
-        """What a line says about it."""
+    def apply(self, line: AuditLine) -> None:
+        """Apply a line about this submission."""
         if line.what == "signed":
             self.signed.append(line)
             self.attempts.append(line.prepared())
@@ -305,11 +305,11 @@ class SignedEntry:
 
 
 class SignerLedger:
-    """Takes each line of the audit log, at start and as it is written."""
+    """The state that the audit log's lines add up to: open and confirmed submissions, and the day's cost."""
 
     def __init__(self, lines: Iterable[AuditLine] = ()) -> None:
-        self._entries: dict[str, SignedEntry] = {}  # in the order of their last change
-        self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost, in wei
+        self._entries: dict[str, SignedEntry] = {}  # by submission, in the order of their last change
+        self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost in wei
         for line in lines:
             self.apply(line)
 
@@ -322,11 +322,11 @@ class SignerLedger:
         if line.what not in ("signed", "mined", "reorganised", "confirmed"):
             return
         entry = self._entries.pop(line.submission, None) or (SignedEntry(line) if line.what == "signed" else None)
-        if entry is None:  # told of in an older file
+        if entry is None:  # an older file has its beginning
             return
         if line.what == "signed":
             self._spend(line, entry)
-        entry.take(line)
+        entry.apply(line)
         self._entries[line.submission] = entry
         if line.what == "confirmed":
             self._forget()
@@ -342,33 +342,33 @@ class SignerLedger:
             del self._entries[name]
 
     def find(self, submission: str) -> SignedEntry | None:
-        """What is known of a submission."""
+        """The entry of a submission, if there is one."""
         return self._entries.get(submission)
 
     def open(self) -> list[SignedEntry]:
-        """Those that are not confirmed, by the nonce of their newest attempt."""
+        """The submissions that are not confirmed, by the nonce of their newest attempt."""
         return sorted(
             (each for each in self._entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
         )
 
     def held(self) -> set[int]:
-        """Nonces that no other transaction may be given."""
+        """The nonces of open submissions, which no other transaction may get."""
         return {attempt.nonce for entry in self._entries.values() if not entry.confirmed for attempt in entry.attempts}
 
     def carried(self) -> Iterator[AuditLine]:
-        """The lines that tell of all that is not over."""
+        """The lines that a new file must begin with: those about open submissions, and the day's cost."""
         for entry in self.open():
             yield from entry.signed
             if entry.mined is not None:
                 yield entry.mined
-        if day_of(time()) == self.spent[0]:  # last: it counts what stands before it
+        if day_of(time()) == self.spent[0]:  # last: it includes the lines before it
             yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
 
 
 class SignerChain(Ethereum):
-    """A chain that names no nonce for the next transaction that another one in flight has.
+    """Accounts whose next nonce is never one that a pending transaction has.
 
-    An endpoint may not have, or may have dropped, what another endpoint took.
+    An endpoint may lack, or may have dropped, a transaction that another endpoint took.
     """
 
     def __init__(self, rpc: Rpc, held: Callable[[], set[int]]) -> None:
@@ -382,15 +382,15 @@ class SignerChain(Ethereum):
         return nonce
 
 
-RESEND_S = 60.0  # what is out is sent again after this
-TURN_S = 30.0  # a request waits so long for those before it
-TRIES = 3  # with another nonce, where another program has taken the account's
-IDLE_S = 15.0  # between two looks at the chain while nothing is open
-DEAD_LOOKS = 2  # a nonce went to another transaction when two looks find it so: endpoints know different blocks
-ATTEMPTS_MAX = 64  # of one submission; it is given up where other transactions took all their nonces
-OPEN_MAX = 1000  # submissions that are not confirmed; more are refused until some are
+RESEND_S = 60.0  # until a pending transaction is sent again
+TURN_S = 30.0  # longest wait of a request for those before it
+TRIES = 3  # each with another nonce, if another program takes the account's nonces
+IDLE_S = 15.0  # between two checks of the chain while nothing is open
+MISSING_CHECKS = 2  # a nonce is lost if two checks find it so: endpoints do not all know the same block
+ATTEMPTS_MAX = 64  # of one submission; it is given up if other transactions took all their nonces
+OPEN_MAX = 1000  # unconfirmed submissions; more are refused
 
-# What the contract says to a second submission of the same thing.
+# The errors by which the contract refuses a second submission.
 TAKEN: dict[SubmissionKind, str] = {
     "register": "PeerIdAlreadyRegistered",
     "reward": "RewardAlreadySubmitted",
@@ -399,14 +399,14 @@ TAKEN: dict[SubmissionKind, str] = {
 
 
 class SignerBusy(ChainError):
-    """Too much is asked for at once; nothing was signed."""
+    """Too many requests or open submissions; nothing was signed."""
 
 
 class Signer:
-    """Submits for nodes.
+    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed.
 
     Args:
-        ledger: all of these lines so far.
+        ledger: has all lines of `audit` so far.
     """
 
     def __init__(
@@ -428,7 +428,7 @@ class Signer:
         self._sent_at: dict[str, float] = {}  # monotonic
         self._signed = asyncio.Event()
         self._ready = False
-        self.trouble = "the chain has not been asked yet"  # why nothing can be signed now, empty if it can
+        self.trouble = "the chain has not been asked yet"  # why nothing can be signed now; empty if it can
 
     @property
     def account(self) -> str:
@@ -437,22 +437,22 @@ class Signer:
 
     @property
     def budget(self) -> Budget:
-        """What the account signs for in a day."""
+        """The bound on what the account signs for in a day."""
         return self._wallet.budget
 
     # --- requests ---
 
     async def submit(self, asked: SignerRequest) -> str:
-        """Bring a submission on its way and give its transaction's hash, which no block has yet.
+        """Submit, and return the hash of the transaction, which need not be mined yet.
 
-        The hash is empty where the contract has the peer under this account already, and nothing here tells by which
-        transaction: clients of RL Swarm up to 0.4.3 end at a refusal.
+        The hash is empty if the peer is registered to this account already by an unknown transaction: clients of RL
+        Swarm up to 0.4.3 end at a refusal.
 
         Raises:
             ContractRefused: the contract would revert it.
-            Busy: too much is under way.
+            SignerBusy: too much is under way.
             ChainError: not now; the message says why.
-            ChainMismatch: another chain, or no such contract there any more; nothing is signed.
+            ChainMismatch: it is another chain, or the contract is gone; nothing is signed.
             LogWriteFailed: nothing must be signed any more.
         """
         async with self._turn():
@@ -468,7 +468,7 @@ class Signer:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """One at a time: the next nonce depends on what the one before came to."""
+        """Admit one at a time: the next nonce depends on the outcome of the one before."""
         try:
             async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
@@ -480,7 +480,7 @@ class Signer:
             self._turns.release()
 
     async def _make_ready(self) -> None:
-        """Before anything is signed: the chain, the contract, and what is out from before."""
+        """Check chain and contract before anything is signed; at first also what an earlier process left pending."""
         try:
             if self._ready:
                 await check_code(self._chain, self._config.contract)
@@ -495,17 +495,19 @@ class Signer:
         self._ready = True
 
     async def check(self) -> None:
-        """Look at the chain as `submit` does first, and raise what it would."""
+        """Make the checks that `submit` begins with, and raise what it would."""
         async with self._turn():
             await self._make_ready()
 
     async def _again(self, entry: SignedEntry, asked: SignerRequest) -> str:
-        """What is out for a submission, empty where that came to nothing."""
+        """The hash of a submission's transaction; empty if the submission has ended."""
         await self._follow(entry, resend=True)
         if self._ledger.find(entry.submission) is None:
             return ""
         if (entry.asked.reward, entry.asked.winners) != (asked.reward, asked.winners):
-            raise ContractRefused(TAKEN[asked.kind], f"{entry.hash} is out for {entry.submission} with another content")
+            raise ContractRefused(
+                TAKEN[asked.kind], f"{entry.hash} was submitted for {entry.submission} with another content"
+            )
         return entry.hash
 
     async def _begin(self, asked: SignerRequest) -> str:
@@ -527,7 +529,7 @@ class Signer:
         )
 
     async def _send_first(self, asked: SignerRequest) -> str | None:
-        """Send; None where the nonce was taken meanwhile and another try makes sense."""
+        """Send for the first time; None if the nonce was taken meanwhile, so that another try makes sense."""
         entry = self._ledger.find(asked.submission)
         assert entry is not None, "it was signed just now"
         try:
@@ -550,10 +552,10 @@ class Signer:
         self._end(asked, "not-taken", "another transaction has its nonce")
         return None
 
-    # --- what is out ---
+    # --- pending transactions ---
 
     async def run(self) -> None:
-        """Follow what is out, for ever. Raises LogWriteFailed, which must end the signer."""
+        """Follow pending transactions until cancelled. Raises LogWriteFailed, which must end the signer."""
         while True:
             try:
                 await self._pass()
@@ -565,7 +567,7 @@ class Signer:
             await self._rest(self._config.poll_s if self._ledger.open() else IDLE_S)
 
     async def _rest(self, longest_s: float) -> None:
-        """Until the next look, which something newly signed brings forward."""
+        """Wait for the next check, which a new transaction brings forward."""
         self._signed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
@@ -589,13 +591,13 @@ class Signer:
                     await self._alone(entry, self._attend(entry, confirmed))
 
     async def _alone(self, entry: SignedEntry, look: Awaitable[None]) -> None:
-        """What is wrong with one submission keeps none of the others waiting."""
+        """Log the failure of one submission's check, so that it does not keep the others waiting."""
         try:
             await look
         except EndpointFailed:
             raise
         except (ChainError, ContractRefused) as error:
-            level = logging.DEBUG if entry.trouble == str(error) else logging.WARNING  # told once, not at every look
+            level = logging.DEBUG if entry.trouble == str(error) else logging.WARNING  # only a new one is a warning
             log.log(level, "%s: %s", entry.submission, error)
             entry.trouble = str(error)
 
@@ -612,23 +614,23 @@ class Signer:
             await self._replace(entry)
 
     async def _follow(self, entry: SignedEntry, resend: bool) -> None:
-        """Write down what became of a submission; where it is still waiting, send the same bytes again."""
+        """Record what became of a submission; if it is still waiting, send the same bytes again."""
         fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined):
             await self._take_mined(entry, fate)
         elif fate == "gone":
             await self._renew(entry)
         else:
-            entry.dead_looks = 0
+            entry.missing_checks = 0
             if entry.mined is not None:
                 self._write("reorganised", entry.asked, hash=entry.mined.hash, block=entry.mined.block)
             if resend:
                 await self._resend(entry)
 
     async def _renew(self, entry: SignedEntry) -> None:
-        """Take another nonce: other transactions took those of all attempts, once two looks say so."""
-        entry.dead_looks += 1
-        if entry.dead_looks < DEAD_LOOKS:
+        """Sign with another nonce if two checks say that other transactions took the nonces of all attempts."""
+        entry.missing_checks += 1
+        if entry.missing_checks < MISSING_CHECKS:
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
             self._end(entry.asked, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts")
@@ -640,7 +642,7 @@ class Signer:
             self._end(entry.asked, error.code or "refused", error.message)
             return
         log.warning("%s: another program took nonce %d of %s", entry.submission, taken, self.account)
-        entry.dead_looks = 0
+        entry.missing_checks = 0
         await self._resend(entry)
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
@@ -661,14 +663,14 @@ class Signer:
             await self._send(entry)
         except EndpointFailed:
             raise
-        except (ChainError, ContractRefused) as error:  # the next look at it tells more
+        except (ChainError, ContractRefused) as error:  # the next check finds out more
             log.info("%s: %s", entry.submission, error)
 
     async def _replace(self, entry: SignedEntry) -> None:
-        """A dearer transaction in the place of one that keeps all later ones waiting."""
+        """Replace a stuck transaction, for which all later ones wait, by a dearer one."""
         try:
             prepared = await self._wallet.prepare(entry.asked.peer, entry.asked.command(), entry.attempts)
-        except ContractRefused:  # by now somebody else has done it, or may no longer: free its nonce
+        except ContractRefused:  # it is done already, or not allowed any more: free its nonce
             prepared = await self._wallet.withdraw(entry.attempts)
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
@@ -699,7 +701,7 @@ class Signer:
         self._write("ended", asked, code=code, reason=reason)
 
     def _write(self, what: What, asked: SignerRequest, **fields: Any) -> None:
-        """A durable line, folded into the ledger. Raises LogWriteFailed."""
+        """Append a line to the audit log, and apply it to the ledger. Raises LogWriteFailed."""
         place = (asked.submission, asked.kind, asked.round, asked.stage, asked.peer)
         if what in ("signed", "refused", "failed"):
             fields |= {name: getattr(asked, name) for name in ("reward", "winners", "org", "remote")}

@@ -1,6 +1,6 @@
-"""A swarm's standings, added up from what its contract said. Pure.
+"""A swarm's standings, added up from its contract's logs. Pure.
 
-The contract keeps sums and, in some versions, boards; its events are the same in all versions, and they are enough.
+The contract keeps sums, and in some versions leaderboards. Its logs are the same in all versions, and they suffice.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, Registrati
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError
 
-OPEN_BLOCKS_MAX = 4096  # newest blocks that a reorganisation may take back; older ones are added up for good
+OPEN_BLOCKS_MAX = 4096  # newest blocks that a reorganisation may take back; older ones are sealed
 
 Order = Literal["reward", "wins", "votes", "rounds"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class PeerStanding(msgspec.Struct, frozen=True):
-    """What the chain has of one peer."""
+    """One peer's sums."""
 
     peer: str
-    account: str = ""  # empty for one that only votes speak of
-    reward: int = 0  # sum of its rewards, in the contract's integers
+    account: str = ""  # empty if only votes name the peer
+    reward: int = 0  # sum of its rewards, as the contract's integers
     rounds: int = 0  # rounds with a reward
     stages: int = 0  # rewards
     wins: int = 0  # votes for it
-    votes: int = 0  # ballots that it cast
+    votes: int = 0  # that it cast
 
 
 class PeerCount(msgspec.Struct, array_like=True):
-    """What one peer has so far; `reward` in decimal digits, for it may have 256 bits and more."""
+    """One peer's sums so far; `reward` in decimal digits, because it may have more than 64 bits."""
 
     account: str = ""
     reward: str = "0"
@@ -46,7 +46,7 @@ class PeerCount(msgspec.Struct, array_like=True):
         return msgspec.structs.replace(self, rounds=set(self.rounds))
 
     def standing(self, peer: str) -> PeerStanding:
-        """The peer's place among others, apart from its rank."""
+        """The sums as a standing."""
         return PeerStanding(peer, self.account, int(self.reward), len(self.rounds), self.stages, self.wins, self.votes)
 
 
@@ -70,7 +70,7 @@ class ChainStandings(msgspec.Struct, array_like=True):
         return self.open[-1].block.number if self.open else self.sealed_to
 
     def apply(self, event: ChainBlock | ChainReorged) -> None:
-        """Add a block, or take back those above a fork. Raises ChainError where they were added up for good."""
+        """Add a block, or take back those above a fork. Raises ChainError if they are sealed."""
         if isinstance(event, ChainReorged):
             self._drop_above(event.fork.number)
         else:
@@ -81,7 +81,7 @@ class ChainStandings(msgspec.Struct, array_like=True):
         if number <= self.last:
             known = next((each for each in self.open if each.block.number == number), None)
             if known is not None and known.block.hash == event.block.hash:
-                return  # told again
+                return  # reported twice
             self._drop_above(number - 1)
         self.first = self.first or event.block
         self.open.append(event)
@@ -101,7 +101,7 @@ class ChainStandings(msgspec.Struct, array_like=True):
             self.first = None
 
     def standings(self, up_to: int | None = None) -> dict[str, PeerStanding]:
-        """Standings by peer, of all blocks or of those up to a number (of the newest `OPEN_BLOCKS_MAX`)."""
+        """Standings by peer: of all blocks, or of the sealed ones and open ones up to a number."""
         counts = {peer: count.copy() for peer, count in self.sealed.items()}
         for each in self.open:
             if up_to is None or each.block.number <= up_to:
