@@ -113,6 +113,8 @@ class Node:
         self.retries = True  # hands over at once what failed
         self.mines = True  # what confirms an included submission
         self.calls: Calls | None = None
+        self.act: Callable[[str, Sequence[Any]], Awaitable[None]] | None = None  # before each request, see `Calls`
+        self.ticks = 0
         self.on_tick: Callable[[], None] = lambda: None
         self._make_sender = sender
         self.places = places or Places()
@@ -192,6 +194,8 @@ class Node:
     async def _tick(self) -> None:
         if self._task is None:
             self._start()
+        self.ticks += 1
+        self.calls.act = self.act
         self.on_tick()
         due = [each for each in self._due if self.handing or isinstance(each, Submit)]
         self._due = [each for each in self._due if each not in due]

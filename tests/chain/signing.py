@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ import requests
 from eth_account import Account
 from eth_utils.crypto import keccak
 
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.keystore import import_key
+from swarmd.chain.signer import AuditLog, Signer, SignerLedger
+from swarmd.config import FeesConfig
 from tests.chain.grounds import CHAIN_ID, Ground
 from tests.forked import ForkedStreams, fork
 
@@ -185,3 +188,49 @@ def check_for_secrets(running: Running) -> None:
     for path in running.home.glob("audit.jsonl*"):
         written += path.read_text(encoding="utf-8")
     assert [secret for secret in SECRETS if secret in written] == []
+
+
+class Seat:
+    """A signer in this process, and what it wrote."""
+
+    def __init__(self, signer: Signer, audit: AuditLog, ledger: SignerLedger) -> None:
+        self.signer = signer
+        self.audit = audit
+        self.ledger = ledger
+        self.whats: list[str] = []
+        self.lines: list[Any] = []
+        self._append, audit.append = audit.append, self._take  # type: ignore[method-assign]
+
+    def _take(self, line: Any) -> None:
+        self._append(line)
+        self.lines.append(line)
+        self.whats.append(line.what)
+
+    async def look(self) -> None:
+        """One look at the chain, as the signer takes it by itself."""
+        await self.signer._pass()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100):
+            await self.look()
+            if condition():
+                return
+            await anyio.sleep(0.02)
+        raise AssertionError(self.whats)
+
+
+@asynccontextmanager
+async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
+    fund(ground)
+    config = ground.config(**({"sender": "wallet", "fees": FeesConfig(stuck_s=0.01)} | settings))
+    rpc = Rpc(config.rpc, config.chain_id, 2.0)
+    ledger = SignerLedger()
+    audit = AuditLog(home / "audit.jsonl", ledger.carried)
+    for line in audit.lines:
+        ledger.apply(line)
+    signer = Signer(config, rpc, Account.from_key(KEY), audit, ledger)
+    try:
+        yield Seat(signer, audit, ledger)
+    finally:
+        audit.close()
+        await rpc.close()

@@ -4,13 +4,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from eth_account import Account
 from eth_typing import HexStr
 
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.fees import Budget, counted
 from swarmd.chain.senders import wallet_of
-from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest
+from swarmd.chain.signer import AuditLine, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPrepared
@@ -19,7 +18,7 @@ from swarmd.errors import BudgetSpent, EndpointFailed
 from swarmd.gas import COIN_WEI
 from tests.chain.faults import Node, Places, account_named, attempts_of, settings
 from tests.chain.grounds import Ground, calls_through, calls_to
-from tests.chain.signing import KEY, fund
+from tests.chain.signing import seated
 from tests.chain.test_endpoints import hide_base_fee
 from tests.chain.test_submitter import wish
 
@@ -128,35 +127,20 @@ async def test_a_lone_endpoint_that_hides_the_base_fee_from_the_first_look_has_n
 # --- a signer ---
 
 
-async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fund(ground)
-    config = ground.config(sender="wallet", fees=FeesConfig(day_coins_max=0.003))
-    rpc = Rpc(config.rpc, config.chain_id, 2.0)
-
-    def opened() -> tuple[Signer, AuditLog]:
-        ledger = SignerLedger()
-        audit = AuditLog(tmp_path / "audit.jsonl", ledger.carried)
-        for line in audit.lines:
-            ledger.apply(line)
-        return Signer(config, rpc, Account.from_key(KEY), audit, ledger), audit
-
-    signer, audit = opened()
-    await signer.submit(SignerRequest("register", "Qm1"))
-    first_wei = signer.budget.spent_wei
-    audit._limit = 1
-    audit.append(AuditLine("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
-    audit.close()
+async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(ground: Ground, tmp_path: Path) -> None:
+    fees = FeesConfig(day_coins_max=0.003)
+    async with seated(ground, tmp_path, fees=fees) as seat:
+        await seat.signer.submit(SignerRequest("register", "Qm1"))
+        first_wei = seat.signer.budget.spent_wei
+        seat.audit._limit = 1
+        seat.audit.append(AuditLine("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
     assert (tmp_path / "audit.jsonl.1").exists()
-    signer, audit = opened()
-    assert signer.budget.spent_wei == first_wei > 0
-    served = 1
-    with pytest.raises(BudgetSpent, match=r"the day's budget, chain\.fees\.day_coins_max, is spent"):
-        while served < 100:
-            served += 1
-            await signer.submit(SignerRequest("register", f"Qm{served}"))
-    assert signer.budget.is_scarce
-    assert signer.budget.spent_wei <= COIN_WEI * 3 // 1000 < signer.budget.spent_wei + first_wei
-    audit.close()
-    await rpc.close()
+    async with seated(ground, tmp_path, fees=fees) as seat:
+        budget, served = seat.signer.budget, 1
+        assert budget.spent_wei == first_wei > 0
+        with pytest.raises(BudgetSpent, match=r"the day's budget, chain\.fees\.day_coins_max, is spent"):
+            while served < 100:
+                served += 1
+                await seat.signer.submit(SignerRequest("register", f"Qm{served}"))
+        assert budget.is_scarce
+        assert budget.spent_wei <= COIN_WEI * 3 // 1000 < budget.spent_wei + first_wei

@@ -604,14 +604,8 @@ async def test_a_request_that_may_have_been_taken_is_not_made_again_at_once(
     node.want("register")
     await node.run(lambda: bool(node.of(SubmissionSent)))
     await node.stop()
-    looks = 0
-
-    def tick() -> None:
-        nonlocal looks
-        looks += 1
-
-    node.on_tick = tick
-    await node.run(lambda: looks > 20)
+    since = node.ticks
+    await node.run(lambda: node.ticks > since + 20)
     assert server.posts == 1 and not node.of(CommandFailed)
     ground.swarm.register(ground.swarm.alice, "me")
     await node.run()

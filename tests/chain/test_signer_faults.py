@@ -1,25 +1,20 @@
 """The signer in this process: transactions that are stuck, dropped, reorganised away or overtaken."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from aiohttp import web
-from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain import signer as signer_module
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.signer import AuditLog, Signer, SignerBusy, SignerChain, SignerLedger, SignerRequest
+from swarmd.chain.signer import SignerBusy, SignerChain, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
 from tests.chain.grounds import Answer, Call, Ground, ScriptedRpc, acting, middleman, result
-from tests.chain.signing import ADDRESS, KEY, by_hand, fund, sent, take_nonce, told
+from tests.chain.signing import ADDRESS, by_hand, fund, seated, sent, take_nonce, told
 
 pytestmark = pytest.mark.anyio
 
@@ -29,54 +24,8 @@ def sent_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signer_module, "RESEND_S", 0.01)
 
 
-FEES = FeesConfig(stuck_s=0.01)
 PATIENT = FeesConfig()  # nothing is replaced while the test runs
 REGISTER = SignerRequest("register", "Qm1")
-
-
-class Seat:
-    """A signer and what it wrote."""
-
-    def __init__(self, signer: Signer, audit: AuditLog, ledger: SignerLedger) -> None:
-        self.signer = signer
-        self.ledger = ledger
-        self.whats: list[str] = []
-        self.lines: list[Any] = []
-        self._append, audit.append = audit.append, self._take  # type: ignore[method-assign]
-
-    def _take(self, line: Any) -> None:
-        self._append(line)
-        self.lines.append(line)
-        self.whats.append(line.what)
-
-    async def look(self) -> None:
-        """One look at the chain, as the signer takes it by itself."""
-        await self.signer._pass()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(100):
-            await self.look()
-            if condition():
-                return
-            await anyio.sleep(0.02)
-        raise AssertionError(self.whats)
-
-
-@asynccontextmanager
-async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
-    fund(ground)
-    config = ground.config(**({"sender": "wallet", "fees": FEES} | settings))
-    rpc = Rpc(config.rpc, config.chain_id, 2.0)
-    ledger = SignerLedger()
-    audit = AuditLog(home / "audit.jsonl", ledger.carried)
-    for line in audit.lines:
-        ledger.apply(line)
-    signer = Signer(config, rpc, Account.from_key(KEY), audit, ledger)
-    try:
-        yield Seat(signer, audit, ledger)
-    finally:
-        audit.close()
-        await rpc.close()
 
 
 async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, tmp_path: Path) -> None:

@@ -86,15 +86,7 @@ def mining_by_hand(ground: Ground) -> Iterator[None]:
 
 def mine_every(ground: Ground, node: Node, ticks: int) -> None:
     """A block every so many ticks."""
-    passed = 0
-
-    def tick() -> None:
-        nonlocal passed
-        passed += 1
-        if passed % ticks == 0:
-            ground.say("evm_mine")
-
-    node.on_tick = tick
+    node.on_tick = lambda: None if node.ticks % ticks else ground.say("evm_mine")
 
 
 def outbid(ground: Ground, account: LocalAccount, prepared: Prepared, content: bytes = b"") -> str:
@@ -253,17 +245,11 @@ async def test_at_the_bound_it_waits_and_sends_the_same_again(ground: Ground, ac
         await node.run(lambda: bool(node.of(SubmissionSent)))
         ground.say("anvil_setNextBlockBaseFeePerGas", hex(50 * GWEI))
         ground.say("evm_mine")
-        ticks = 0
-
-        def tick() -> None:
-            nonlocal ticks
-            ticks += 1
-
-        node.on_tick = tick
-        await node.run(lambda: ticks > 60)
+        since = node.ticks
+        await node.run(lambda: node.ticks > since + 60)
         for prepared in attempts_of(node, name):
             ground.say("anvil_dropTransaction", prepared.hash)
-        await node.run(lambda: ticks > 70)
+        await node.run(lambda: node.ticks > since + 70)
         assert not node.of(SubmissionIncluded) and not node.of(CommandFailed)
         assert all(int(each.fee_wei) <= 5 * GWEI for each in attempts_of(node, name))
         ground.say("anvil_setNextBlockBaseFeePerGas", hex(GWEI))
@@ -287,8 +273,7 @@ async def test_coins_that_come_are_noticed_before_it_is_ordered_again(
     async def count_calls(method: str, params: Sequence[Any]) -> None:
         looks[method] += 1
 
-    assert node.calls is not None
-    node.calls.act = count_calls
+    node.act = count_calls
     await node.run(lambda: looks["eth_getBalance"] >= 3)
     assert set(looks) == {"eth_getBalance"}, "nothing else is asked until they have come"
     account_named(ground, "alice")
@@ -437,15 +422,7 @@ async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(
     assert count(ground, "register") == 0
     again = wallet_node(ground, config, account)
     again.want("register", prepared=(replace(first, raw=b""),))
-    looks = 0
-
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-        if looks == LOOKS:
-            ground.say("evm_mine")
-
-    again.on_tick = look
+    again.on_tick = lambda: ground.say("evm_mine") if again.ticks == LOOKS else None
     await again.run(lambda: bool(again.of(SubmissionIncluded)))
     assert [each.prepared for each in again.of(SubmissionPrepared)] == [first], again.story()
     assert count(ground, "register") == 1
@@ -524,11 +501,7 @@ async def test_a_step_under_way_is_withdrawn_when_somebody_else_makes_it(ground:
         if node.of(SubmissionSent):  # else it may send the same bytes again just when they have been dropped
             await moved.wait()
 
-    def tick() -> None:
-        assert node.calls is not None
-        node.calls.act = hold
-
-    node.on_tick = tick
+    node.act = hold
     node.want("advance")
     with mining_by_hand(ground):
         await node.run(lambda: bool(node.of(SubmissionSent)))
@@ -565,11 +538,7 @@ async def test_endpoints_that_fail_for_a_while_lose_nothing(ground: Ground, acco
         if calls % 20 < 10:
             raise EndpointFailed("no endpoint answers")
 
-    def tick() -> None:
-        assert node.calls is not None
-        node.calls.act = fail
-
-    node.on_tick = tick
+    node.act = fail
     name = wish(node, "register")
     await node.run()
     check_once(ground, node, name, "register")

@@ -76,14 +76,13 @@ class Made:
         checks = choose_checks(names)
         return asyncio.run(examine(self.subject(offline, probe), checks))
 
-    def find(self, name: str, offline: bool = True, probe: ProbeAnswer = CPU) -> dict[str, Finding]:
+    def find(self, name: str, **given: Any) -> dict[str, Finding]:
         """The findings of one check by their ids."""
-        return {finding.id: finding for finding in self.report(name, offline=offline, probe=probe).findings}
+        return {finding.id: finding for finding in self.report(name, **given).findings}
 
-    def severities(self, name: str, offline: bool = True, probe: ProbeAnswer = CPU) -> dict[str, str]:
+    def severities(self, name: str, **given: Any) -> dict[str, str]:
         """What one check objects to or notes: severities by id."""
-        found = self.find(name, offline, probe)
-        return {id: each.severity for id, each in found.items() if each.severity != "ok"}
+        return {id: each.severity for id, each in self.find(name, **given).items() if each.severity != "ok"}
 
 
 def _giving(answer: ProbeAnswer) -> Callable[[], Awaitable[ProbeAnswer]]:
