@@ -202,8 +202,8 @@ def _number(encoded: bytes) -> int:
     return int.from_bytes(encoded, "big")
 
 
-# What Ethereum's nodes say when they do not take a transaction; JSON-RPC's error codes do not tell these apart.
 GAS_MAX = 2_500_000  # units of gas of one submission
+# What Ethereum's nodes say when they do not take a transaction; JSON-RPC's error codes do not tell these apart.
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
 UNTIMELY = re.compile(
     r"nonce.{0,12}too (low|high)|old.?nonce|underpriced|(fee|price).{0,8}too.?low|replacement.?not.?allowed|"

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc, Throttled, endpoint_of, name_of, read_urls
+from swarmd.chain.endpoints import Rpc, Throttled, chain_id_at, endpoint_of, name_of, read_urls
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quantity, quote
+from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account
 from swarmd.chain.logs import BlockHeader
 from swarmd.config import ChainConfig
@@ -81,7 +81,7 @@ async def check_rpc(subject: Subject) -> list[Finding]:
 async def _look_at(url: str, call_s: float) -> EndpointReplies:
     endpoint, seen = endpoint_of(url, call_s), EndpointReplies(url, name_of(url))
     try:
-        chain_id = quantity(await endpoint.ask("eth_chainId", [], str), "chain id")
+        chain_id = await chain_id_at(endpoint)
         head = (await endpoint.ask("eth_getBlockByNumber", ["latest", False], BlockHeader)).ref()
         genesis = await endpoint.ask("eth_getBlockByNumber", ["0x0", False], BlockHeader)
     except Throttled as failure:

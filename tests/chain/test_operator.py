@@ -27,11 +27,11 @@ from swarmd.chain.operator import (
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, RpcRefused
 from tests.chain.faults import Calls, Killed, Places
+from tests.chain.grounds import CHAIN_ID, calls_to
 from tests.contracts.chain import connect
 
 pytestmark = pytest.mark.anyio
 
-CHAIN_ID = 31337
 BOOTNODES = ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWa", "/ip4/192.0.2.2/tcp/1/p2p/12D3KooWb")
 OPEN = DeploymentPlan(1, RoundPolicy(2, 300), BOOTNODES)
 CLOSED = DeploymentPlan(3, RoundPolicy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
@@ -42,12 +42,11 @@ STEPS = {OPEN: 4, TWO: 4, CLOSED: 7}  # transactions
 class Bench:
     """A chain, and accounts that orders are given by."""
 
-    def __init__(self, w3: Web3, url: str) -> None:
+    def __init__(self, w3: Web3, rpc: Rpc) -> None:
         self.w3 = w3
-        self.url = url
+        self.rpc = rpc
         self.told: list[str] = []
         self.heard = anyio.Event()
-        self.opened: list[Rpc] = []
 
     def say(self, method: str, *params: Any) -> Any:
         return self.w3.provider.make_request(method, list(params))["result"]  # type: ignore[arg-type]
@@ -77,28 +76,22 @@ class Bench:
         journal = Journal(path)
         genesis = self.w3.eth.get_block(0)["hash"].to_0x_hex()
         journal.begin(CHAIN_ID, genesis, account.address)
-        return OperatorTransactions(caller or self.rpc(), account, FeesConfig(**fees), journal, self.tell)
+        return OperatorTransactions(caller or self.rpc, account, FeesConfig(**fees), journal, self.tell)
 
     def mortal(self, dies_at: int, after: bool) -> Calls:
         """A caller that dies at its n-th request: before it is made, or when its answer has come."""
-        return Calls(self.rpc(), Places(2 * dies_at - 1 if after else 2 * dies_at - 2))
-
-    def rpc(self) -> Rpc:
-        self.opened.append(Rpc([self.url], CHAIN_ID, 5.0))
-        return self.opened[-1]
+        return Calls(self.rpc, Places(2 * dies_at - 1 if after else 2 * dies_at - 2))
 
 
 @pytest.fixture
 async def bench(url: str) -> AsyncIterator[Bench]:
-    bench = Bench(connect(url), url)
-    yield bench
-    for rpc in bench.opened:
-        await rpc.close()
+    async with calls_to(url, call_s=5.0) as calls:
+        yield Bench(connect(url), calls)
 
 
 async def matches(bench: Bench, contract: str, plan: DeploymentPlan) -> None:
     """The contract is as planned."""
-    coordinator = Coordinator(bench.rpc(), contract)
+    coordinator = Coordinator(bench.rpc, contract)
     assert await coordinator.place() == (0, 0)
     assert await coordinator.stages() == plan.stages
     assert await coordinator.policy() == plan.policy
@@ -220,7 +213,7 @@ async def test_what_is_under_way_is_waited_for_whatever_endpoints_say(bench: Ben
     account = bench.account()
     contract = (await deploy(bench.orders(account), OPEN)).contract
     bench.say("evm_setAutomine", False)
-    orders = bench.orders(account, None, Calls(bench.rpc(), change=troubled()), stuck_s=0.3)
+    orders = bench.orders(account, None, Calls(bench.rpc, change=troubled()), stuck_s=0.3)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mine_when_told, bench, "gas costs 10000 gwei now")
         receipt = await orders.carry_out("advance", contract, encode_call("updateStageAndRound()"))
