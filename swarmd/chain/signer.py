@@ -18,7 +18,7 @@ import logging
 import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, time
@@ -426,7 +426,6 @@ class Signer:
         self._finality = Finality(config, self._blocks)
         self._turns = asyncio.Lock()
         self._sent_at: dict[str, float] = {}  # monotonic
-        self._signed = asyncio.Event()
         self._ready = False
         self.trouble = "the chain has not been asked yet"  # why nothing can be signed now; empty if it can
 
@@ -556,24 +555,18 @@ class Signer:
 
     async def run(self) -> None:
         """Follow pending transactions until cancelled. Raises LogWriteFailed, which must end the signer."""
+        checked_at = -IDLE_S
         while True:
-            try:
-                await self._pass()
-                self._note("")
-            except SignerBusy:
-                log.debug("requests go first")
-            except (ChainError, ChainMismatch) as error:
-                self._note(str(error))
-            await self._rest(self._config.poll_s if self._ledger.open() else IDLE_S)
-
-    async def _rest(self, longest_s: float) -> None:
-        """Wait for the next check, which a new transaction brings forward."""
-        self._signed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(longest_s):
-                if longest_s > self._config.poll_s:
-                    await self._signed.wait()
-                await asyncio.sleep(self._config.poll_s)
+            if self._ledger.open() or monotonic() - checked_at >= IDLE_S:
+                try:
+                    await self._pass()
+                    self._note("")
+                except SignerBusy:
+                    log.debug("requests go first")
+                except (ChainError, ChainMismatch) as error:
+                    self._note(str(error))
+                checked_at = monotonic()
+            await asyncio.sleep(self._config.poll_s)
 
     def _note(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
@@ -694,7 +687,6 @@ class Signer:
     def _write_signed(self, asked: SignerRequest, prepared: Prepared) -> None:
         said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
         self._write("signed", asked, raw="0x" + prepared.raw.hex(), **said)
-        self._signed.set()
 
     def _end(self, asked: SignerRequest, code: str, reason: str) -> None:
         self._sent_at.pop(asked.submission, None)

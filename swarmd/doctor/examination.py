@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent import futures
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -130,19 +130,6 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await asyncio.wrap_future(outcome)
 
 
-class Once(Generic[T]):
-    """A result that several checks need and that is made once; a failure is kept as well."""
-
-    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
-        self._make = make
-        self._made: asyncio.Future[T] | None = None
-
-    async def __call__(self) -> T:
-        if self._made is None:
-            self._made = asyncio.ensure_future(self._make())
-        return await asyncio.shield(self._made)
-
-
 class Subject:
     """A machine, and if there are any, a configuration, its data directory, and the daemon.
 
@@ -163,14 +150,24 @@ class Subject:
         if data is None and path is not None and self.config is not None:
             data = path.parent / self.config.data
         self.data = NodeDirectory(data) if data is not None else None
-        self.probe = Once(self._ask_torch)
-        self.dialled = Once(self._dial)
 
     @property
     def whole(self) -> tuple[Config, NodeDirectory]:
         """Configuration and data directory; only for checks that need both."""
         assert self.config is not None and self.data is not None, "such a check is left out without them"
         return self.config, self.data
+
+    # Made once for all checks, which await them through `asyncio.shield`; a failure is kept as well.
+
+    @cached_property
+    def probe(self) -> asyncio.Future[ProbeAnswer]:
+        """Devices and the model's memory."""
+        return asyncio.ensure_future(self._ask_torch())
+
+    @cached_property
+    def dialled(self) -> asyncio.Future[list[DialResult]]:
+        """The results of dialling the bootstrap nodes."""
+        return asyncio.ensure_future(self._dial())
 
     # The rest reads the disk, which may hang: for threads only.
 

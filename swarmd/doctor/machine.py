@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import platform
@@ -126,7 +127,7 @@ async def check_device(subject: Subject) -> list[Finding]:
     """Check device, driver and precision, and whether the model fits into memory, by a torch in a child process."""
     training = subject.config.training if subject.config else TrainingConfig()
     try:
-        seen = await subject.probe()
+        seen = await asyncio.shield(subject.probe)
     except SwarmdError as failure:
         return [error("device.torch", "torch cannot be used", failure.message, TORCH_FIX)]
     found = list(_examine_device(seen, training))
@@ -290,7 +291,7 @@ async def check_disk(subject: Subject) -> list[Finding]:
     """Check the disk of the data directory: rights, room, i-nodes, network file systems."""
     config, data = subject.whole
     try:
-        chosen = chosen_of(await subject.probe())
+        chosen = chosen_of(await asyncio.shield(subject.probe))
     except SwarmdError:
         chosen = None  # the check of the device says why
     # Those that are kept, and the one being written.
@@ -369,7 +370,7 @@ CLOCK_FIX = "`timedatectl set-ntp true`, or start chrony; in a virtual machine o
 
 async def check_clock(subject: Subject) -> list[Finding]:
     """Compare the clock with peers' clocks, if they can be asked, and ask the kernel whether it is synchronised."""
-    dialled = [] if subject.offline or subject.config is None else await subject.dialled()
+    dialled = [] if subject.offline or subject.config is None else await asyncio.shield(subject.dialled)
     skews = {each.address: each.skew_s for each in dialled if each.skew_s is not None}
     found = judge_peers(skews)
     if not is_kept():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
@@ -236,7 +237,7 @@ def _dial_announced(config: Config, runs: bool) -> Iterator[Finding]:
 
 async def check_bootstrap(subject: Subject) -> list[Finding]:
     """Dial every address of dht.bootstrap as a peer, except this node's own."""
-    dialled = await subject.dialled()
+    dialled = await asyncio.shield(subject.dialled)
     if not dialled:
         return [well("none but this node is configured; others come to it")]
     good = [each for each in dialled if each.peer]

@@ -17,7 +17,7 @@ from swarmd.core.values import ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.checks import choose_checks
 from swarmd.doctor.children import ModelFit, ProbeAnswer
-from swarmd.doctor.examination import DoctorReport, Finding, Once, Subject, examine
+from swarmd.doctor.examination import DoctorReport, Finding, Subject, examine
 from swarmd.eventlog.store import EventLog
 from tests.core.story import settings
 from tests.eventlog.making import write_planned
@@ -69,7 +69,7 @@ class Made:
 
     def subject(self, offline: bool = True, probe: ProbeAnswer = CPU) -> Subject:
         made = Subject(self.config, offline=offline)
-        made.probe = Once(_giving(probe))
+        made._ask_torch = _giving(probe)  # type: ignore[method-assign]
         return made
 
     def report(self, *names: str, offline: bool = True, probe: ProbeAnswer = CPU) -> DoctorReport:
