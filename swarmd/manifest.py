@@ -543,7 +543,7 @@ _NODE_COMMENTS = {  # by dotted key
     "swarm.options": "settings of the kind",
     "swarm.coordinator": "peer id whose announcements count: the creator's node",
     "dht.listen": "port 0 takes any free one",
-    "dht.announce": "addresses told to others, when those above cannot be reached from outside",
+    "dht.announce": "addresses that others reach this node under, if not those above",
     "dht.bootstrap": "from the manifest, and from the contract where there is one",
     "dht.admission": "what others need to write",
     "dht.invitation": "this node's own; `swarmd swarm invite` makes them",

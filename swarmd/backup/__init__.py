@@ -1,1 +1,1 @@
-"""Backups of a data directory, restoring and moving them; support bundles."""
+"""Backups of a data directory, with restore and move; support bundles."""

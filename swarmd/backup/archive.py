@@ -1,14 +1,14 @@
 """Archives that swarmd writes and opens: backups and support bundles.
 
 - An archive is a tar file, gzipped unless its name ends in `.tar`. Its last member is a JSON manifest with the size and
-  SHA-256 of every other one, so an archive that was cut off has none and is refused.
-- Nothing in an archive is trusted: plain files only, under names that its kind allows and that `tarfile`'s data filter
-  lets pass, within bounds, every digest compared. Headers are bounded too: `tarfile` reads long names whole, so a file
-  of some hundred KiB could take gigabytes of memory.
+  SHA-256 of every other one, so an archive that was cut off has no manifest and is refused.
+- Nothing in an archive is trusted: it may hold plain files only, under names that its kind and `tarfile`'s data filter
+  allow, within bounds, and every digest is compared. Headers are bounded too: `tarfile` reads long names whole, so a
+  file of some hundred KiB could take gigabytes of memory.
 - An archive is written to `.NAME.tmp` under a lock and renamed when it is whole. What a killed process left there is
   overwritten by the next one.
-- It is unpacked to `.restoring` in a directory that is new or empty, and its files move up when everything was checked.
-  As long as `.restoring` is there, no node starts in that directory.
+- An archive is unpacked to `.restoring` in a directory that is new or empty, and its files move up when everything was
+  checked. As long as `.restoring` is there, no node starts in that directory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ AGAIN = "Take another copy of it"
 PART = r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}"  # of a member's name
 
 _GZIP = b"\x1f\x8b"  # how a gzipped file begins
-_FOREIGN = "lost+found"  # an empty file system may have it
+_FOREIGN = "lost+found"  # in an empty file system
 _DAMAGED = (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 
 M = TypeVar("M", bound="Manifest")
@@ -66,7 +66,7 @@ class ArchiveMember(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an archive is. A subclass for each kind says what may be in it."""
+    """The manifest of an archive. A subclass for each kind says what may be in it."""
 
     FILE: ClassVar[str]
     NOUN: ClassVar[str]
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @classmethod
     def allows(cls, name: str) -> bool:
-        """Whether such an archive has a member of that name: there is no way out of the directory."""
+        """Whether such an archive may have a member of that name, which cannot lead out of the directory."""
         return cls.NAMES.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
@@ -139,7 +139,7 @@ class _Hashed:
 
 
 def refuse_target(out: Path) -> None:
-    """Raise ArchiveUnwritable where an archive cannot be made under this name."""
+    """Raise ArchiveUnwritable if an archive cannot be made under this name."""
     if not out.name.endswith(ENDINGS):
         raise ArchiveUnwritable(f"{out} does not say how to write it", "Name a file that ends in .tar.gz or .tar")
     if out.exists():
@@ -150,9 +150,9 @@ def refuse_target(out: Path) -> None:
 
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[ArchiveWriter]:
-    """A new archive. It has its name once `finish` was called, and before that nothing has.
+    """Write a new archive, which gets its name when `finish` is called.
 
-    Raises ArchiveUnwritable where `out` exists, has no directory or another ending, or cannot be written.
+    Raises ArchiveUnwritable if `out` exists, has no directory or another ending, or cannot be written.
     """
     refuse_target(out)
     scratch = out.with_name(f".{out.name}.tmp")
@@ -160,7 +160,7 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             lock_alone(descriptor, out)
-            if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # it has just been given its name
+            if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # another process has just given it its name
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
             try:
@@ -180,7 +180,7 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
 
 
 class _PlainHeader(tarfile.TarInfo):
-    """The header of a plain file or of its long name: what else there is can make `tarfile` read without a bound."""
+    """The header of a plain file or of its long name: other headers can make `tarfile` read without a bound."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
         """What `tarfile` calls for every header, for subclasses to override."""
@@ -193,8 +193,8 @@ class _PlainHeader(tarfile.TarInfo):
 def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M, bytes]:
     """Read an archive from end to end and compare everything with its manifest. Returns that, and the sealed part.
 
-    It is unpacked to `into`, an empty directory, or only read. Raises NotFoundError; ArchiveError where it is damaged,
-    incomplete or of another kind; OtherVersion; OSError where it cannot be unpacked there.
+    It is unpacked to `into`, an empty directory, or only read. Raises NotFoundError; ArchiveError if it is damaged,
+    incomplete or of another kind; OtherVersion; OSError if it cannot be unpacked there.
     """
     try:
         opened = open_regular(path)
@@ -210,7 +210,7 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
     manifest, sealed, size_bytes = None, b"", 0
     with opened as file:
         try:
-            # other ways to compress than the one that swarmd writes take more memory to unpack
+            # other compressions than gzip take more memory to unpack
             mode: Any = "r|gz" if file.read(len(_GZIP)) == _GZIP else "r|"
             file.seek(0)
             with tarfile.open(fileobj=file, mode=mode, tarinfo=_PlainHeader) as tar:
@@ -267,7 +267,7 @@ def _digest(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> s
 def _decode(raw: bytes, kind: type[M], path: Path) -> M:
     try:
         version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
-        if version != FORMAT:  # its other fields may be others
+        if version != FORMAT:  # other fields may differ as well
             raise OtherVersion.of(f"the {kind.NOUN} {path}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
@@ -279,10 +279,10 @@ def _decode(raw: bytes, kind: type[M], path: Path) -> M:
 
 @contextlib.contextmanager
 def unpacking(root: Path) -> Iterator[Path]:
-    """A directory to fill, whose files lie in `root` when nothing was raised; else `root` is as it was.
+    """Give a directory to fill, whose files lie in `root` afterwards; if anything is raised, `root` is as it was.
 
     `root` may be a mount point, which cannot be renamed over, so entries move up one by one. Raises ArchiveUnwritable
-    if it holds something or cannot be written, NoSpaceLeft, and PathUnusable while another command unpacks there.
+    if `root` is not empty or cannot be written, NoSpaceLeft, and PathUnusable while another command unpacks there.
     """
     there = root.exists()
     making, moved = NodeDirectory(root).restoring, []

@@ -1,9 +1,9 @@
-"""Backups of a node: making one, checking one, and making a node's directory of one.
+"""Backups of a node: making, checking and restoring them.
 
 - The node may be running. Every file of log, rollouts and checkpoint is opened before the first one is copied, so the
   node can remove them meanwhile. The last segment is copied up to its last whole commit; the rest is chosen by the
   state at that commit.
-- Files in the directory itself are copied in the open only if they are known to hold no secret. Keys, passphrases and
+- Files in the directory itself are copied unencrypted only if they are known to hold no secret. Keys, passphrases and
   the configuration go into one sealed part, or not at all.
 - A node that moves is stopped, and its directory is closed before the archive has its name: at no instant can it be
   started in both places.
@@ -64,26 +64,26 @@ from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoint_files import newest_whole
 
 SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
-PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself that hold nothing secret
-NOTES = ("moved.json", "restored.json")  # what they say is in the manifest
+PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself without secrets
+NOTES = ("moved.json", "restored.json")  # the manifest has their content
 TRIES = 5  # a running node may remove a file that was just listed
-PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all that is sealed
+PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all sealed files
 
 _ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
 QUESTIONS = rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl"
 
 
 class BackupManifest(Manifest, frozen=True, kw_only=True):
-    """What a backup is.
+    """The manifest of a backup.
 
     Attributes:
         from_seq, next_seq: first event in it, and the one that would have followed its last.
-        marks: how far the node had come: it had signed nothing beyond when the backup was made.
+        marks: how far the node had come: when the backup was made, it had signed nothing beyond.
         checkpoint: name of the one that is in it, empty for none.
         sealed: whether keys and configuration are in it, encrypted.
         for_move: the node was stopped, and its directory closed to further starts.
-        missing: digests of rollouts in use that were not there.
-        restored: the note of an earlier restore that no start had read yet.
+        missing: digests of rollouts in use that were missing.
+        restored: the note of an earlier restore after which the node was not started.
     """
 
     FILE: ClassVar[str] = "backup.json"
@@ -111,9 +111,9 @@ class BackupManifest(Manifest, frozen=True, kw_only=True):
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
-    """What to put into a backup: without a passphrase no keys and configuration; `config` where it lies elsewhere.
+    """What to put into a backup: without a passphrase, no keys; `config` if it lies outside the data directory.
 
-    For a move the node must be stopped, and its directory is closed behind it.
+    For a move the node must be stopped, and its directory is closed to further starts.
     """
 
     passphrase: str | None
@@ -123,7 +123,7 @@ class BackupPlan(msgspec.Struct, frozen=True):
 
 
 class OpenPart(NamedTuple):
-    """A file that is open, so that nothing takes it away, and how much of it goes along."""
+    """An open file, which can still be read after it was removed, and how many of its bytes are copied."""
 
     name: str
     file: BinaryIO
@@ -154,7 +154,7 @@ def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManif
 
 @contextlib.contextmanager
 def _leaving(data: NodeDirectory) -> Iterator[None]:
-    """Nothing else writes the log meanwhile, and the node has not left before."""
+    """Hold the log's lock. Raises LogInUse, or IdentityInUse if the node has moved already."""
     lock = take_lock(data.events)
     try:
         refuse_moved(data)
@@ -174,7 +174,7 @@ def _closing(data: NodeDirectory, moved: Moved) -> Iterator[None]:
 
 
 def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
-    # before the log: a start writes the note there first, then removes it
+    # before the log is read: a start writes the note into the log, then removes it
     restored = read_restored(data)
     with contextlib.ExitStack() as stack:
         parts, next_seq = _open_log(data.events, stack)
@@ -228,7 +228,7 @@ def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
 
 
 def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
-    """Where the last whole commit of the last segment ends, and the seq that follows."""
+    """Offset at which the last whole commit of the last segment ends, and the seq that follows."""
     opening = read_header(file, path)
     end, last = opening.size_bytes, b""
     for offset, payload in read_frames(file, end, opening.seed):
@@ -237,7 +237,7 @@ def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
 
 
 def _state_at(events: Path, next_seq: int) -> State:
-    """The fold of the log before an event; a running node may have made a snapshot of a later one meanwhile."""
+    """The state before an event; a running node may have made a snapshot of a later state meanwhile."""
     base = base_upto(events, next_seq)
     fold = StateFold(base.state)
     for commit in read_commits(events, base.seq):
@@ -268,13 +268,13 @@ def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[
 
 
 def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> None:
-    """What lies in the directory itself: in the open if it is known not to be a secret, else sealed or not at all."""
+    """Add the directory's own files: unencrypted if they are known not to be secret, else sealed or not at all."""
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:
         files[CONFIG] = plan.config
     known = {name: files[name] for name in PUBLIC if name in files}
     known |= _find_questions(data.root, [files[name] for name in (CONFIG, SWARM) if name in files])
-    # but not the records beside it, which would be published again
+    # not the records beside them, which would be published again
     known |= {name: path for name, path in ((PEERS, data.peers), (INVITATIONS, data.invitations)) if path.is_file()}
     for name, path in known.items():
         archive.add_file(name, path)
@@ -293,7 +293,7 @@ def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) ->
 
 
 def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
-    """Small files, whole. Raises ArchiveError, before it reads one, if they are not small."""
+    """Read small files. Raises ArchiveError before it reads one if they are too large."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if sum(sizes.values()) > PRIVATE_BYTES_MAX:
         largest = files[max(sizes, key=lambda name: sizes[name])]
@@ -343,12 +343,12 @@ def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
 def restore_backup(
     path: Path, root: Path, passphrase: str | None, moved: bool = False, from_round: int = 0
 ) -> tuple[BackupManifest, Verified]:
-    """Make the data directory `root` from a backup. It is whole, and its log was replayed, or it is as it was.
+    """Make the data directory `root` from a backup, and replay its log. If anything fails, `root` is as it was.
 
     Args:
-        passphrase: of the sealed part; None leaves keys and configuration out.
-        moved: the node was stopped for good when the backup was made, and goes on here where it was.
-        from_round: first round that the node may take part in or open, if it is known to be later than it will hear.
+        passphrase: opens the sealed part; None leaves keys and configuration out.
+        moved: the node was stopped for good when the backup was made, and continues here.
+        from_round: first round that the node may take part in or open, if later than the rounds that it will hear of.
 
     Raises ArchiveError as `check_backup` and `unpacking`, or if the backup is not one of a move; NoSpaceLeft; and
     OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
@@ -367,7 +367,7 @@ def restore_backup(
 
 
 def _mark(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round: int) -> None:
-    """The note for the next start: of this restore, or of an earlier one that the node had not yet started after."""
+    """Write the note for the next start: about this restore, or an earlier one after which the node was not started."""
     earlier = manifest.restored
     if moved:
         if earlier is not None:
@@ -379,7 +379,7 @@ def _mark(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round
 
 
 def _check_move(path: Path, manifest: BackupManifest) -> None:
-    """Whether the node may go on as if nothing had happened. Raises ArchiveError."""
+    """Raise ArchiveError unless the node may continue as if nothing had happened."""
     if not manifest.for_move:
         fix = "Restore it without --moved; or stop the node and use `swarmd backup --for-move`"
         raise ArchiveError(f"{path} was made of a node that may have gone on", fix)
@@ -389,7 +389,7 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
 
 
 def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
-    """Replay the log, and see that it is the one that the manifest speaks of."""
+    """Replay the log, and check that it is the one that the manifest describes."""
     if manifest.layout != LAYOUT:
         raise OtherVersion.of("the backup", "layout", manifest.layout, LAYOUT)
     verified = verify(data.events)
@@ -401,8 +401,8 @@ def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
 
 
 def open_sealed(sealed: bytes, manifest: BackupManifest, passphrase: str) -> dict[str, bytes]:
-    """Keys and configuration by file name. Raises ArchiveError where a name is a path, or the key another node's, and
-    IdentityError where the part is damaged, or the passphrase is wrong.
+    """Keys and configuration by file name. Raises ArchiveError if a name is a path, or the key another node's, and
+    IdentityError if the part is damaged, or the passphrase is wrong.
     """
     origin = "the sealed part of the backup"
     try:

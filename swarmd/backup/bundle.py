@@ -1,8 +1,8 @@
-"""Support bundles: what somebody else needs to see what a node did, without its secrets.
+"""Support bundles: what another person needs to see what a node did, without its secrets.
 
 - One archive of the newest part of the event log, texts about the node, and a manifest with the SHA-256 of the state
-  that the log folds to. It folds to the same state on any machine.
-- Every file is searched for every secret that is known; if one is found, nothing is made.
+  that the log folds to, which is the same on any machine.
+- Every file is searched for every known secret; if one is found, no bundle is made.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Report = Callable[[str], None]
 
 
 class BundleManifest(Manifest, frozen=True, kw_only=True):
-    """What a bundle is."""
+    """The manifest of a bundle."""
 
     FILE: ClassVar[str] = "bundle.json"
     NOUN: ClassVar[str] = "support bundle"
@@ -53,10 +53,10 @@ class BundleManifest(Manifest, frozen=True, kw_only=True):
     peer: str
     swarm: str
     rules: int
-    first_seq: int  # of its slice of the log; earlier events are in the snapshot before it
+    first_seq: int  # of its part of the log; the snapshot before it stands for earlier events
     next_seq: int  # the number after its last event
     state_sha256: str  # of the folded state, encoded as in a snapshot
-    notes: tuple[str, ...] = ()  # what is not in it, and why
+    notes: tuple[str, ...] = ()  # what is missing, and why
 
 
 def write_bundle(
@@ -73,11 +73,11 @@ def write_bundle(
     Args:
         texts: further files by name: configuration, status, findings, stories.
         secrets: texts that must not appear anywhere in it.
-        log_bytes_max: the newest events within this bound go in; all of them if they fit.
-        report: is called with what is being done.
+        log_bytes_max: bound on the log; if not all of it fits, the newest part goes in.
+        report: receives what is being done.
 
-    Raises ArchiveError where it cannot be written, BundleHoldsSecret where a secret was found in one of the files, and
-    nothing is left behind; LogDamaged or NotFoundError without a sound log.
+    Raises ArchiveError if it cannot be written, BundleHoldsSecret if a secret was found in one of the files, and
+    LogDamaged or NotFoundError without a sound log. Then nothing is left behind.
     """
     with writing(out) as archive, tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as scratch:
         root = Path(scratch)
@@ -119,7 +119,7 @@ def write_bundle(
 def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> BundleManifest:
     """Unpack a bundle into a new directory, check every digest, fold its log and compare the state.
 
-    Raises ArchiveError, also where the log folds to another state here than where it was made; and as `verify`.
+    Raises ArchiveError, also if the log folds to another state here than where it was made; and as `verify`.
     """
     with unpacking(into) as making:
         report("unpacking it")
@@ -138,7 +138,7 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
 
 
 def slice_of(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
-    """Segments and snapshots: all if they fit, else from the oldest snapshot on that lets them fit, or the newest."""
+    """Segments and snapshots: all if they fit, else from the oldest snapshot on with which they fit, or the newest."""
     segments, snapshots = list_segments(log), list_snapshots(log)
     part = (segments, snapshots)
     for index, path in enumerate(snapshots):
@@ -151,7 +151,7 @@ def slice_of(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
 
 
 def _copy(segments: list[Path], snapshots: list[Path], to: Path) -> None:
-    """Snapshots first: a copied one never speaks of an event that the copied segments lack."""
+    """Copy snapshots first, so that no copied snapshot includes an event that the copied segments lack."""
     snapshot_directory(to).mkdir(parents=True)
     copies = [(path, snapshot_directory(to)) for path in snapshots] + [(path, to) for path in segments]
     try:
@@ -172,7 +172,7 @@ def state_digest(state: State) -> str:
 
 
 def refuse_secrets(root: Path, secrets: Iterable[str]) -> None:
-    """Search every file for every secret, byte by byte. Raises BundleHoldsSecret, which names the file alone."""
+    """Search every file for every secret, byte by byte. Raises BundleHoldsSecret, which names only the file."""
     wanted = [secret.encode() for secret in secrets]
     longest = max(map(len, wanted), default=0)
     for path in _files(root) if wanted else ():

@@ -1,7 +1,7 @@
-"""Blocks, log entries and news of heads, read from whichever endpoint answers.
+"""Blocks, log entries and announcements of new heads, from whichever endpoint answers.
 
-Logs near the head are asked for by the block's hash: behind one URL there are often several nodes, and one that does
-not have the block yet says so then, where it would answer a range of numbers with nothing.
+Logs near the head are asked for by the block's hash. There are often several nodes behind one URL, and a node that does
+not have the block yet then says so; asked for a range of numbers it would answer with nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, Rpc, RpcCaller, SocketEndpoint
+from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, Rpc, SocketEndpoint
 from swarmd.chain.logs import BlockHeader, LogEntry, decode_entry
 from swarmd.chain.ports import LogFilter, NotThere, Span
 from swarmd.core.events import AnyChainLog, ChainBlock
@@ -30,9 +30,9 @@ from swarmd.errors import ChainError, ChainMismatch, EndpointFailed, RpcRefused
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 
-RANGE_BLOCKS = 2000  # whose logs are asked for at once; halved where an endpoint refuses
+RANGE_BLOCKS = 2000  # in one request for logs; halved if an endpoint refuses
 TOGETHER = 16  # calls under way at once
-GROW_AFTER = 8  # ranges answered one after another before the next one is twice as long again
+GROW_AFTER = 8  # ranges answered in a row before the next one is twice as long
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -40,14 +40,14 @@ log = get_logger(__name__)
 
 
 class PendingRange(NamedTuple):
-    """A range that is being asked for."""
+    """A range whose logs have been asked for."""
 
     first: int
     last: int
     task: asyncio.Task[list[LogEntry] | None]
 
     def give_up(self) -> None:
-        """Nobody wants it any more, nor its error."""
+        """Cancel the request, and drop its error."""
         self.task.cancel()
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -56,24 +56,15 @@ class Blocks:
     """Reads blocks, and the logs of one contract.
 
     Args:
-        range_blocks: most blocks asked for at once; halved while endpoints refuse.
+        range_blocks: most blocks in one request for logs; halved while endpoints refuse.
     """
 
-    def __init__(self, caller: RpcCaller, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
-        self._caller = caller
+    def __init__(self, rpc: Rpc, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
+        self._rpc = rpc
         self._contract = contract
         self._range_most = range_blocks
         self._range = range_blocks
         self._answered = 0  # ranges since the last refusal
-
-    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call whose result is of this type. Raises as `RpcCaller.request` does."""
-        if isinstance(self._caller, Rpc):
-            return await self._caller.ask(method, params, kind)
-        try:
-            return msgspec.convert(await self._caller.request(method, params), kind)
-        except msgspec.ValidationError as error:
-            raise EndpointFailed(f"an endpoint answered {method} with something else than asked for: {error}") from None
 
     async def head(self) -> BlockRef:
         """The newest block."""
@@ -82,28 +73,28 @@ class Blocks:
     async def at(self, block: int | str) -> BlockRef:
         """A block by its number or tag. Raises NotThere."""
         tag = hex(block) if isinstance(block, int) else block
-        header = await self.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
+        header = await self._rpc.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
         if header is None:
             raise NotThere(f"the chain has no block {block} yet")
         return header.ref()
 
     async def all_at(self, numbers: Iterable[int]) -> list[BlockRef]:
-        """Blocks by their numbers, a few asked for at once. Raises NotThere."""
+        """Blocks by their numbers, asked for concurrently. Raises NotThere."""
         return await together(self.at, numbers)
 
     async def logs_of_all(self, blocks: Iterable[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, a few asked for at once. Raises NotThere."""
+        """The entries of each of these blocks, asked for concurrently. Raises NotThere."""
         return await together(partial(self.logs_of, filters=filters), blocks)
 
     async def is_syncing(self) -> bool:
-        """Whether the endpoint says that it is still catching up; one that does not know the question is not."""
+        """Whether the endpoint says that it is still catching up; false if it does not know the method."""
         try:
-            return bool(await self.ask("eth_syncing", [], Any))
+            return bool(await self._rpc.ask("eth_syncing", [], Any))
         except RpcRefused:
             return False
 
     async def logs_of(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
-        """Entries of one block. Raises NotThere when the endpoint does not know it."""
+        """Entries of one block. Raises NotThere if the endpoint does not have it."""
         try:
             return await self._logs({"blockHash": block.hash}, filters)
         except RpcRefused as refused:
@@ -112,14 +103,14 @@ class Blocks:
     async def spans(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
-        """Entries in ranges that the endpoints accept. Raises ChainError where not even one block's are to be had."""
+        """Entries in ranges that the endpoints accept. Raises ChainError if not even one block's can be had."""
         asked = self._ask_range(first, last, filters, backwards)
         try:
             while asked is not None:
                 entries, begin, end = await asked.task, asked.first, asked.last
                 if entries is not None:
                     first, last = (first, begin - 1) if backwards else (end + 1, last)
-                asked = self._ask_range(first, last, filters, backwards)  # under way while this one is worked on
+                asked = self._ask_range(first, last, filters, backwards)  # under way while the caller works on this one
                 if entries is not None:
                     yield Span(begin, end, entries)
         finally:
@@ -127,7 +118,7 @@ class Blocks:
                 asked.give_up()
 
     def _ask_range(self, first: int, last: int, filters: Sequence[LogFilter], backwards: bool) -> PendingRange | None:
-        """Begin to ask for the next range, if there is one."""
+        """Start the request for the next range; None if there is none."""
         if first > last:
             return None
         length = min(self._range, last - first + 1)
@@ -136,7 +127,7 @@ class Blocks:
         return PendingRange(begin, begin + length - 1, task)
 
     async def _range_of(self, begin: int, length: int, filters: Sequence[LogFilter]) -> list[LogEntry] | None:
-        """Entries of a range, None after a refusal that a shorter range may be spared."""
+        """Entries of a range; None if it was refused and a shorter one may be answered."""
         try:
             bounds = {"fromBlock": hex(begin), "toBlock": hex(begin + length - 1)}
             entries = await self._logs(bounds, filters)
@@ -152,14 +143,14 @@ class Blocks:
         return entries
 
     async def _logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
-        """The contract's entries; with filters those that any of them lets through, each in a request of its own.
+        """The contract's entries; with filters, those that pass one of them, with one request for each filter.
 
-        Some endpoints heed neither address nor blocks: raises ChainError for what was not asked for. What one gives
-        besides that heeds no topics is left out.
+        Some endpoints ignore address or blocks: raises ChainError for an entry that was not asked for. Entries of other
+        topics, from an endpoint that ignores topics, are left out.
         """
         asked: dict[str, Any] = where | {"address": self._contract}
         each = [asked | {"topics": [list(topics) for topics in one]} for one in filters] or [asked]
-        found = await together(lambda one: self.ask("eth_getLogs", [one], list[LogEntry]), each)
+        found = await together(lambda one: self._rpc.ask("eth_getLogs", [one], list[LogEntry]), each)
         standing = [entry for entries in found for entry in entries if not entry.removed and _passes(entry, filters)]
         for entry in standing:
             if not _is_asked_for(entry, asked):
@@ -177,7 +168,7 @@ def _is_asked_for(entry: LogEntry, asked: dict[str, Any]) -> bool:
 
 
 def _passes(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
-    """Whether any of the filters lets an entry through; without filters all are."""
+    """Whether an entry passes one of the filters; without filters, all do."""
     topics = [topic.lower() for topic in entry.topics]
     return not filters or any(
         len(topics) >= len(wanted)
@@ -187,12 +178,12 @@ def _passes(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
 
 
 def place_of(entry: LogEntry) -> tuple[int, int]:
-    """Where an entry stands on the chain: block, place in the block."""
+    """Sort key: number of the block, index in the block."""
     return int(entry.block_number, 16), int(entry.log_index, 16)
 
 
 async def together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
-    """The results of calls, a few of them under way at once. Raises what the first that failed raised."""
+    """The results of calls, at most TOGETHER of them under way at once. Raises the first error."""
     limit = asyncio.Semaphore(TOGETHER)
 
     async def one(argument: A) -> T:
@@ -229,7 +220,7 @@ class Branch:
         return self._blocks[-1]
 
     def at(self, number: int) -> BlockRef | None:
-        """The block of that number, where it is remembered."""
+        """The block of that number, if it is remembered."""
         place = bisect_left(self._blocks, number, key=lambda block: block.number)
         found = self._blocks[place] if place < len(self._blocks) else None
         return found if found is not None and found.number == number else None
@@ -243,7 +234,7 @@ class Branch:
         self._blocks = [block for block in self._blocks if block.number <= number]
 
     async def fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
-        """The last block that is still on the chain, None when none is; every block before such a one is, too."""
+        """The last block that is still on the chain, None if none is. All blocks before such a block are on it, too."""
         low, high, step = 0, len(self._blocks), 1
         while low < high:  # steps back from the tip double until one is on the chain; then the gap is halved
             middle = max(high - step, 0) if low == 0 else (low + high) // 2
@@ -257,19 +248,19 @@ class Branch:
         return len(self._blocks)
 
 
-MARK_BLOCKS = 256  # a block without logs is reported when the last report lies so far back,
-MARK_S = 600.0  # or so long
+MARK_BLOCKS = 256  # a block without logs is reported if the last report lies that many blocks back,
+MARK_S = 600.0  # or that many seconds
 BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit into a frame
-SMALL_CHARS = 8192  # entries up to here go first where a block has more than that
-ENTRY_CHARS = 300  # what an entry takes besides its text
+SMALL_CHARS = 8192  # entries of up to that size come first if a block is too large
+ENTRY_CHARS = 300  # size of an entry apart from its data
 
 
-# The fact in an entry; None where there is none, which the counter has by its reason. Raises nothing.
+# Decodes an entry into an event; None if it holds none, which the counter then has by its reason. Raises nothing.
 EntryDecoder = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
 
 
 class BlockReporter:
-    """Observes blocks, in order."""
+    """Emits an event for each block with logs, and now and then for one without, in order."""
 
     def __init__(self, emit: EventSink, decode: EntryDecoder = decode_entry) -> None:
         self._emit = emit
@@ -278,11 +269,11 @@ class BlockReporter:
         self.rejected: Counter[str] = Counter()
 
     def begin_at(self, block: BlockRef) -> None:
-        """What comes next follows this block, which is known already."""
+        """Continue after this block, which has been reported."""
         self._last = block
 
     def report(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:
-        """Observe a block, if it has logs or is due as a mark. Returns its logs."""
+        """Emit a block if it has logs, or if a block without logs is due. Returns its logs."""
         logs = facts_from_logs(entries, self.rejected, self._decode)
         if logs or self._is_due(block):
             self._emit(ChainBlock(block, logs))
@@ -297,7 +288,7 @@ class BlockReporter:
 def facts_from_logs(
     entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_entry
 ) -> tuple[AnyChainLog, ...]:
-    """What a block's entries say, up to BLOCK_CHARS_MAX; what is longest is left out first."""
+    """The events in a block's entries, up to BLOCK_CHARS_MAX; long entries are left out first."""
     sizes = [len(entry.data) + ENTRY_CHARS for entry in entries]
     room = {True: BLOCK_CHARS_MAX}
     room[False] = BLOCK_CHARS_MAX - sum(size for size in sizes if size <= SMALL_CHARS)
@@ -325,9 +316,9 @@ def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
     return groups
 
 
-SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news
-RETRY_S = 0.25  # between two rounds over the websocket endpoints
-DEAF_AFTER = 3  # new blocks found by asking that a subscription kept silent about
+SLOW_POLLS = 5  # times poll_s between two polls while a subscription works
+RETRY_S = 0.25  # between two tries to subscribe
+DEAF_AFTER = 3  # new blocks found by polling that a subscription did not announce
 
 _headers = msgspec.json.Decoder(BlockHeader)
 
@@ -336,7 +327,7 @@ class Heads:
     """Keeps a subscription open: see `swarmd.chain.ports.HeadNews`.
 
     Args:
-        poll_s: seconds between two looks without a subscription.
+        poll_s: seconds between two polls without a subscription.
     """
 
     def __init__(self, rpc: Rpc, contract: str, poll_s: float) -> None:
@@ -374,7 +365,7 @@ class Heads:
         except (EndpointFailed, ChainMismatch):  # counted by the endpoint's health, and told by the watcher
             return
         self.live, self._unannounced = endpoint.name, 0
-        self._news.set()  # what happened before the subscription
+        self._news.set()  # there may be blocks from before the subscription
         log.info("subscribed at %s", endpoint.name)
         await self._lost.wait()
         self.live = ""
@@ -383,7 +374,7 @@ class Heads:
         self._news.set()
 
     def _take(self, subscription: str, result: msgspec.Raw) -> None:
-        with suppress(*DECODE_ERRORS):  # a log, which wakes as well
+        with suppress(*DECODE_ERRORS):  # a log entry, which ends the wait as well
             self._header = _headers.decode(result).ref()
         self._unannounced = 0
         self._news.set()
@@ -400,7 +391,7 @@ class Heads:
         self._news.set()
 
     def found_unannounced(self) -> None:
-        """A new block was found by asking. Raises nothing; drops a subscription that keeps silent."""
+        """See `HeadNews`; drops a subscription that announces nothing."""
         self._unannounced += 1
         if self.live and self._unannounced >= DEAF_AFTER:
             log.warning("%s announces no blocks any more", self.live)

@@ -1,7 +1,7 @@
 """The contract's interface: calls encoded by signature, results decoded by type, reverts turned into typed errors.
 
-web3.py's contract objects are not used: they choose one of two overloads by the arguments, and their decoder has no
-bound (docs/adr/0025).
+web3.py's contract objects are not used: they choose between two overloads by the arguments, and their decoder has no
+bounds (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.logs import AbiReader, MalformedAbi, show_text, values_of
+from swarmd.chain.logs import MalformedAbi, show_text, values_of
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 RESULT_BYTES_MAX = 4 * (1 << 20)  # of one call's result
 TEXT_CHARS_MAX = 200  # of a revert's own words
 
-# Nodes' words for a call that the contract, or what stands in its place, ended.
+# Words by which nodes say that the contract, or other code at its address, ended a call.
 FAILURES = re.compile(r"revert|invalid opcode|stack (under|over)flow|out of gas|EVM error|VM exec|jump", re.IGNORECASE)
 
-# Errors of the contract by name, with what to do about each. Names are part of the interface: the signer proxy's
-# answers carry them too.
+# Errors of the contract by signature, and what to do about each. The names are part of the interface: the signer
+# proxy's answers carry them too.
 ADVICE: Mapping[str, str] = {
     "OnlyOwner()": "Use an account that has OWNER_ROLE",
     "OnlyStageManager()": "Use an account that has STAGE_MANAGER_ROLE, or leave it to the round policy",
@@ -75,7 +75,7 @@ PANIC_SELECTOR = "0x" + selector_of("Panic(uint256)").hex()
 
 
 def advice(name: str) -> str:
-    """What to do about an error of the contract, empty for one that is not known."""
+    """What to do about an error of the contract; empty if the error is unknown."""
     return _ADVICE.get(name, "")
 
 
@@ -92,7 +92,7 @@ def _parsed(signature: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
-    """The values of a call's result; arrays are tuples. Raises ChainError when it holds none such."""
+    """The values of a call's result; arrays are tuples. Raises ChainError if it does not hold them."""
     try:
         if len(data) > RESULT_BYTES_MAX:
             raise MalformedAbi("too long")
@@ -125,7 +125,7 @@ async def read_call(
 
 
 async def check_code(chain: Ethereum, contract: str) -> None:
-    """Raise ChainMismatch when there is no contract at the address."""
+    """Raise ChainMismatch if there is no contract at the address."""
     if not await chain.has_code(contract):
         raise ChainMismatch(
             f"there is no contract at {contract}",
@@ -134,7 +134,7 @@ async def check_code(chain: Ethereum, contract: str) -> None:
 
 
 def refusal_of(refused: RpcRefused, what: str) -> ContractRefused | None:
-    """A revert as a typed error, None for a refusal that is none. `what` names the call.
+    """Turn a revert into a typed error; None if the endpoint refused for another reason. `what` names the call.
 
     `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
     """
@@ -150,27 +150,13 @@ def explain(data: str) -> tuple[str, str]:
     selector = data[:10].lower()
     if selector in ERRORS:
         return ERRORS[selector], ERRORS[selector]
-    if selector == ERROR_SELECTOR:
-        return "Error", _words_of(data)
-    if selector == PANIC_SELECTOR:
-        number = int(data[10:74] or "0", 16) if _is_hex(data[10:74]) else 0
-        return "Panic", PANICS.get(number, f"panic {number:#x}"[:TEXT_CHARS_MAX])
+    if selector in (ERROR_SELECTOR, PANIC_SELECTOR):
+        kind = "string" if selector == ERROR_SELECTOR else "uint256"
+        try:
+            (said,) = values_of([kind], bytes.fromhex(data[10:]))
+        except ValueError:  # it holds no such value
+            said = "" if selector == ERROR_SELECTOR else 0
+        if selector == ERROR_SELECTOR:
+            return "Error", show_text(said[:TEXT_CHARS_MAX])
+        return "Panic", PANICS.get(said, f"panic {said:#x}"[:TEXT_CHARS_MAX])
     return "", f"an error that swarmd does not know ({selector})" if len(data) >= 10 else ""
-
-
-def _words_of(data: str) -> str:
-    """The text of Error(string), printable and short; as much of it as there is."""
-    encoded = data[10 : 10 + 2 * (64 + 4 * TEXT_CHARS_MAX)]
-    if not _is_hex(encoded):
-        return ""
-    padded = bytes.fromhex(encoded[: len(encoded) // 2 * 2])
-    try:
-        length = AbiReader(padded).unsigned(32)
-    except MalformedAbi:
-        return ""
-    text = padded[64 : 64 + min(length, 4 * TEXT_CHARS_MAX)].decode("utf-8", "replace")[:TEXT_CHARS_MAX]
-    return show_text(text)
-
-
-def _is_hex(text: str) -> bool:
-    return all(character in "0123456789abcdefABCDEF" for character in text)

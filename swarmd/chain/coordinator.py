@@ -1,7 +1,8 @@
-"""The contract as a swarm's coordinator: typed reads that work with every version of it.
+"""Typed reads of a swarm's contract that work with every version of it, and the standings in it.
 
-Versions 0.4.2, 0.4.3, 0.5 and 0.6 of the upstream contract differ in what can be asked; what one lacks is found by
-asking (docs/CONTRACT.md). Standings are read from the contract's logs and compared with the sums that it keeps.
+- Versions 0.4.2, 0.4.3, 0.5 and 0.6 of the upstream contract have different views. What a version lacks is found by
+  asking (docs/CONTRACT.md).
+- Standings are added up from the contract's logs and compared with the sums that it keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from swarmd.chain.blocks import RANGE_BLOCKS, Blocks, by_block
 from swarmd.chain.contract import check_code, read_call
-from swarmd.chain.endpoints import Rpc, RpcCaller, chain_id_at, endpoint_of
+from swarmd.chain.endpoints import Rpc, chain_id_at, endpoint_of
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quantity
 from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
@@ -27,26 +28,26 @@ from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
 
 NOBODY = "0x" + 40 * "0"
-NUMBER_MAX = 2**32 - 1  # of a policy's two numbers
+NUMBER_MAX = 2**32 - 1  # of each of a policy's two numbers
 BY_PEER = "hasSubmittedRoundStageReward(uint256,uint256,string)"
 BY_ACCOUNT = "hasSubmittedRoundStageReward(uint256,uint256,address)"  # the only form up to 0.4.2
-# What every contract has that names a version of its extensions.
+# Views of every contract that has extensions.
 EXTENDED = ("roundPolicy()", "stageStartedAt()", "membershipOpen()", "isMember(string[])", BY_PEER)
-BOARD_MAX = 100  # places that the contract gives at once
-SEARCH_RANGES_MAX = 500  # of logs read backwards for the beginning of a stage
+BOARD_MAX = 100  # places in one answer of the contract
+SEARCH_RANGES_MAX = 500  # of logs read backwards to find the beginning of a stage
 
 
 class Coordinator:
-    """Reads one contract: a `swarmd.chain.ports.ContractReader`, and what only programs for people ask.
+    """Reads one contract: a `swarmd.chain.ports.ContractReader`, with more reads for the command line and the observer.
 
     Args:
-        from_block: in which it was created.
+        from_block: in which the contract was created.
     """
 
-    def __init__(self, caller: RpcCaller, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
-        self._chain = Ethereum(caller)
+    def __init__(self, rpc: Rpc, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
+        self._chain = Ethereum(rpc)
         self._from_block = from_block
-        self.blocks = Blocks(caller, contract, range_blocks)
+        self.blocks = Blocks(rpc, contract, range_blocks)
         self._extensions = 0
         self.contract = contract
 
@@ -64,11 +65,11 @@ class Coordinator:
     async def extensions(self) -> int:
         """`extensionsVersion()`: 0 for a contract without round policy and membership.
 
-        That it has none is asked anew each time: one endpoint that answers with nothing must not count for ever.
+        While it has none it is asked each time: one endpoint's empty answer must not count for ever.
         """
         if self._extensions == 0:
             found = await self._optional("extensionsVersion()", ["uint256"])
-            if found:  # else another caller may have found them meanwhile
+            if found:  # otherwise another task may have found them meanwhile
                 self._extensions = min(found[0], PLACE_MAX)
         return self._extensions
 
@@ -81,15 +82,15 @@ class Coordinator:
         return min(found[0], PLACE_MAX) if found else None
 
     async def can_advance(self, block: str = "latest") -> bool:
-        """Whether anybody may move the swarm on now."""
+        """Whether anyone may advance the swarm now."""
         found = await self._optional("canAdvance()", ["bool"], block=block)
         return bool(found and found[0])
 
     async def opened_at(self, block: str = "latest") -> float:
-        """When the present stage began, POSIX seconds, by the chain's time.
+        """When the current stage began, in POSIX seconds by the chain's clock.
 
-        Where the contract does not say it: the time of the block that last moved it, or of its creation; where that
-        lies very far back, of the oldest block looked at.
+        If the contract does not say: the time of the block that last advanced it, or of its creation; if that lies very
+        far back, of the oldest block that was searched.
         """
         found = await self._optional("stageStartedAt()", ["uint256"], block=block)
         if found:
@@ -103,7 +104,7 @@ class Coordinator:
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
         """Whether the peer has reported a reward for a stage; up to 0.4.2, whether any peer of the account has."""
         found = await self._optional(BY_PEER, ["bool"], round, stage, peer, block=block)
-        if found:  # asked anew each time, see `extensions`
+        if found:  # asked each time, see `extensions`
             return bool(found[0])
         account = account or await self.eoa(peer, block)
         return bool(account) and bool((await self._read(BY_ACCOUNT, ["bool"], round, stage, account, block=block))[0])
@@ -113,7 +114,7 @@ class Coordinator:
         return tuple(winners)
 
     async def total_rewards(self, peers: Sequence[str], block: str = "latest") -> dict[str, int]:
-        """The sum of each peer's rewards, asked for in several calls where there are many."""
+        """The sum of each peer's rewards, in several calls if there are many peers."""
         totals: dict[str, int] = {}
         for at in range(0, len(peers), PEERS_A_CALL):
             asked = list(peers[at : at + PEERS_A_CALL])
@@ -124,18 +125,18 @@ class Coordinator:
         return totals
 
     async def winner_board(self, block: str = "latest") -> tuple[str, ...]:
-        """Peers with the most votes in all rounds; none where the contract keeps no such board."""
+        """Peers with the most votes in all rounds; none if the contract keeps no such board."""
         types = ["string[]", "uint256[]"]
         found = await self._optional("winnerLeaderboard(uint256,uint256)", types, 0, BOARD_MAX, block=block)
         return tuple(peer for peer in found[0][:BOARD_MAX] if len(peer) <= PEER_CHARS_MAX) if found else ()
 
     async def bootnodes(self, block: str = "latest") -> tuple[str, ...]:
-        """Addresses that new nodes begin at."""
+        """Addresses that new nodes join through."""
         (addresses,) = await self._read("getBootnodes()", ["string[]"], block=block)
         return tuple(addresses)
 
     async def membership_open(self, block: str = "latest") -> bool:
-        """Whether everybody may take part; True where the contract has no membership."""
+        """Whether anyone may take part; True if the contract has no membership."""
         found = await self._optional("membershipOpen()", ["bool"], block=block)
         return found is None or bool(found[0])
 
@@ -150,9 +151,9 @@ class Coordinator:
     async def _optional(
         self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
     ) -> tuple[Any, ...] | None:
-        """The result of a view, None where this version of the contract has no such view.
+        """The result of a view; None if this version of the contract does not have it.
 
-        Raises ChainError where it has: an endpoint that does not know it must not open a closed swarm to all.
+        Raises ChainError if it must have it: an endpoint that does not know the view must not open a closed swarm.
         """
         try:
             return await self._read(signature, types, *arguments, block=block)
@@ -172,7 +173,7 @@ class Coordinator:
 
 
 async def last_moved_at(blocks: Blocks, from_block: int, block: str) -> float:
-    """Time of the block that last moved the swarm on, up to one; else of the oldest that was looked at."""
+    """Time of the last block up to `block` that advanced the swarm; if none is found, of the oldest one searched."""
     last = (await blocks.at(int(block, 16) if block.startswith("0x") else block)).number
     oldest, ranges = last, 0
     async for span in blocks.spans(from_block, last, [[[STAGE_TOPIC]]], backwards=True):
@@ -185,31 +186,31 @@ async def last_moved_at(blocks: Blocks, from_block: int, block: str) -> float:
     return (await blocks.at(oldest)).at
 
 
-RANGE_READ_BLOCKS = 50_000  # asked for at once for standings; an endpoint that refuses is asked for fewer
-CALL_S = 30.0  # every call ends within this
-READS_MAX = 3  # of the whole, when blocks change meanwhile
+RANGE_READ_BLOCKS = 50_000  # in one request for standings; fewer if an endpoint refuses
+CALL_S = 30.0  # for each call
+READS_MAX = 3  # of everything, if blocks change meanwhile
 PEERS_A_CALL = 64
 NOT_UTF8 = re.compile(r"\\x[0-9a-f]{2}")
 
 
 class OnchainStandings(msgspec.Struct, frozen=True):
-    """What was read up to a block."""
+    """Standings up to a block."""
 
     chain_id: int
     head: BlockRef
     standings: ChainStandings
-    whole: bool  # nothing that the contract said before the first block read is missing
-    rejected: dict[str, int]  # entries that were left out, by reason
-    differences: tuple[str, ...] | None  # from the contract's own sums, a sentence each; None where it keeps none
+    whole: bool  # the contract has no logs before the first block that was read
+    rejected: dict[str, int]  # count of entries that were left out, by reason
+    differences: tuple[str, ...] | None  # from the contract's own sums, a sentence each; None if it keeps none
 
 
 async def read_out(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
-    """Read what the contract said since a block.
+    """Read the standings from the contract's logs since a block.
 
     Raises:
-        ConfigError: a URL is none.
+        ConfigError: a URL is not valid.
         ChainMismatch: there is no contract at the address.
-        ChainError: no endpoint answers, or the chain changes all the time.
+        ChainError: no endpoint answers, or the chain changed during every read.
     """
     rpc = Rpc(urls, await chain_id_of(urls), CALL_S)
     try:
@@ -219,11 +220,11 @@ async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Oncha
                 return await _read(rpc, contract, from_block)
     finally:
         await rpc.close()
-    raise ChainError("the chain was reorganised whenever it was read")
+    raise ChainError("the chain was reorganised during every read")
 
 
 async def chain_id_of(urls: Sequence[str]) -> int:
-    """The chain that the first endpoint which answers serves. Raises EndpointFailed where none does."""
+    """The chain id of the first endpoint that answers. Raises EndpointFailed if none does."""
     failures: list[str] = []
     for url in urls:
         endpoint = endpoint_of(url, CALL_S)
@@ -253,7 +254,7 @@ async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:
 
 
 async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bool:
-    """Whether the contract is younger than this; where no endpoint remembers, that is taken for granted."""
+    """Whether the contract was created since a block; assumed if no endpoint has the state before it."""
     if from_block == 0:
         return True
     try:
@@ -263,12 +264,12 @@ async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bo
 
 
 def can_be_asked(peer: str) -> bool:
-    """False for an id of bytes that are no text, which `decode_entry` shows as \\xff: no call can name it."""
+    """False for an id that is not text, which `decode_entry` shows as \\xff: no call can name it."""
     return not NOT_UTF8.search(peer)
 
 
 async def _compare(contract: Coordinator, standings: ChainStandings, block: int) -> tuple[str, ...] | None:
-    """Where the contract's own sums at a block are others, a sentence each; None where it keeps none."""
+    """How the contract's own sums at a block differ, a sentence each; None if it keeps none."""
     counted = standings.standings()
     try:
         totals = await contract.total_rewards(sorted(filter(can_be_asked, counted)), hex(block))

@@ -1,11 +1,11 @@
-"""The chain's nodes: each spoken to in JSON-RPC over HTTP or a websocket, and calls over the first that serves them.
+"""RPC endpoints of the chain: JSON-RPC over HTTP or a websocket, and fail-over between endpoints.
 
-An answer is taken as bytes and decoded straight into the type that is wanted; the providers of web3 decode everything
-into dicts first, have no bound on what an endpoint may send, and put the URL, and the key in it, into their errors.
+An answer is decoded from bytes straight into the wanted type. web3's own providers decode everything into dicts first,
+have no bound on what an endpoint may send, and put the URL, with the key in it, into their errors.
 
-- Endpoints are tried in the order of the configuration. One that fails is left alone for a while, longer each time, and
-  then tried in the background, so that nobody waits for it; once it answers it is preferred again.
-- An endpoint is used only after it has said the chain id of the configuration, and says it again after every failure.
+- Endpoints are tried in the order of the configuration. One that fails is paused, longer each time, and then probed in
+  the background, so that no call waits for it; once it answers it is preferred again.
+- An endpoint is used only after it has named the configured chain id, and is asked for it again after every failure.
 - No message shows more of a URL than scheme, host and port.
 """
 
@@ -15,13 +15,13 @@ import asyncio
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from time import monotonic, time
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -40,8 +40,8 @@ from swarmd.logger import get_logger
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
-LARGE = ("eth_getLogs",)  # methods whose answers may be as large as that
-SMALL_BYTES_MAX = 9 * 1024 * 1024  # of all others: `RESULT_BYTES_MAX` in hex. Sixteen are asked at once
+LARGE = ("eth_getLogs",)  # methods whose answers may be that large
+SMALL_BYTES_MAX = 9 * 1024 * 1024  # of all others: `RESULT_BYTES_MAX` in hex. Sixteen may be under way at once
 REASON_CHARS_MAX = 300  # of what an endpoint says about an error
 DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
 WRAPPINGS_MAX = 4  # around that data
@@ -55,13 +55,13 @@ THROTTLED = re.compile(
 T = TypeVar("T")
 
 
-# Takes a subscription's name and what it brings, and returns at once. Raises nothing.
+# Takes a subscription's name and a notification's content; returns at once and raises nothing.
 NotificationListener = Callable[[str, msgspec.Raw], None]
 log = get_logger(__name__)
 
 
 class Throttled(EndpointFailed):
-    """The endpoint wants to be left alone for `retry_s` seconds."""
+    """The endpoint asks for a pause of `retry_s` seconds."""
 
     def __init__(self, message: str, retry_s: float) -> None:
         super().__init__(message)
@@ -116,7 +116,7 @@ class RpcEndpoint(ABC):
         """The result of one call, as `kind`.
 
         Raises:
-            EndpointFailed: no answer in time, or none that makes sense; Throttled where it wants a pause.
+            EndpointFailed: no answer in time, or none that makes sense; Throttled if it asks for a pause.
             RpcRefused: the endpoint answered that the request cannot be done.
         """
         number = next(self._numbers)
@@ -137,7 +137,7 @@ class RpcEndpoint(ABC):
 
     @abstractmethod
     async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
-        """Send a request and wait for its answer, which may be a large one."""
+        """Send a request and wait for its answer; `large`: up to ANSWER_BYTES_MAX."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -148,28 +148,28 @@ class RpcEndpoint(ABC):
         return EndpointFailed(f"{self.name} {self._scrub(what)}")
 
     def parse(self, encoded: bytes) -> RpcMessage:
-        """One message. Raises EndpointFailed when it is no JSON-RPC."""
+        """Decode one message. Raises EndpointFailed if it is not JSON-RPC."""
         try:
             answer = _answers.decode(encoded)
         except DECODE_ERRORS:
-            raise self.failure("answered with something that is no JSON-RPC") from None
+            raise self.failure("answered with something that is not JSON-RPC") from None
         if not (answer.result or answer.error or answer.method):
-            raise self.failure("answered with something that is no JSON-RPC")
+            raise self.failure("answered with something that is not JSON-RPC")
         return answer
 
     def check_size(self, size_bytes: int, large: bool) -> None:
-        """Raise for an answer of more than it may have: RpcRefused where less can be asked for, else EndpointFailed."""
+        """Raise for an answer that is too large: RpcRefused if less can be asked for, else EndpointFailed."""
         if large and size_bytes > ANSWER_BYTES_MAX:
             raise self.too_large()
         if not large and size_bytes > SMALL_BYTES_MAX:
             raise self.failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
 
     def too_large(self) -> RpcRefused:
-        """A large answer that is too large; whoever asked may ask for less, as of a provider with a smaller bound."""
+        """The error for too large an answer to a call that may ask for less."""
         return RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
 
     def check_status(self, status: int, headers: Mapping[str, str]) -> None:
-        """Raise EndpointFailed for an HTTP status that says the endpoint does not serve us."""
+        """Raise EndpointFailed for an HTTP status by which the endpoint declines to serve."""
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and "Retry-After" in headers):
             raise Throttled(f"{self.name} answered HTTP {status}", retry_after_s(headers.get("Retry-After", "")))
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or status >= 500 or 300 <= status < 400:
@@ -191,7 +191,7 @@ class RpcEndpoint(ABC):
 
 
 class HttpEndpoint(RpcEndpoint):
-    """Over HTTP, a request a call."""
+    """Over HTTP, one request per call."""
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
@@ -201,7 +201,7 @@ class HttpEndpoint(RpcEndpoint):
     async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
         try:
             return await self._post(request, large)
-        except aiohttp.ServerDisconnectedError:  # an idle connection that was closed meanwhile
+        except aiohttp.ServerDisconnectedError:  # it had closed an idle connection
             self.losses += 1
             return await self._post(request, large)
 
@@ -225,7 +225,7 @@ class HttpEndpoint(RpcEndpoint):
 
 
 class _Waiting(NamedTuple):
-    """A call over a websocket whose answer has not come."""
+    """A call over a websocket that waits for its answer."""
 
     answer: asyncio.Future[RpcMessage]
     large: bool
@@ -234,7 +234,7 @@ class _Waiting(NamedTuple):
 class SocketEndpoint(RpcEndpoint):
     """Over a websocket, which stays open between calls and brings notifications.
 
-    `on_notification(subscription, result)` is called for each of them, `on_close()` when the connection is lost.
+    `on_notification(subscription, result)` is called for each notification, `on_close()` if the connection is lost.
     """
 
     def __init__(self, url: str, call_s: float) -> None:
@@ -335,7 +335,7 @@ class SocketEndpoint(RpcEndpoint):
 
 
 def _without_redirects() -> aiohttp.TraceConfig:
-    """For websockets, whose handshake aiohttp would have lead anywhere, also to services of this machine."""
+    """Refuse a websocket's redirects, which aiohttp would follow anywhere, even to services of this machine."""
 
     async def refuse(*_: object) -> None:
         raise aiohttp.ClientError("redirected")
@@ -346,13 +346,13 @@ def _without_redirects() -> aiohttp.TraceConfig:
 
 
 def endpoint_of(url: str, call_s: float) -> RpcEndpoint:
-    """The endpoint of a URL. Raises ConfigError for one that cannot be."""
+    """The endpoint of a URL. Raises ConfigError for an invalid URL."""
     check_url(url)
     return SocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)
 
 
 def retry_after_s(header: str) -> float:
-    """Seconds that a Retry-After header asks for, 0 where it makes no sense, at most RETRY_AFTER_MAX_S."""
+    """Seconds that a Retry-After header asks for, at most RETRY_AFTER_MAX_S; 0 if it makes no sense."""
     try:
         asked_s = float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time()
     except (ValueError, TypeError, OverflowError):
@@ -371,7 +371,7 @@ def data_of(data: Any) -> str:
 
 
 def _word_for(error: BaseException) -> str:
-    """What went wrong, without the host or URL that aiohttp's errors repeat."""
+    """The reason of an error, without the host or URL that aiohttp's errors repeat."""
     cause = getattr(error, "os_error", error)
     return (cause.strerror if isinstance(cause, OSError) else None) or type(error).__name__
 
@@ -379,14 +379,14 @@ def _word_for(error: BaseException) -> str:
 ENDPOINTS_MAX = 32
 FILE_BYTES_MAX = 64 * 1024  # of a file of URLs
 URLS = SecretKind("file of chain.rpc's URLs", ConfigError, FILE_BYTES_MAX)
-SECRET_CHARS_MIN = 6  # shorter parts of a URL are words that any message may have
+SECRET_CHARS_MIN = 6  # shorter parts of a URL are ordinary words
 
 
 def read_urls(entries: Sequence[str], root: Path) -> list[str]:
     """The URLs of chain.rpc, with those of its files and credentials; a path is relative to `root`, the data directory.
 
     Raises:
-        ConfigError: a file cannot be read, there is no endpoint, too many, or one is no URL.
+        ConfigError: a file cannot be read, there is no endpoint, there are too many, or one is not a URL.
     """
     urls = [url for entry in entries for url in _urls_of(entry, root)]
     if not 0 < len(urls) <= ENDPOINTS_MAX:
@@ -409,7 +409,7 @@ def _urls_of(entry: str, root: Path) -> list[str]:
 
 
 def check_url(url: str) -> None:
-    """Raise ConfigError unless it is a whole URL of a known scheme; the message shows no secret."""
+    """Raise ConfigError unless it is a complete URL of a known scheme; the message shows no secret."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
@@ -423,14 +423,14 @@ def check_url(url: str) -> None:
 
 
 def name_of(url: str) -> str:
-    """scheme://host:port, which is all of a URL that may be shown."""
+    """scheme://host:port: the part of a URL that may be shown."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port}" if parts.port else f"{parts.scheme}://{host}"
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that HTTP_PROXY or HTTPS_PROXY name for an endpoint; None where none is meant, and for this machine."""
+    """The proxy that HTTP_PROXY or HTTPS_PROXY name for an endpoint; None if there is none, and for this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if is_loopback(host) or proxy_bypass(host):
@@ -439,7 +439,7 @@ def proxy_for(url: str) -> str | None:
 
 
 def secrets_of(url: str) -> tuple[str, ...]:
-    """The parts of a URL that no message may have, longest first."""
+    """The parts of a URL that no message may show, longest first."""
     parts = urlsplit(url)
     pieces = {url, parts.path, parts.query, parts.username or "", parts.password or "", *parts.path.split("/")}
     pieces |= {value for pair in parts.query.split("&") for value in pair.split("=")}
@@ -449,22 +449,9 @@ def secrets_of(url: str) -> tuple[str, ...]:
 BACKOFF = Backoff(0.25, 15.0)
 BLOCK = "eth_getBlockByNumber"
 CALL_S = 10.0  # every call to an endpoint ends within this
-BEHIND_BLOCKS = 8  # an endpoint so far behind another one serves nobody
-ALONE_S = 60.0  # it is left alone for so long
+BEHIND_BLOCKS = 8  # an endpoint further behind another one is paused
+ALONE_S = 60.0  # for so long
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
-
-
-class RpcCaller(Protocol):
-    """What carries out one JSON-RPC call on the chain."""
-
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """The result of a JSON-RPC call.
-
-        Raises:
-            EndpointFailed: no endpoint answers.
-            RpcRefused: a node answered with an error that is about the request itself.
-            ChainMismatch: all that answer are of another chain.
-        """
 
 
 class EndpointHealth:
@@ -472,12 +459,12 @@ class EndpointHealth:
 
     def __init__(self, endpoint: RpcEndpoint) -> None:
         self.endpoint = endpoint
-        self.failures = 0  # one after another
-        self.retry_at = 0.0  # monotonic; it is left alone until then
-        self._verified_at = -1  # count of lost connections when it last said the right chain id
-        self.served = False  # it has ever said it
-        self.foreign = 0  # the other chain id that it said last
-        self.distrusted = False  # it shows a chain or a contract that is not ours
+        self.failures = 0  # in a row
+        self.retry_at = 0.0  # monotonic; it is paused until then
+        self._verified_at = -1  # count of lost connections when it last named the right chain id
+        self.served = False  # it has ever named the right chain id
+        self.foreign = 0  # the wrong chain id that it named last
+        self.distrusted = False  # it showed another chain or contract
         self.reason = ""
 
     @property
@@ -486,11 +473,11 @@ class EndpointHealth:
 
     @property
     def verified(self) -> bool:
-        """It has said the right chain id since its last failure."""
+        """Whether it has named the right chain id since its last failure."""
         return self._verified_at == self.endpoint.losses
 
     async def verify(self, chain_id: int) -> None:
-        """Ask for its chain. Raises EndpointFailed when it is another one."""
+        """Ask for its chain id. Raises EndpointFailed if it is the wrong one."""
         said = await chain_id_at(self.endpoint)
         self.foreign = 0 if said == chain_id else said
         if self.foreign:
@@ -498,7 +485,7 @@ class EndpointHealth:
         self._verified_at, self.served = self.endpoint.losses, True
 
     def failed(self, error: EndpointFailed) -> None:
-        """Leave it alone for a while; what fails while it is left alone was under way before."""
+        """Pause it. A failure during a pause does not count: the call was under way before."""
         self._verified_at = -1
         if self.failures and monotonic() < self.retry_at:
             return
@@ -512,7 +499,7 @@ class EndpointHealth:
         self.retry_at = monotonic() + (FOREIGN_S if self.foreign else pause_s)
 
     def leave_alone(self, why: str) -> None:
-        """Leave it alone for ALONE_S, though it answers."""
+        """Pause it for ALONE_S, though it answers."""
         self.failed(Throttled(f"{self.endpoint.name} {why}", ALONE_S))
 
     def answered(self) -> None:
@@ -523,11 +510,15 @@ class EndpointHealth:
 
 
 class Rpc:
-    """The calls and the state of several endpoints: an `RpcCaller`, and `swarmd.chain.ports.Endpoints`.
+    """JSON-RPC calls over several endpoints, and the state of these: see `swarmd.chain.ports.Endpoints`.
 
     Args:
         urls: best first.
         call_s: every call to one endpoint ends within this.
+
+    Attributes:
+        has_base_fee: blocks have one, so an endpoint that shows a head without it has failed. Whoever signs sets it
+            beforehand, unless the configuration says that the chain has none.
     """
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
@@ -535,42 +526,30 @@ class Rpc:
         self.healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
-        self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed.
-        # Whoever signs sets it beforehand, unless the configuration says that the chain has none.
+        self.has_base_fee = False
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """See `RpcCaller`."""
-        return await self._first(lambda endpoint: self._ask_openly(endpoint, method, params))
+    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """The result of a JSON-RPC call, of the first endpoint that gives one of this type.
 
-    async def _ask_openly(self, endpoint: RpcEndpoint, method: str, params: Sequence[Any]) -> Any:
-        """Without a base fee a price of its own choice would be signed, and paid in full."""
-        result = await endpoint.ask(method, params, Any)
-        of_head = method == BLOCK and params[0] == "latest"
-        if self.has_base_fee and of_head and isinstance(result, dict) and not _shows_base_fee(result):
-            raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
-        return result
+        Raises:
+            EndpointFailed: no endpoint answers.
+            RpcRefused: a node answered with an error that is about the request itself.
+            ChainMismatch: all that answer are of another chain.
+        """
+        for health in self._in_order():
+            with suppress(EndpointFailed):
+                return await self.ask_at(health, method, params, kind)
+        raise self._no_answer()
 
     async def learn_base_fee(self) -> None:
-        """Remember that the chain has a base fee, once half of the endpoints that answer show one."""
+        """Set `has_base_fee` if at least half of the endpoints that answer show a base fee."""
         if not self.has_base_fee:
             answers = await self.ask_each(BLOCK, ["latest", False], dict[str, Any])
             shown = sum(_shows_base_fee(block) for _, block in answers)
             self.has_base_fee = 0 < len(answers) <= 2 * shown
 
-    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """As `request`; an endpoint whose result is not of this type counts as failed, and the next one is tried."""
-        return await self._first(lambda endpoint: endpoint.ask(method, params, kind))
-
-    async def _first(self, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
-        for health in self._in_order():
-            try:
-                return await self._try(health, call)
-            except EndpointFailed as error:
-                health.failed(error)
-        raise self._nobody()
-
     def _in_order(self) -> list[EndpointHealth]:
-        """Those that are well, then those whose pause is over; where any is well, the latter are only probed."""
+        """Healthy endpoints, then those whose pause is over; if any is healthy, the latter are probed as well."""
         well = [health for health in self.healths if health.well]
         due = [health for health in self.healths if not health.well and health.retry_at <= monotonic()]
         if well:
@@ -579,28 +558,28 @@ class Rpc:
         return well + due
 
     def leave_current(self, reason: str) -> None:
-        """Turn to another endpoint for a while, where there is one that is well: this one answers, and to no avail."""
+        """Pause the endpoint that answered last, if another one is healthy: its answers do not help."""
         current = [health for health in self.healths if health.well and health.endpoint.name == self.current]
         if current and any(health.well for health in self.healths if health not in current):
             for health in current:
-                health.leave_alone(f"answers, and to no avail: {reason}")
+                health.leave_alone(f"answers, but its answers do not help: {reason}")
 
     def distrust_current(self, reason: str) -> bool:
-        """Leave the endpoint that answered last alone for a while, for it shows another chain or contract than ours.
+        """Pause the endpoint that answered last, because it shows another chain or contract.
 
-        Returns whether another one may say otherwise: one that is well, or has ever served, and does not say the same.
+        Returns whether another endpoint may contradict it: one that is healthy or has served, and is not distrusted.
         """
         current = [health for health in self.healths if health.endpoint.name == self.current]
         others = [health for health in self.healths if health not in current and not health.distrusted]
         if not any((health.well or health.served) and not health.foreign for health in others):
             return False
         for health in current:
-            health.leave_alone(f"is not believed: {reason}")
+            health.leave_alone(f"is not trusted: {reason}")
             health.distrusted = True
         return True
 
     async def has_block(self, block: BlockRef) -> bool:
-        """Whether any endpoint has this block on its chain; those that do not are left alone then."""
+        """Whether any endpoint has this block on its chain; if so, those without it are paused."""
         asked = [hex(block.number), False]
         answers = await self.ask_each(BLOCK, asked, BlockHeader | None)  # type: ignore[arg-type]
         if not any(header is not None and header.hash == block.hash for _, header in answers):
@@ -611,7 +590,7 @@ class Rpc:
         return True
 
     async def leave_laggards(self) -> None:
-        """Leave endpoints alone that are more than BEHIND_BLOCKS behind the highest head."""
+        """Pause endpoints that are more than BEHIND_BLOCKS behind the highest head."""
         answers = await self.ask_each("eth_blockNumber", [], Quantity)
         farthest = max((int(number, 16) for _, number in answers), default=0)
         for health, number in answers:
@@ -619,32 +598,33 @@ class Rpc:
                 health.leave_alone(f"has no block {farthest} yet, others have")
 
     async def ask_at(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call to one endpoint. Raises as `request` does."""
+        """A call to one endpoint. Raises as `ask` does."""
+        endpoint = health.endpoint
         try:
-            return await self._try(health, lambda endpoint: endpoint.ask(method, params, kind))
+            if not health.verified:
+                await health.verify(self._chain_id)
+            result = await endpoint.ask(method, params, kind)
+            # Without a base fee a price of the endpoint's own choice would be signed, and paid in full.
+            of_head = self.has_base_fee and method == BLOCK and params[0] == "latest"
+            if of_head and isinstance(result, dict) and not _shows_base_fee(result):
+                raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
         except EndpointFailed as error:
             health.failed(error)
             raise
+        except RpcRefused:
+            self._answered(health)
+            raise
+        self._answered(health)
+        return result
 
     async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[EndpointHealth, T]]:
-        """What all endpoints say that are not left alone just now and do answer."""
+        """The answers of all endpoints that are not paused, as far as they answer."""
         asked = [health for health in self.healths if health.well or health.retry_at <= monotonic()]
         results = await asyncio.gather(
             *(self.ask_at(health, method, params, kind) for health in asked), return_exceptions=True
         )
         pairs = zip(asked, results, strict=True)
         return [(health, result) for health, result in pairs if not isinstance(result, BaseException)]
-
-    async def _try(self, health: EndpointHealth, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
-        if not health.verified:
-            await health.verify(self._chain_id)
-        try:
-            result = await call(health.endpoint)
-        except RpcRefused:
-            self._answered(health)
-            raise
-        self._answered(health)
-        return result
 
     def _answered(self, health: EndpointHealth) -> None:
         health.answered()
@@ -663,7 +643,7 @@ class Rpc:
         except EndpointFailed as error:
             health.failed(error)
 
-    def _nobody(self) -> EndpointFailed | ChainMismatch:
+    def _no_answer(self) -> EndpointFailed | ChainMismatch:
         foreign = [health for health in self.healths if health.foreign]
         if foreign and not any(health.served and not health.foreign for health in self.healths):
             return ChainMismatch(
@@ -678,7 +658,7 @@ class Rpc:
 
     @property
     def sockets(self) -> list[EndpointHealth]:
-        """Those that bring notifications, best first."""
+        """The endpoints with notifications, best first."""
         return [health for health in self.healths if isinstance(health.endpoint, SocketEndpoint)]
 
     async def close(self) -> None:
@@ -690,7 +670,7 @@ class Rpc:
 
 
 async def chain_id_at(endpoint: RpcEndpoint) -> int:
-    """The chain that an endpoint says it is of. Raises EndpointFailed."""
+    """The chain id that an endpoint names. Raises EndpointFailed."""
     try:
         answer = await endpoint.ask("eth_chainId", [], str)
     except RpcRefused:

@@ -1,7 +1,7 @@
 """A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
 
 web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `EndpointsProvider` has it ask
-a `RpcCaller`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
+an `Rpc`, which bounds every answer and turns to the next endpoint if one fails (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
 from swarmd.bounds import WORD_MAX
-from swarmd.chain.endpoints import RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
 
-QUANTITY_MAX = 2**256 - 1  # the chain's own bound; a number beyond it is an endpoint's nonsense
-NONCE_MAX = 2**64 - 2  # of a transaction that a block may have (EIP-2681)
+QUANTITY_MAX = 2**256 - 1  # the chain's own bound
+NONCE_MAX = 2**64 - 2  # the highest that a transaction may have (EIP-2681)
 
-# What web3.py raises where an endpoint's answer is not of the method's form.
+# What web3.py raises if an endpoint's answer does not have the method's form.
 MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
 
 T = TypeVar("T")
 
 
 class EndpointsProvider(AsyncBaseProvider):
-    """Has web3.py ask a `RpcCaller`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
+    """Has web3.py ask an `Rpc`, whose EndpointFailed, RpcRefused and ChainMismatch pass through web3.py."""
 
-    def __init__(self, caller: RpcCaller) -> None:
+    def __init__(self, rpc: Rpc) -> None:
         super().__init__()
-        self._caller = caller
+        self._rpc = rpc
 
     async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """One JSON-RPC call."""
-        return {"jsonrpc": "2.0", "id": 0, "result": await self._caller.request(method, params)}
+        return {"jsonrpc": "2.0", "id": 0, "result": await self._rpc.ask(method, params, Any)}
 
 
 class Ethereum:
-    """What a node asks of a chain, apart from blocks and logs: see `swarmd.chain.ports.AccountPort`."""
+    """Accounts, transactions and calls: see `swarmd.chain.ports.AccountPort`."""
 
-    def __init__(self, caller: RpcCaller) -> None:
+    def __init__(self, rpc: Rpc) -> None:
         # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
-        self._eth = AsyncWeb3(EndpointsProvider(caller), middleware=[], ens=None).eth
+        self._eth = AsyncWeb3(EndpointsProvider(rpc), middleware=[], ens=None).eth
 
     async def balance_wei(self, account: str) -> int:
         return await _number(self._eth.get_balance(_address(account), "latest"), "balance")
@@ -66,7 +66,7 @@ class Ethereum:
         fee = block.get("baseFeePerGas")
         return None if fee is None else _checked(fee, "base fee")
 
-    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
+    async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
         asked = _transaction(account, to, content)
         return await _number(self._eth.estimate_gas(asked, "latest"), "amount of gas")
 
@@ -109,7 +109,7 @@ async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:
     )
 
 
-def _transaction(account: str, to: str | None, content: bytes) -> TxParams:
+def _transaction(account: str, to: str, content: bytes) -> TxParams:
     asked: TxParams = {"data": HexBytes(content)}
     if account:
         asked["from"] = _address(account)
@@ -123,19 +123,19 @@ def _address(text: str) -> ChecksumAddress:
 
 
 async def _formed(asked: Awaitable[T], what: str) -> T:
-    """What web3.py made of an answer. Raises EndpointFailed where it could not."""
+    """Wait for web3.py's reading of an answer. Raises EndpointFailed if it could not read it."""
     try:
         return await asked
     except TransactionNotFound:
         raise
     except MISSHAPEN as error:
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}") from error
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}") from error
 
 
 async def _of_type(asked: Awaitable[Any], kind: type[T], what: str) -> T:
     answer = await _formed(asked, what)
     if not isinstance(answer, kind):
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return answer
 
 
@@ -144,7 +144,7 @@ async def _number(asked: Awaitable[Any], what: str, most: int = QUANTITY_MAX) ->
 
 
 def _checked(answer: Any, what: str, most: int = QUANTITY_MAX) -> int:
-    """web3.py passes on what is no number as it is, and a number of any size."""
+    """Check a number: web3.py passes on numbers of any size, and what is not a number."""
     if type(answer) is not int or not 0 <= answer <= most:
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return answer

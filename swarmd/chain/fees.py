@@ -1,54 +1,48 @@
-"""What a unit of gas costs, the bounds on what is signed, and what the account that submits has left.
+"""Gas prices, the bounds on what is signed, and the balance of the account that submits.
 
-Prices are 1559's two where the chain has them, else one. The balance is asked for now and then, so that an operator
-hears before it cannot pay; only status and metrics are told, and where nobody answers the rest goes on without it.
+- A price has EIP-1559's two parts if the chain has a base fee, else one.
+- A replacement costs at least an eighth more than what it replaces; nothing is signed above `fees.max_gwei`.
+- `Budget` bounds what an account signs for in a day. It counts the dearest attempt of each nonce.
+- `Funds` reads the balance at intervals for status and metrics, so that an operator hears before the account cannot
+  pay. Nothing depends on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
+from swarmd.chain.ports import AccountPort, Price
 from swarmd.config import ChainConfig, FeesConfig
-from swarmd.core.values import Prepared, Value, day_of
+from swarmd.core.values import Prepared, day_of
 from swarmd.errors import BudgetSpent, EndpointFailed, GasTooDear, SwarmdError
 from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, coins, round_gas, rounds_paid
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
-if TYPE_CHECKING:
-    from swarmd.chain.ports import AccountPort
-
 GWEI = 10**9
-# Without a base fee a price of the endpoint's own choice would be signed, and paid in full, where a chain that has one
-# takes the base fee and the tip of whatever is signed. So only the configuration says that a chain has none.
+# Without a base fee, a price that the endpoint chooses is signed and paid in full; with one, the chain takes only the
+# base fee and the tip. So only the configuration may say that a chain has none.
 NO_BASE_FEE = "{} shows a block without a base fee"
 LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
-BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
+BASE_FEES = 2  # the base fee may grow by this factor before the transaction is stuck
 log = get_logger(__name__)
 
 
-class Price(Value, frozen=True):
-    """Per unit of gas; `tip_wei` is None on a chain without EIP-1559."""
-
-    fee_wei: int  # most that is paid, tip included
-    tip_wei: int | None = None
-
-
 def quantity(value: Any, what: str) -> int:
-    """A JSON-RPC quantity. Raises EndpointFailed, naming `what`, when it is none, or one beyond the chain's 256 bits.
+    """Decode a JSON-RPC quantity. Raises EndpointFailed, naming `what`, if it is not one of at most 256 bits.
 
-    Python refuses to print a number of very many digits.
+    (Python refuses to print a number of very many digits.)
     """
     try:
         number = int(value, 16)
     except (TypeError, ValueError):
         number = -1
     if not 0 <= number < 1 << 256:
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+        raise EndpointFailed(f"an endpoint's answer is not a valid {what}")
     return number
 
 
@@ -85,7 +79,7 @@ def _check(asked_wei: int, fees: FeesConfig) -> None:
 
 
 def replacing(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
-    """A price at which nodes let a transaction take the place of an earlier one; None where the bound allows none."""
+    """The price at which nodes accept a replacement of an earlier transaction; None if it is above the bound."""
     fee_wei = max(asked.fee_wei, raised(earlier.fee_wei))
     if fee_wei > bound_wei(fees):
         return None
@@ -96,7 +90,7 @@ def replacing(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
 
 
 def raised(price_wei: int) -> int:
-    """The least price that replaces this one: an eighth more, where nodes ask for a tenth."""
+    """The least price that replaces this one: an eighth more; nodes ask for a tenth."""
     return price_wei * 9 // 8 + 1
 
 
@@ -116,18 +110,18 @@ class Budget:
 
     @property
     def spent_wei(self) -> int:
-        """What was signed for today at most."""
+        """The most that today's signed transactions may cost."""
         return self._spent_wei if self._day >= day_of(self._clock()) else 0
 
     def restore(self, day: int, spent_wei: int) -> None:
-        """What a log has of a day; what was signed here meanwhile, and may not be in the log yet, stays."""
+        """Take over a day's sum from a log; what was signed here since, and may not be logged yet, still counts."""
         if day > self._day:
             self._day, self._spent_wei = day, spent_wei
         elif day == self._day:
             self._spent_wei = max(self._spent_wei, spent_wei)
 
     def check(self, cost_wei: int, counted_wei: int, what: str) -> None:
-        """Whether the day has room for a transaction, of which `counted_wei` is counted already. Raises BudgetSpent."""
+        """Raise BudgetSpent if the day has no room for a transaction, of which `counted_wei` is counted already."""
         more_wei = max(cost_wei - counted_wei, 0)
         most_wei = round(self._coins_max * COIN_WEI)
         if not self._coins_max or self.spent_wei + more_wei <= most_wei:
@@ -157,33 +151,33 @@ class Budget:
         return 0 < self._coins_max * COIN_WEI * BUDGET_TOLD_SHARE <= self.spent_wei
 
     def figures(self) -> dict[str, float]:
-        """What is known, by the names that progress has."""
+        """The figures that progress reports, by name."""
         told = {"day_spent_coins": self.spent_wei / COIN_WEI}
         return told | ({"day_coins_max": self._coins_max} if self._coins_max else {})
 
 
 def counted(attempts: Sequence[Prepared], nonce: int) -> int:
-    """What is counted for a nonce already: the chain takes one transaction of each, so the dearest counts. In wei."""
+    """Wei that are counted for a nonce already: the chain takes one transaction of each, so the dearest counts."""
     return max((int(each.cost_wei) for each in attempts if each.nonce == nonce), default=0)
 
 
-LOOK_S = 120.0  # from one look to the next
-KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain
+LOOK_S = 120.0  # between two reads of the balance
+KEPT_S = 600.0  # a balance is reported for this long while later reads fail
 
 
 class FundsSeen(NamedTuple):
     """An account's balance when it was last read."""
 
     balance_wei: int
-    rounds: int  # that it paid for, at the price of then
-    at: float  # by the clock of who looked
+    rounds: int  # that it would pay for, at the price of that time
+    at: float  # monotonic seconds
 
 
 class Funds:
-    """Reads one account's balance now and then, and reports it.
+    """Reads one account's balance at intervals, and reports it.
 
     Args:
-        config: what a node submits in a round, and the bound on fees.
+        config: says what a node submits in a round, and has the bound on fees.
     """
 
     def __init__(
@@ -203,7 +197,7 @@ class Funds:
             await anyio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Ask once; where nobody answers, what was seen before stays."""
+        """Read the balance once; if that fails, the last one stays."""
         try:
             balance_wei = await self._chain.balance_wei(self._account)
             rounds = rounds_paid(balance_wei, await self._price_wei(), self._gas)
@@ -213,17 +207,17 @@ class Funds:
             self._seen = FundsSeen(balance_wei, rounds, self._clock())
 
     async def _price_wei(self) -> int:
-        """Of a unit of gas; where it is above the bound, the bound, for nothing dearer is ever signed."""
+        """The price of a unit of gas, at most the bound: nothing dearer is ever signed."""
         try:
             return (await quote(self._chain, self._config.fees)).fee_wei
         except GasTooDear:
             return bound_wei(self._config.fees)
 
     def figures(self) -> dict[str, float]:
-        """What is known, by the names that progress has: none where it is older than KEPT_S.
+        """The figures that progress reports, by name; none if they are older than KEPT_S.
 
-        Nor where an account behind a proxy has nothing at all: somebody else pays there, as RL Swarm's login server has
-        it done.
+        An account behind a proxy that has nothing is not reported either: another account pays for it, as with RL
+        Swarm's login server.
         """
         seen = self._seen
         if seen is None or self._clock() - seen.at > KEPT_S:

@@ -1,4 +1,4 @@
-"""An account's key, encrypted in a file: version 3 of Ethereum's secret storage, which all its programs read.
+"""An account's key, encrypted in a file: version 3 of Ethereum's keystores, which all its programs read.
 
 The key leaves this module only inside a `LocalAccount`. No error names the key or the passphrase, and none is chained
 to one that might.
@@ -29,7 +29,7 @@ PBKDF2_ROUNDS_MAX = 10_000_000
 PASSPHRASE_CHARS_MIN = 8  # of a new one
 PASSPHRASE_BYTES_MAX = 4096
 PASSPHRASE_RANDOM_BYTES = 32
-REASON_CHARS_MAX = 200  # of what is wrong with a file
+REASON_CHARS_MAX = 200  # of an error message
 
 KEYSTORE = SecretKind("keystore", KeystoreError, 64 * 1024, "Make one with `swarmd account new FILE`")
 PASSPHRASE = SecretKind(
@@ -63,22 +63,28 @@ class CipherParams(msgspec.Struct):
     iv: Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{32}\Z")]
 
 
-class Crypto(msgspec.Struct):
+class Crypto(msgspec.Struct, tag_field="kdf"):
     """The encrypted key."""
 
     cipher: Literal["aes-128-ctr"]
     cipherparams: CipherParams
     ciphertext: Word
-    kdf: Literal["scrypt", "pbkdf2"]
-    kdfparams: dict[str, Any]
     mac: Word
 
 
+class ScryptCrypto(Crypto, tag="scrypt"):
+    kdfparams: Scrypt
+
+
+class Pbkdf2Crypto(Crypto, tag="pbkdf2"):
+    kdfparams: Pbkdf2
+
+
 class Keystore(msgspec.Struct):
-    """A keystore file. `address` is optional in the format, and not to be trusted without the key."""
+    """A keystore file. `address` is optional, and untrusted without the key."""
 
     version: int
-    crypto: Crypto
+    crypto: ScryptCrypto | Pbkdf2Crypto
     address: Annotated[str, msgspec.Meta(pattern=r"^((0x)?[0-9a-fA-F]{40})?\Z")] = ""
 
 
@@ -89,7 +95,7 @@ def load_account(config: ChainConfig, data: NodeDirectory) -> LocalAccount:
 
 
 def load_passphrase(named: str, root: Path) -> str:
-    """The passphrase in a file, all of it but a newline at its end: `credential:NAME`, or a path relative to `root`.
+    """The passphrase in a file, without a newline at its end: `credential:NAME`, or a path relative to `root`.
 
     Raises:
         KeystoreError: it cannot be read, others may read it, or it is empty.
@@ -98,7 +104,7 @@ def load_passphrase(named: str, root: Path) -> str:
     try:
         text = read_secret(secret, PASSPHRASE).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise KeystoreDamaged(f"the passphrase file {secret.path} is no UTF-8 text") from None
+        raise KeystoreDamaged(f"the passphrase file {secret.path} is not UTF-8 text") from None
     passphrase = text.removesuffix("\n").removesuffix("\r")
     if not passphrase:
         raise KeystoreDamaged(f"the passphrase file {secret.path} is empty")
@@ -116,7 +122,7 @@ def read_keystore(path: Path, passphrase: str) -> LocalAccount:
     """The account in a keystore.
 
     Raises:
-        KeystoreError: no such file, one that others may read, no keystore, a damaged one, or a wrong passphrase.
+        KeystoreError: there is no such file, others may read it, it is damaged, or the passphrase is wrong.
     """
     return _unlock(Secret(path), passphrase)
 
@@ -125,7 +131,7 @@ def create_keystore(path: Path, passphrase: str, work: int | None = None) -> Loc
     """A new random account in a new file. Raises KeystoreError; nothing is overwritten.
 
     Args:
-        work: scrypt's n; 2**SCRYPT_COST where none is given.
+        work: scrypt's n; by default 2**SCRYPT_COST.
     """
     account: LocalAccount = Account.create(extra_entropy="")
     _store(path, account, passphrase, work)
@@ -140,19 +146,19 @@ def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -
 
 
 def account_of(key: str) -> LocalAccount:
-    """The account of a key, in memory only. Raises KeystoreDamaged for what is none."""
+    """The account of a key, in memory only. Raises KeystoreDamaged if it is not a key."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
-        raise KeystoreDamaged("this is no private key: 64 hex digits expected")
+        raise KeystoreDamaged("this is not a private key: 64 hex digits expected")
     try:
         account: LocalAccount = Account.from_key(key)
-    except Exception:  # whatever the libraries raise may hold the key
-        raise KeystoreDamaged("this is no private key: the number is out of range") from None
+    except Exception:  # the libraries' errors may hold the key
+        raise KeystoreDamaged("this is not a private key: the number is out of range") from None
     return account
 
 
 def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None) -> None:
     check_passphrase(passphrase)
-    if path.exists():  # said before the slow part; `write_secret` holds to it
+    if path.exists():  # checked before the slow part; `write_secret` enforces it
         fix = "Move it away first: a keystore is never overwritten"
         raise KeystoreError(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE)
     encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work or 1 << secret_files.SCRYPT_COST)
@@ -160,7 +166,7 @@ def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None)
 
 
 def check_passphrase(passphrase: str) -> None:
-    """Raise KeystoreError for one that a new keystore must not have."""
+    """Raise KeystoreError for a passphrase that is too short, too long, or more than one line."""
     if len(passphrase) < PASSPHRASE_CHARS_MIN or len(passphrase.encode("utf-8")) > PASSPHRASE_BYTES_MAX:
         raise KeystoreDamaged(
             f"a passphrase has at least {PASSPHRASE_CHARS_MIN} characters and at most {PASSPHRASE_BYTES_MAX} bytes"
@@ -170,7 +176,7 @@ def check_passphrase(passphrase: str) -> None:
 
 
 def address_of(path: Path) -> str:
-    """The account's address as the keystore says it, checksummed; no passphrase is needed. Raises KeystoreError."""
+    """The account's address in a keystore, checksummed; needs no passphrase. Raises KeystoreError."""
     address = _parse(read_secret(Secret(path), KEYSTORE), path).address
     if not address:
         raise KeystoreDamaged(
@@ -184,7 +190,7 @@ def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
     said = _parse(content, secret.path).address
     try:
         account: LocalAccount = Account.from_key(Account.decrypt(content.decode("utf-8"), passphrase))
-    except Exception:  # whatever the libraries raise may hold what is secret
+    except Exception:  # the libraries' errors may hold secrets
         raise KeystoreError(
             f"the keystore {secret.path} does not open: the passphrase is another one, or the file is damaged",
             "Check the passphrase; restore a damaged file from a copy",
@@ -198,38 +204,25 @@ def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
 
 
 def _parse(content: bytes, path: Path) -> Keystore:
-    """The file's fields, whatever the case of their names, with bounds on the work that they ask for."""
+    """Decode a keystore; names of fields may have any case, and the work that it asks for is bounded."""
     try:
         keystore = msgspec.convert(_lowered(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:
         raise KeystoreDamaged(
-            f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
+            f"{path} is not a keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
         ) from None
     except DECODE_ERRORS:
         raise KeystoreDamaged(
-            f"{path} is no keystore: it is no JSON",
+            f"{path} is not a keystore: it is not JSON",
             "Name a node's account.json, or make one with `swarmd account new FILE`",
         ) from None
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")
-    _check_work(keystore.crypto, path)
+    scrypt = keystore.crypto.kdfparams
+    if isinstance(scrypt, Scrypt) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
+        raise KeystoreDamaged(f"the keystore {path} asks for more memory than swarmd gives: 1 GiB")
     return keystore
 
 
 def _lowered(value: Any) -> Any:
     return {key.lower(): _lowered(inner) for key, inner in value.items()} if isinstance(value, dict) else value
-
-
-def _check_work(crypto: Crypto, path: Path) -> None:
-    """A forged file could ask for all memory there is, or for years."""
-    try:
-        if crypto.kdf == "pbkdf2":
-            msgspec.convert(crypto.kdfparams, Pbkdf2)
-            return
-        scrypt = msgspec.convert(crypto.kdfparams, Scrypt)
-    except msgspec.ValidationError as error:
-        raise KeystoreDamaged(
-            f"{path} is no keystore that swarmd can read: kdfparams: {str(error)[:REASON_CHARS_MAX]}"
-        ) from None
-    if scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
-        raise KeystoreDamaged(f"the keystore {path} asks for more memory than swarmd gives: 1 GiB")

@@ -1,10 +1,10 @@
-"""What the contract said: values out of ABI-encoded bytes, and an entry of eth_getLogs as a fact, checked and bounded.
+"""Decoding the contract's logs: ABI-encoded values, and entries of eth_getLogs as events, within bounds.
 
-eth_abi decodes the same values, but takes time, and a few bytes of offsets that all point at one long text become
-gigabytes there. A text that is no UTF-8 keeps its bytes visible (``\\xff``), so that two of them never become one.
-
-Anybody may register any text as a peer id and vote for any texts, so an entry that oversteps the bounds is left out and
-counted, never an error.
+- eth_abi decodes the same values, but slowly and without bounds: a few bytes of offsets that all point at one long
+  text become gigabytes.
+- Bytes that are not UTF-8 stay visible in a text (``\\xff``), so that two different texts never become one.
+- Anyone may register any text as a peer id and vote for any texts. So an entry beyond the bounds is left out and
+  counted; it is never an error.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ ITEMS_MAX = 100_000
 
 
 class MalformedAbi(ValueError):
-    """The bytes do not hold what was looked for; the message says in two words why."""
+    """The bytes do not hold the wanted value; the message says in two words why."""
 
 
 class AbiReader:
-    """ABI-encoded values; places are counted in bytes from its beginning."""
+    """Reads ABI-encoded values; positions are in bytes from the beginning."""
 
     def __init__(self, encoded: bytes) -> None:
         self._encoded = encoded
-        self._budget = len(encoded)  # bytes of text that may still be taken, so that none is taken twice for free
+        self._budget = len(encoded)  # bytes of text that may still be read, so that offsets cannot multiply a text
 
     def unsigned(self, at: int) -> int:
         """An unsigned integer of 256 bits."""
@@ -61,7 +61,7 @@ class AbiReader:
         return account_of(self.unsigned(at))
 
     def content(self, at: int, most: int = TEXT_BYTES_MAX) -> bytes:
-        """Bytes after their length, of which there may be `most`."""
+        """Bytes after their length, `most` at most."""
         length = self.unsigned(at)
         if length > most:
             raise MalformedAbi("too long")
@@ -77,7 +77,7 @@ class AbiReader:
         return self.content(at, most).decode("utf-8", "backslashreplace")
 
     def count(self, at: int, most: int = ITEMS_MAX) -> int:
-        """How many items an array has, `most` at most."""
+        """The number of items in an array, `most` at most."""
         count = self.unsigned(at)
         if count > most:
             raise MalformedAbi("too many")
@@ -86,7 +86,7 @@ class AbiReader:
         return count
 
     def offset(self, base: int, at: int) -> int:
-        """Where a value lies whose offset from `base` stands at `at`."""
+        """The position of a value whose offset from `base` is at `at`."""
         return base + min(self.unsigned(at), len(self._encoded))
 
 
@@ -122,12 +122,12 @@ def _array(content: AbiReader, kind: str, at: int) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=8192)
 def account_of(number: int) -> str:
-    """The checksummed address in a word."""
+    """The checksummed address in a 32-byte word."""
     return to_checksum_address((number & ((1 << 160) - 1)).to_bytes(20, "big"))
 
 
 def show_text(text: str) -> str:
-    """Somebody else's text as it may stand on a terminal: what cannot be printed is a blank."""
+    """Untrusted text for a terminal: characters that cannot be printed become blanks."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
@@ -143,7 +143,7 @@ Quantity = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
 
 
 class LogEntry(msgspec.Struct, rename="camel", gc=False):
-    """An entry of eth_getLogs, as nodes write it."""
+    """An entry of eth_getLogs."""
 
     address: str
     topics: tuple[str, ...]
@@ -152,12 +152,12 @@ class LogEntry(msgspec.Struct, rename="camel", gc=False):
     block_hash: Hash
     transaction_hash: Hash
     log_index: Quantity
-    block_timestamp: str | None = None  # some nodes give it
+    block_timestamp: str | None = None  # given by some nodes
     removed: bool = False
 
 
 class BlockHeader(msgspec.Struct, rename="camel", gc=False):
-    """What is needed of a block's header."""
+    """The fields of a block's header that are used."""
 
     number: Quantity
     hash: Hash
@@ -165,7 +165,7 @@ class BlockHeader(msgspec.Struct, rename="camel", gc=False):
     timestamp: str
 
     def ref(self) -> BlockRef:
-        """The block as events name it: number, hash and parent."""
+        """The block in the form of events."""
         return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
 
 
@@ -175,7 +175,7 @@ def topic_of(signature: str) -> str:
 
 
 def seconds_of(quantity: str) -> float:
-    """A block's time; nonsense, what is below 0, and the far future become 0."""
+    """A block's time in POSIX seconds; 0 for nonsense, negative numbers and the far future."""
     try:
         seconds = int(quantity, 16)
     except ValueError:
@@ -184,10 +184,10 @@ def seconds_of(quantity: str) -> float:
 
 
 def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
-    """What an entry says, None where it says nothing or nothing new.
+    """The event in an entry; None if it holds none, or nothing new.
 
     Args:
-        rejected: counts entries that make no sense or overstep a bound, by the reason.
+        rejected: counts entries that make no sense or are beyond a bound, by reason.
     """
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
@@ -262,8 +262,7 @@ def _peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
     return tuple(_peer(content, content.offset(first, place)) for place in places)
 
 
-# RoundAdvanced and CumulativeRewardsUpdated are not among them: each repeats what another event of its transaction
-# says.
+# RoundAdvanced and CumulativeRewardsUpdated are left out: each repeats another event of its transaction.
 SAYINGS: dict[str, Callable[[LogEntry, AbiReader], AnyChainLog]] = {
     topic_of("StageAdvanced(uint256,uint256)"): _stage,
     topic_of("PeerRegistered(address,string)"): _registration,

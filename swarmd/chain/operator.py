@@ -1,13 +1,14 @@
-"""Single transactions of an operator's account: signed, noted, sent, and waited for.
+"""An operator's transactions: deploying a contract, and changing one.
 
-Unlike a node's submissions these are ordered by a person who waits for the outcome. The journal, where there is one,
-holds every signed attempt before it is sent; after a crash the same order looks for it on the chain and sends it again.
+- A person orders them and waits for the outcome, unlike a node's submissions.
+- The journal, if there is one, holds every signed attempt before it is sent. After a crash, the same order looks for
+  the attempts on the chain, and sends the last one again.
+- All attempts at one order have the same nonce, until another transaction has taken it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -18,15 +19,17 @@ import msgspec
 from eth_abi.abi import encode
 
 from swarmd.bounds import DECODE_ERRORS, Backoff
-from swarmd.chain.contract import encode_call, read_call, refusal_of
+from swarmd.chain.contract import encode_call, read_call
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import GWEI, Price, quote, replacing
-from swarmd.chain.ports import RoundPolicy, SignedTransaction
-from swarmd.chain.senders import sign
+from swarmd.chain.fees import GWEI, Budget
+from swarmd.chain.ports import RoundPolicy
+from swarmd.chain.senders import AccountKey, AccountTransactions, NonceSlot, TransactionCall
 from swarmd.config import FeesConfig
+from swarmd.core.values import Prepared
 from swarmd.errors import (
+    AccountPoor,
     ChainError,
     ChainMismatch,
     ConfigError,
@@ -36,10 +39,8 @@ from swarmd.errors import (
     ManifestError,
     NotFoundError,
     PathUnusable,
-    RpcRefused,
 )
 from swarmd.files import replace_durably
-from swarmd.gas import coins
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -59,7 +60,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True):
 
 
 class Deployed(NamedTuple):
-    """A contract that is there and as planned."""
+    """A contract that was deployed as planned."""
 
     contract: str
     from_block: int
@@ -67,16 +68,16 @@ class Deployed(NamedTuple):
 
 
 def shipped_contracts() -> Path:
-    """Where the built contracts lie: beside the package in a checkout, inside it in an installed wheel."""
+    """Directory of the built contracts: beside the package in a checkout, inside it in an installed wheel."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "contracts"
     return inside if inside.is_dir() else package.parent / "contracts" / "build"
 
 
 def creation_of(name: str) -> bytes:
-    """What the transaction that creates a built contract carries, before the constructor's arguments.
+    """Bytecode of the transaction that creates a built contract, without the constructor's arguments.
 
-    Raises NotFoundError when this installation has no such contract.
+    Raises NotFoundError if this installation has no such contract.
     """
     path = shipped_contracts() / f"{name}.json"
     try:
@@ -86,28 +87,28 @@ def creation_of(name: str) -> bytes:
 
 
 def check_stages(stages: int) -> None:
-    """Raise ConfigError unless the contract is built for so many stages."""
+    """Raise ConfigError unless the contract is built for this number of stages."""
     if stages not in STAGES_BUILT:
         built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
         raise ConfigError(f"there is no contract for rounds of {stages} stages, only of {built}")
 
 
 async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed:
-    """Create implementation and proxy and set the proxy up as planned; go on where an earlier run ended.
+    """Create implementation and proxy and set the proxy up as planned; continue where an earlier run ended.
 
     Raises:
         ConfigError: the contract is not built for so many stages.
-        ChainMismatch: the journal is of another chain, or what stands at the address is no such contract.
+        ChainMismatch: the journal is of another chain, or another kind of contract is at the address.
         ContractRefused: a step was reverted.
         ChainError: an endpoint failed, the account cannot pay, or a transaction was not mined in time.
     """
     check_stages(plan.stages)
     creation = creation_of(f"LockedSwarmCoordinator-{plan.stages}")
-    implementation = await orders.carry_out("implementation", None, creation)
+    implementation = await orders.carry_out("implementation", "", creation)
     begin = encode_call("initialize(address)", orders.account)
     arguments = encode(["address", "bytes"], [implementation.contract, begin])
-    proxy = await orders.carry_out("proxy", None, creation_of("ERC1967Proxy") + arguments)
-    coordinator = Coordinator(orders.caller, proxy.contract, proxy.block)
+    proxy = await orders.carry_out("proxy", "", creation_of("ERC1967Proxy") + arguments)
+    coordinator = Coordinator(orders.rpc, proxy.contract, proxy.block)
     await coordinator.check()
     if await coordinator.stages() != plan.stages:
         raise ChainMismatch(f"the contract {proxy.contract} has rounds of another number of stages than asked for")
@@ -125,7 +126,7 @@ async def _set_up(orders: OperatorTransactions, coordinator: Coordinator, plan: 
     return [receipt for receipt in steps if receipt is not None]
 
 
-# Each of these does nothing where the contract is as wanted already, unless the journal has the step in hand.
+# Each of these does nothing if the contract is as wanted already, unless the journal holds the step.
 
 
 async def set_policy(
@@ -140,7 +141,7 @@ async def set_policy(
 async def add_bootnodes(
     orders: OperatorTransactions, coordinator: Coordinator, addresses: tuple[str, ...]
 ) -> OrderReceipt | None:
-    """Append those that the contract does not have yet."""
+    """Append the addresses that the contract does not have yet."""
     known = await coordinator.bootnodes()
     missing = [address for address in addresses if address not in known]
     if not missing and not orders.has("bootnodes"):
@@ -166,7 +167,7 @@ async def close_membership(
 
 
 async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
-    """Grant this account the role, as an owner, where it does not have it."""
+    """Grant this account the role, as an owner, if it does not have it."""
     contract = coordinator.contract
     (role,) = await read_call(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
     if not orders.has("role"):
@@ -190,7 +191,7 @@ async def allow_peers(
 ) -> list[OrderReceipt | None]:
     """Put peers on the allow-list, or take them off it.
 
-    Where the swarm is open it cannot be asked who is on the list, so all are put there.
+    The contract of an open swarm does not say who is on the list, so all are put there.
     """
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.membership_open()
@@ -207,15 +208,11 @@ async def allow_peers(
 
 
 GAS_MAX = 8_000_000  # of one transaction; creating the contract takes five million
-GAS_PERCENT = 120  # of what an endpoint estimates: state may change until it is mined
 POLL = Backoff(0.05, 2.0)
-TELL_S = 10.0  # of waiting, between two lines about it
+TELL_S = 10.0  # between two lines about waiting
 MINED_S = 900.0  # longest wait for one transaction
-GONE_LOOKS = 5  # looks, a second apart, before a transaction whose nonce is used up counts as lost
+GONE_CHECKS = 5  # a second apart, until a transaction whose nonce is used up counts as lost
 ATTEMPTS_MAX = 32  # of one order
-
-PASSING = re.compile(r"already|known|nonce|underpriced|base fee", re.IGNORECASE)  # what waiting or a higher price mends
-_FUND = "Send it some, then run the same command again"
 
 Tell = Callable[[str], None]
 
@@ -225,14 +222,16 @@ Raw = Annotated[str, msgspec.Meta(pattern=r"^0x([0-9a-f]{2})+\Z")]
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A signed transaction."""
+    """A signed transaction, as the journal has it."""
 
     hash: Hash
     nonce: int
     raw: Raw
     fee_wei: str
-    tip_wei: str | None = None
-    gas: int = 0
+
+    def prepared(self) -> Prepared:
+        """The transaction, as it is sent."""
+        return Prepared(self.hash, self.nonce, bytes.fromhex(self.raw[2:]), self.fee_wei)
 
 
 class JournalEntry(msgspec.Struct):
@@ -245,18 +244,18 @@ class JournalEntry(msgspec.Struct):
 
 
 class OrderReceipt(msgspec.Struct, frozen=True):
-    """An order that the chain has carried out."""
+    """The receipt of an order that was mined."""
 
     name: str
     hash: str
     block: int
     gas_used: int
     cost_wei: int
-    contract: str = ""  # that was created
+    contract: str = ""  # that it created
 
 
 class Journal:
-    """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a file that is none."""
+    """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a damaged file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -269,7 +268,7 @@ class Journal:
                 raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 
     def begin(self, chain_id: int, genesis: str, account: str) -> None:
-        """Take the journal up for this chain and account. Raises ChainMismatch when it is of others."""
+        """Use the journal for this chain and account. Raises ChainMismatch if it is of others."""
         if self.record is None:
             self.record = JournalEntry(chain_id, genesis, account)
             self._save()
@@ -284,7 +283,7 @@ class Journal:
 
     @property
     def is_kept(self) -> bool:
-        """Whether another process can take it up."""
+        """Whether it is in a file, so that another process can continue."""
         return self._path is not None
 
     def attempts(self, name: str) -> list[Attempt]:
@@ -298,7 +297,7 @@ class Journal:
         self._save()
 
     def forget(self, name: str) -> None:
-        """None of the order's attempts counts any more."""
+        """Remove all attempts of an order."""
         assert self.record is not None
         self.record.steps.pop(name, None)
         self._save()
@@ -314,46 +313,49 @@ class Journal:
 
 
 class OperatorTransactions:
-    """Transactions of one account.
+    """Carries out orders by transactions of one account, each order once.
 
     Args:
         fees: nothing above `max_gwei` is signed.
-        journal: begun already for this chain and account.
-        tell: takes a line about what is going on.
+        journal: `begin` was called for this chain and account.
+        tell: receives a line about what is going on.
     """
 
-    def __init__(self, caller: RpcCaller, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
+    def __init__(self, rpc: Rpc, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
         assert journal.record is not None
-        self.caller = caller
-        self.chain = Ethereum(caller)
+        self.rpc = rpc
+        self.chain = Ethereum(rpc)
         self.account = str(key.address)
-        self._key = key
-        self._fees = fees
+        self._key = AccountKey(key, journal.record.chain_id)
+        self._transactions = AccountTransactions(fees, self.chain, self._key, Budget(FeesConfig()))  # no day's bound
+        self._stuck_s = fees.stuck_s
         self._journal = journal
-        self._chain_id = journal.record.chain_id
         self._tell = tell
 
     def has(self, name: str) -> bool:
-        """Whether the journal has this order in hand, or carried out."""
+        """Whether the journal has attempts at this order."""
         return bool(self._journal.attempts(name))
 
-    async def carry_out(self, name: str, to: str | None, content: bytes) -> OrderReceipt:
-        """Have one transaction mined, once; `to` is None for one that creates a contract.
+    async def carry_out(self, name: str, to: str, content: bytes) -> OrderReceipt:
+        """Have one transaction mined, once; `to` is empty if it creates a contract.
 
         Raises:
             ContractRefused: the contract reverts it.
             ChainError: it costs too much, cannot be paid, or is not mined in time.
         """
-        for _ in range(ATTEMPTS_MAX):
-            if not self.has(name):
-                await self._prepare(name, to, content)
-            elif await self._is_lost(name):
-                self._tell(f"{name}: another transaction took its place, it is made anew")
-                self._journal.forget(name)
-                continue
-            receipt = await self._find(name) or await self._follow(name, to, content)
-            if receipt is not None:
-                return receipt
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                if not self.has(name):
+                    await self._sign_first(name, to, content)
+                elif await self._is_lost(name):
+                    self._tell(f"{name}: another transaction took its place, it is made again")
+                    self._journal.forget(name)
+                    continue
+                receipt = await self._find(name) or await self._follow(name)
+                if receipt is not None:
+                    return receipt
+        except AccountPoor as poor:
+            raise ChainError(poor.message, "Send it some, then run the same command again") from None
         raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
 
     async def balance_wei(self) -> int:
@@ -362,53 +364,55 @@ class OperatorTransactions:
 
     # --- one attempt ---
 
-    async def _prepare(self, name: str, to: str | None, content: bytes) -> None:
-        price = await quote(self.chain, self._fees)
-        gas = await self._estimate(name, to, content)
-        balance_wei, most_wei = await self.balance_wei(), gas * price.fee_wei
-        if balance_wei < most_wei:
-            raise ChainError(
-                f"{name}: the account {self.account} has {coins(balance_wei)}, and this may cost {coins(most_wei)}",
-                _FUND,
-            )
-        nonce = await self.chain.nonce(self.account, "pending")
-        self._journal.note(name, self._sign(nonce, price, gas, to, content))
+    async def _sign_first(self, name: str, to: str, content: bytes) -> None:
+        call = TransactionCall(to, content, await self._transactions.gas_for(to, content, GAS_MAX, name))
+        slot = NonceSlot(await self.chain.nonce(self.account, "pending"), None)
+        self._note(name, await self._transactions.sign_next((), slot, call, name))
 
-    async def _estimate(self, name: str, to: str | None, content: bytes) -> int:
+    def _note(self, name: str, signed: Prepared | None) -> None:
+        if signed is not None:
+            self._journal.note(name, Attempt(signed.hash, signed.nonce, "0x" + signed.raw.hex(), signed.fee_wei))
+
+    async def _raise_price(self, name: str) -> None:
+        """Sign a dearer attempt in the place of the last one, if the bounds allow it."""
+        attempts = [each.prepared() for each in self._journal.attempts(name)]
+        last = attempts[-1]
+        said = self._key.read(last)
+        call = TransactionCall(said.to, said.content, said.gas)
         try:
-            estimate = await self.chain.estimate_gas(self.account, to, content)
-        except RpcRefused as refused:
-            raise refusal_of(refused, name) or self._refused(name, refused) from None
-        gas = estimate * GAS_PERCENT // 100
-        if gas > GAS_MAX:
-            raise ChainError(f"{name} would take {gas} units of gas; no more than {GAS_MAX} are ever asked for")
-        return gas
+            signed = await self._transactions.sign_next(attempts, NonceSlot(last.nonce, last), call, name)
+        except GasTooDear as dear:
+            self._tell(f"{name}: {dear.message}")
+            return
+        if signed is not None and len(attempts) < ATTEMPTS_MAX:
+            self._tell(f"{name}: not mined, trying again at {int(signed.fee_wei) / GWEI:.6g} gwei")
+            self._note(name, signed)
 
-    def _refused(self, name: str, refused: RpcRefused) -> ChainError:
-        fix = _FUND if "insufficient" in refused.message.lower() else ""
-        return ChainError(f"{name}: the endpoint refuses the transaction: {refused.message}", fix)
+    async def _send(self, name: str) -> None:
+        """Hand the last attempt to an endpoint, which may have it already."""
+        attempt = self._journal.attempts(name)[-1].prepared()
+        self._tell(f"{name}: sending {attempt.hash}")
+        if not await self._transactions.hand_over(attempt, name):
+            self._tell(f"{name}: the endpoint does not take it now")
 
-    def _sign(self, nonce: int, price: Price, gas: int, to: str | None, content: bytes) -> Attempt:
-        signed = sign(self._key, self._chain_id, SignedTransaction(nonce, price, gas, to or "", content))
-        tip = None if price.tip_wei is None else str(price.tip_wei)
-        return Attempt(signed.hash, nonce, "0x" + signed.raw.hex(), signed.fee_wei, tip, gas)
+    # --- the outcome ---
 
-    # --- what becomes of it ---
-
-    async def _follow(self, name: str, to: str | None, content: bytes) -> OrderReceipt | None:
-        """Send the last attempt, and dearer ones in its place, until one is mined; None where the nonce is used up."""
+    async def _follow(self, name: str) -> OrderReceipt | None:
+        """Send the last attempt, and dearer ones in its place, until one is mined; None if the nonce is used up."""
         begun = told = monotonic()
         tried, looks = 0.0, 0
         while monotonic() - begun < MINED_S:
             waits_for = "waiting for a block that has it"
             try:
-                if tried == 0.0 or monotonic() - tried > self._fees.stuck_s:
-                    await (self._raise_price(name, to, content) if tried else self._send(name))
+                if tried == 0.0 or monotonic() - tried > self._stuck_s:
+                    if tried:
+                        await self._raise_price(name)
+                    await self._send(name)
                     tried = monotonic()
                 receipt = await self._find(name)
                 if receipt is not None or await self._is_used_up(name):
                     return receipt
-            except ChainError as failed:  # what was sent may be mined all the same, and is not to be ordered again
+            except ChainError as failed:  # what was sent may be mined all the same, and must not be ordered again
                 if tried == 0.0 and not isinstance(failed, EndpointFailed):
                     raise
                 waits_for = failed.message
@@ -424,33 +428,8 @@ class OperatorTransactions:
             else "It may be mined yet: look for it on the chain before the same is ordered again",
         )
 
-    async def _send(self, name: str) -> None:
-        """Hand the last attempt to an endpoint, which may have it already."""
-        attempt = self._journal.attempts(name)[-1]
-        self._tell(f"{name}: sending {attempt.hash}")
-        try:
-            await self.chain.send(bytes.fromhex(attempt.raw[2:]))
-        except RpcRefused as refused:
-            if not PASSING.search(refused.message):
-                raise self._refused(name, refused) from None
-            self._tell(f"{name}: the endpoint says: {refused.message}")
-
-    async def _raise_price(self, name: str, to: str | None, content: bytes) -> None:
-        attempts = self._journal.attempts(name)
-        last = attempts[-1]
-        earlier = Price(int(last.fee_wei), None if last.tip_wei is None else int(last.tip_wei))
-        try:
-            price = replacing(earlier, await quote(self.chain, self._fees), self._fees)
-        except GasTooDear as dear:
-            self._tell(f"{name}: {dear.message}")
-            price = None
-        if price is not None and len(attempts) < ATTEMPTS_MAX:
-            self._tell(f"{name}: not mined, trying again at {price.fee_wei / GWEI:.6g} gwei")
-            self._journal.note(name, self._sign(last.nonce, price, last.gas, to, content))
-        await self._send(name)
-
     async def _find(self, name: str) -> OrderReceipt | None:
-        """The receipt of the attempt that was mined. Raises ContractRefused when it was reverted."""
+        """The receipt of the attempt that was mined. Raises ContractRefused if it was reverted."""
         for attempt in reversed(self._journal.attempts(name)):
             found = await self.chain.receipt(attempt.hash)
             if found is None:
@@ -463,11 +442,11 @@ class OperatorTransactions:
         return None
 
     async def _is_lost(self, name: str) -> bool:
-        """Whether something else used the nonce up; an endpoint may know that it is, before it knows a receipt."""
-        for look in range(GONE_LOOKS):
+        """Whether another transaction has used the nonce; an endpoint may know the nonce before the receipt."""
+        for look in range(GONE_CHECKS):
             if not await self._is_used_up(name) or await self._find(name) is not None:
                 return False
-            if look < GONE_LOOKS - 1:
+            if look < GONE_CHECKS - 1:
                 await anyio.sleep(1.0)
         return True
 

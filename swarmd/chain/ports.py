@@ -1,14 +1,14 @@
-"""What the chain worker's decisions ask of the chain: typed reads and writes, whoever answers them.
+"""The interface between the chain worker's logic and the chain: typed reads and writes.
 
-Watcher, submitter and wallet know the chain by these protocols alone. In a node they are answered over the endpoints of
-the configuration (`Blocks`, `Coordinator`, `Ethereum`, `Rpc`, `Heads`, `AccountKey`), in the simulator by its
-own chain (`swarmd.sim.ports.chain_worker`).
+Watcher, submitter and wallet know the chain by these protocols alone. A node implements them over the endpoints of its
+configuration (`Blocks`, `Coordinator`, `Ethereum`, `Rpc`, `Heads`, `AccountKey`), the simulator over its own chain
+(`swarmd.sim.ports.chain_worker`).
 
-Every method that waits may raise:
+Every async method may raise:
 
-- EndpointFailed: no endpoint answers, or one answers with something that is no such thing.
-- RpcRefused: a node answers with an error that is about the request itself.
-- ChainMismatch: all endpoints that answer are of another chain.
+- EndpointFailed: no endpoint answers, or one answers with something else than was asked for.
+- RpcRefused: a node answers with an error about the request itself.
+- ChainMismatch: all endpoints that answer serve another chain.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from swarmd.chain.fees import Price
 from swarmd.chain.logs import LogEntry
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared, Value
 from swarmd.errors import ChainError
 
 Block = str | int  # a tag, a number as hex, or a number
-LogFilter = Sequence[Sequence[str]]  # for each topic of an entry those that it may be, 32 bytes as hex; none: any
+LogFilter = Sequence[Sequence[str]]  # for each topic of an entry the values that pass, 32 bytes as hex; none: any
 
 
 class NotThere(ChainError):
@@ -39,30 +38,37 @@ class Span(NamedTuple):
 
 
 class RoundPolicy(NamedTuple):
-    """When anybody may move the swarm on; 0 turns a condition off."""
+    """When anyone may advance the contract; 0 turns a condition off."""
 
     min_submissions: int = 0
     max_stage_s: int = 0
 
 
 class MinedTransaction(NamedTuple):
-    """What became of a transaction that a block has."""
+    """The receipt of a mined transaction."""
 
     block: BlockRef  # number and hash
     succeeded: bool
     gas_used: int
-    price_wei: int | None  # of a unit of gas; None where the endpoint does not say it
-    contract: str  # the one that it created, checksummed, or empty
-    to: str = ""  # whom it called, checksummed; empty for nobody, or where the endpoint does not say it
+    price_wei: int | None  # per unit of gas; None if the endpoint does not say it
+    contract: str  # that it created, checksummed; empty if none
+    to: str = ""  # the address that it called, checksummed; empty if none, or if the endpoint does not say it
+
+
+class Price(Value, frozen=True):
+    """The price of a unit of gas; `tip_wei` is None on a chain without EIP-1559."""
+
+    fee_wei: int  # most that is paid, tip included
+    tip_wei: int | None = None
 
 
 class SignedTransaction(Value, frozen=True):
-    """What a transaction says, apart from its signature."""
+    """The content of a transaction, without its signature."""
 
     nonce: int
     price: Price
     gas: int
-    to: str  # empty where it creates a contract
+    to: str  # empty if it creates a contract
     content: bytes
 
 
@@ -76,12 +82,12 @@ class BlockReader(Protocol):
         """A block by its number or tag. Raises NotThere."""
 
     async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
-        """Blocks by their numbers, asked for at once. Raises NotThere."""
+        """Blocks by their numbers, asked for concurrently. Raises NotThere."""
 
     async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, asked for at once; with filters those that any of them lets through.
+        """The entries of each of these blocks, asked for concurrently; with filters, those that pass one of them.
 
-        No two filters may let the same entry through. Raises NotThere when one of the blocks is not known.
+        No entry may pass two filters. Raises NotThere if one of the blocks is not known.
         """
 
     def spans(
@@ -89,7 +95,7 @@ class BlockReader(Protocol):
     ) -> AsyncIterator[Span]:
         """Entries of the blocks `first` to `last`, in ranges; filters as in `logs_of_all`.
 
-        Raises ChainError where they are not to be had.
+        Raises ChainError if they cannot be had.
         """
 
     async def is_syncing(self) -> bool:
@@ -97,13 +103,13 @@ class BlockReader(Protocol):
 
 
 async def check_unreplaced(blocks: BlockReader, block: BlockRef) -> None:
-    """Raise NotThere when the chain has another block of this number by now: what was read by number may be of both."""
+    """Raise NotThere if another block has this number by now: what was read by number may be of both blocks."""
     if (await blocks.at(block.number)).hash != block.hash:
         raise NotThere(f"block {block.number} was replaced while the contract was read")
 
 
 async def is_on_chain(blocks: BlockReader, block: BlockRef) -> bool:
-    """Whether the chain has this block, of those of its number. Raises ChainError, as every read."""
+    """Whether the chain still has this block. Raises ChainError, as every read."""
     try:
         return (await blocks.at(block.number)).hash == block.hash
     except NotThere:
@@ -122,10 +128,10 @@ class ContractReader(Protocol):
         """The blocks of the contract's chain."""
 
     async def check(self) -> None:
-        """Raise ChainMismatch when there is no contract, or another kind of contract, at the address."""
+        """Raise ChainMismatch if there is no contract, or another kind of contract, at the address."""
 
     async def place(self, block: str = "latest") -> tuple[int, int]:
-        """Round and stage that the swarm is at."""
+        """The swarm's current round and stage."""
 
     async def stages(self, block: str = "latest") -> int:
         """Number of stages in a round."""
@@ -134,44 +140,44 @@ class ContractReader(Protocol):
         """0 for a contract without round policy and membership."""
 
     async def policy(self, block: str = "latest") -> RoundPolicy:
-        """The round policy, off where the contract has none."""
+        """The round policy; off if the contract has none."""
 
     async def submissions(self, block: str = "latest") -> int | None:
-        """How many peers' rewards for the present stage are there; None where the contract does not count them."""
+        """Number of peers that have reported the current stage; None if the contract does not count them."""
 
     async def opened_at(self, block: str = "latest") -> float:
-        """When the present stage began, POSIX seconds, by the chain's time."""
+        """When the current stage began, in POSIX seconds by the chain's clock."""
 
     async def eoa(self, peer: str, block: str = "latest") -> str:
-        """The account that a peer id is registered to, empty where it is not."""
+        """The account that a peer id is registered to; empty if it is not."""
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
         """Whether the peer has reported a reward for a stage."""
 
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
-        """Whom a peer voted for in a round."""
+        """The peers that a peer voted for in a round."""
 
     async def membership_open(self, block: str = "latest") -> bool:
-        """Whether anybody may take part, with no allow-list."""
+        """Whether anyone may take part, without an allow-list."""
 
 
 class AccountPort(Protocol):
     """Accounts and their transactions."""
 
     async def balance_wei(self, account: str) -> int:
-        """What an account has, in wei."""
+        """An account's balance in wei."""
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
-        """The next nonce of an account; those in nobody's block yet are counted where `block` is "pending"."""
+        """The next nonce of an account; with `block` "pending", transactions that wait for a block count as well."""
 
     async def gas_price_wei(self) -> int:
-        """What a unit of gas costs on a chain without a base fee, as the endpoint thinks."""
+        """The endpoint's suggested gas price, for a chain without a base fee."""
 
     async def base_fee_wei(self) -> int | None:
-        """Of the newest block; None where it shows none."""
+        """The newest block's base fee; None if it shows none."""
 
-    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
-        """Gas that an account's transaction takes now; `to` is None for one that creates a contract."""
+    async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
+        """Gas that an account's transaction would use now; `to` is empty for one that creates a contract."""
 
     async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
         """The result of a call that changes nothing, as if `account` made it."""
@@ -183,24 +189,24 @@ class AccountPort(Protocol):
         """Whether an endpoint has a transaction, in a block or not."""
 
     async def receipt(self, hash: str) -> MinedTransaction | None:
-        """What became of a transaction that a block has; None where none has it."""
+        """The receipt of a transaction; None if no block has it."""
 
 
 class Signatory(Protocol):
-    """An account's key: makes transactions, and reads back what was signed."""
+    """An account's key: signs transactions, and decodes what it signed."""
 
     @property
     def account(self) -> str:
         """The account's address, checksummed."""
 
     def content_of(self, command: Submit, peer: str) -> bytes:
-        """The contract's call that brings a submission about. Raises ChainError where this node makes no such call."""
+        """The contract call that makes a submission. Raises ChainError if this node makes no such call."""
 
     def sign(self, said: SignedTransaction) -> Prepared:
         """Sign a transaction that carries no value."""
 
     def read(self, prepared: Prepared) -> SignedTransaction:
-        """What a logged attempt says. Raises ChainError when it is no transaction that `sign` makes."""
+        """Decode a logged attempt. Raises ChainError if it is not a transaction that `sign` makes."""
 
 
 class Endpoints(Protocol):
@@ -213,45 +219,45 @@ class Endpoints(Protocol):
         """Name of the endpoint that answered last."""
 
     async def learn_base_fee(self) -> None:
-        """Remember that the chain has a base fee, once half of the endpoints that answer show one."""
+        """Set `has_base_fee` if at least half of the endpoints that answer show a base fee."""
 
     async def has_block(self, block: BlockRef) -> bool:
-        """Whether any endpoint has this block on its chain; those that do not are left alone then."""
+        """Whether any endpoint has this block on its chain; if so, those without it are paused."""
 
     async def leave_laggards(self) -> None:
-        """Leave endpoints alone that are far behind the one that is farthest."""
+        """Pause endpoints that are far behind the highest head."""
 
     def leave_current(self, reason: str) -> None:
-        """Leave the endpoint that answered last alone for a while, where there is another one to turn to."""
+        """Pause the endpoint that answered last, if another one can be used."""
 
     def distrust_current(self, reason: str) -> bool:
-        """The same for one that shows another chain or contract; False where no other one may say otherwise."""
+        """Pause it because it shows another chain or contract; False if no other endpoint may contradict it."""
 
 
 class HeadNews(Protocol):
-    """Tells when it is worth looking at the chain."""
+    """Announces new heads."""
 
     @property
     def live(self) -> str:
         """Name of the endpoint whose subscription works, empty for none."""
 
     async def wait(self, soon: bool = False) -> BlockRef | None:
-        """Wait for news, or for the time to look without any. Returns the newest head, where it was told.
+        """Wait for a new head, or until it is time to poll. Returns the newest head if it was announced.
 
         Args:
-            soon: look after `poll_s` even where a subscription works.
+            soon: poll after `poll_s` even if a subscription works.
         """
 
     def wake(self) -> None:
-        """Have the chain looked at now."""
+        """End the wait, so that the chain is polled now."""
 
     def found_unannounced(self) -> None:
-        """A new block was found by asking."""
+        """Record that polling found a new block which was not announced."""
 
 
-# Number of the last confirmed block, by the chain as it is now; raises ChainError, as every read.
+# Gives the number of the last confirmed block on the chain as it is now; raises ChainError, as every read.
 ConfirmedBlock = Callable[[], Awaitable[int]]
-# The account that a node submits from, checksummed; empty while nobody knows, as a signer behind a proxy may not.
+# Gives the account that a node submits from, checksummed; empty if it is not known, as behind a signer proxy.
 AccountSource = Callable[[], str]
-# Is told when all there is of the chain has been read; returns at once.
+# Called when the chain has been read up to its head; returns at once.
 HeadListener = Callable[[], None]

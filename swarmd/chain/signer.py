@@ -1,12 +1,12 @@
-"""A signer: one account that submits for many nodes, each thing once (`swarmd signer`).
+"""The signer: one account that submits for many nodes, each submission once (`swarmd signer`).
 
-- A submission is known by its kind, round, stage and peer. One that is asked for again is answered with the transaction
-  that is out for it; the contract refuses what an older one has done.
-- All attempts at one submission carry the same nonce as long as that one is free.
-- The audit log has a JSON line for who asked for what and what came of it, on disk before anything is sent. A line
-  about a signed transaction holds the transaction, so that after a crash the log tells what is out, and the same bytes
-  can be sent again in the place of a second transaction. They are public once they are sent; no line holds a key, a
-  passphrase or a token.
+- A submission is identified by kind, round, stage and peer. A repeated request gets the hash of the pending
+  transaction; for a submission that the signer has forgotten, the contract refuses a second one.
+- All attempts at one submission have the same nonce as long as that nonce is free.
+- The audit log says who asked for what and what came of it, in JSON lines that are on disk before anything is sent. The
+  line for a signed transaction holds the transaction: after a crash the log tells what is pending, and the same bytes
+  are sent again instead of a second transaction. They are public once sent. No line holds a key, a passphrase or a
+  token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import logging
 import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, time
@@ -30,7 +30,7 @@ from eth_account.signers.local import LocalAccount
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc, RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, counted
 from swarmd.chain.ports import Block
@@ -43,28 +43,51 @@ from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFa
 from swarmd.files import irregular, read_regular, sync_directory, write_all, write_failure
 from swarmd.logger import get_logger
 
-FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines since the file was begun; then another one is
-FILES_KEPT = 8  # the one in use among them; older ones are removed
+FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines; then a new file is begun
+FILES_KEPT = 8  # with the one in use; older ones are removed
 
 What = Literal[
     "started",  # the signer, with this account
     "stopped",
-    "signed",  # a transaction; it may be sent from now on
+    "signed",  # a transaction, which may be sent from now on
     "sent",
-    "unsure",  # no endpoint said that it took it; it may have been sent
-    "refused",  # nothing was signed: the contract would revert it, see `code`
+    "unsure",  # it may have been sent: no endpoint said that it took it
+    "refused",  # nothing was signed, because the contract would revert it, see `code`
     "failed",  # nothing was signed, for another reason
     "mined",
-    "reorganised",  # the block that had it is gone
-    "confirmed",  # so deep that it counts for good
-    "spent",  # the day's transactions cost so much at most, for a file that does not hold them
-    "ended",  # it will not be mined, or was reverted, see `code`
+    "reorganised",  # its block was replaced
+    "confirmed",  # its block is deep enough to be final
+    "spent",  # the most that the day's transactions cost, in a file that does not hold them
+    "ended",  # it will not be mined, or it was reverted, see `code`
 ]
 log = get_logger(__name__)
 
 
+class SignerRequest(NamedTuple):
+    """A checked request, and who made it."""
+
+    kind: SubmissionKind
+    peer: str
+    round: int = 0
+    stage: int = 0
+    reward: int = 0
+    winners: tuple[str, ...] = ()
+    org: str = ""
+    remote: str = ""  # address of the client
+
+    @property
+    def submission(self) -> str:
+        """The submission's name; the same request gives the same one."""
+        return f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
+
+    def command(self) -> Submit:
+        """The request as a sender takes it."""
+        name = self.submission
+        return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
+
+
 class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line; fields that do not apply are left out."""
+    """A line of the audit log; fields that do not apply are left out."""
 
     at: str  # ISO 8601, UTC
     what: What
@@ -86,10 +109,10 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     block_hash: str = ""
     code: str = ""  # the contract's error by name, or a short word
     reason: str = ""
-    cost_wei: str = ""  # most that the transaction may cost in all; of "spent" lines, those of the day
+    cost_wei: str = ""  # the most that the transaction may cost; in "spent" lines, that the day's transactions may
 
     def __post_init__(self) -> None:
-        """Raise ValueError, of which a decoder makes an error of its own, for what could not be understood later."""
+        """Raise ValueError, which msgspec turns into a decoding error, for fields that could not be read later."""
         datetime.fromisoformat(self.at)
         int(self.cost_wei or 0)
         int(self.fee_wei or 0)
@@ -100,11 +123,10 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
         """The line's time in POSIX seconds."""
         return datetime.fromisoformat(self.at).timestamp()
 
-    def command(self) -> Submit:
-        """What was asked for. Only lines that begin a submission hold it."""
-        return Submit(
-            self.submission, self.submission, self.kind or "register", self.round, self.stage, self.reward, self.winners
-        )
+    def asked(self) -> SignerRequest:
+        """The request; complete only in lines that begin a submission."""
+        kind = self.kind or "register"
+        return SignerRequest(kind, self.peer, self.round, self.stage, self.reward, self.winners, self.org, self.remote)
 
     def prepared(self) -> Prepared:
         """The transaction of a "signed" line."""
@@ -113,16 +135,16 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def now() -> str:
-    """The time as lines have it."""
+    """The current time in the form of the lines."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class AuditLog:
-    """Writes lines to a file that belongs to this process alone.
+    """Appends lines to a file that only this process writes.
 
     Args:
-        path: of the file in use; older ones have .1, .2 and so on after it.
-        carried: the lines that a new file must begin with, because what they tell of is not over.
+        path: of the file in use; older ones have the suffix .1, .2 and so on.
+        carried: gives the lines that a new file must begin with, because they are about open submissions.
 
     Raises:
         LogInUse: another process writes it.
@@ -144,7 +166,7 @@ class AuditLog:
         self._limit = FILE_BYTES_MAX
 
     def _recover(self) -> Iterator[AuditLine]:
-        """The lines there are; a last one that a crash cut short, and that was never acted on, is cut off."""
+        """Read all lines; cut off a last one that is incomplete after a crash, and was never acted on."""
         try:
             content = read_regular(self._path)
         except OSError as error:
@@ -170,7 +192,7 @@ class AuditLog:
             ) from None
 
     def append(self, line: AuditLine) -> None:
-        """Write a line; it is on disk when this returns. Raises NoSpaceLeft or LogWriteFailed: then sign nothing."""
+        """Write a line, durably. Raises NoSpaceLeft or LogWriteFailed: then nothing may be signed."""
         encoded = msgspec.json.encode(line) + b"\n"
         try:
             write_all(self._descriptor, encoded, self._size)
@@ -182,7 +204,7 @@ class AuditLog:
             self._rotate()
 
     def _rotate(self) -> None:
-        """Begin a new file with what is not over. At every moment one file is whole and in place."""
+        """Begin a new file with the lines about open submissions. At every moment one whole file is in place."""
         fresh = self._path.with_name(self._path.name + ".new")
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in self._carried())
         try:
@@ -229,7 +251,7 @@ def _open(path: Path) -> int:
 
 
 def _take_lock(path: Path) -> int:
-    """Beside the file, which rotation replaces. The kernel lets go of it when the process ends."""
+    """Lock a file beside the log, which rotation replaces. The kernel releases the lock when the process ends."""
     descriptor = _open(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,33 +267,32 @@ def _take_lock(path: Path) -> int:
     return descriptor
 
 
-CONFIRMED_MAX = 10_000  # remembered; of older ones only the chain tells, and it refuses a second one
+CONFIRMED_MAX = 10_000  # remembered; the contract refuses a second submission of older ones
 
 
 class SignedEntry:
-    """One submission with a transaction that may be, or is, on the chain."""
+    """One submission that was signed: its transaction may be, or is, on the chain."""
 
     def __init__(self, line: AuditLine) -> None:
-        self.peer = line.peer
-        self.command: Submit = line.command()
+        self.asked = line.asked()
         self.signed: list[AuditLine] = []
         self.attempts: list[Prepared] = []
         self.mined: AuditLine | None = None
         self.confirmed = False
-        self.trouble = ""  # why nothing could be done about it at the last look that failed
-        self.dead_looks = 0  # at the chain, one after another, that found the nonces of all attempts taken by others
+        self.trouble = ""  # why the last check failed
+        self.missing_checks = 0  # in a row that found the nonces of all attempts taken by other transactions
 
     @property
     def submission(self) -> str:
-        return self.command.submission
+        return self.asked.submission
 
     @property
     def hash(self) -> str:
-        """The transaction that did it, or the newest that may."""
+        """The mined transaction, or the newest one that may be mined."""
         return self.mined.hash if self.mined is not None else self.attempts[-1].hash
 
-    def take(self, line: AuditLine) -> None:
-        """What a line says about it."""
+    def apply(self, line: AuditLine) -> None:
+        """Apply a line about this submission."""
         if line.what == "signed":
             self.signed.append(line)
             self.attempts.append(line.prepared())
@@ -284,11 +305,11 @@ class SignedEntry:
 
 
 class SignerLedger:
-    """Takes each line of the audit log, at start and as it is written."""
+    """The state that the audit log's lines add up to: open and confirmed submissions, and the day's cost."""
 
     def __init__(self, lines: Iterable[AuditLine] = ()) -> None:
-        self._entries: dict[str, SignedEntry] = {}  # in the order of their last change
-        self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost, in wei
+        self._entries: dict[str, SignedEntry] = {}  # by submission, in the order of their last change
+        self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost in wei
         for line in lines:
             self.apply(line)
 
@@ -301,11 +322,11 @@ class SignerLedger:
         if line.what not in ("signed", "mined", "reorganised", "confirmed"):
             return
         entry = self._entries.pop(line.submission, None) or (SignedEntry(line) if line.what == "signed" else None)
-        if entry is None:  # told of in an older file
+        if entry is None:  # an older file has its beginning
             return
         if line.what == "signed":
             self._spend(line, entry)
-        entry.take(line)
+        entry.apply(line)
         self._entries[line.submission] = entry
         if line.what == "confirmed":
             self._forget()
@@ -321,37 +342,37 @@ class SignerLedger:
             del self._entries[name]
 
     def find(self, submission: str) -> SignedEntry | None:
-        """What is known of a submission."""
+        """The entry of a submission, if there is one."""
         return self._entries.get(submission)
 
     def open(self) -> list[SignedEntry]:
-        """Those that are not confirmed, by the nonce of their newest attempt."""
+        """The submissions that are not confirmed, by the nonce of their newest attempt."""
         return sorted(
             (each for each in self._entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
         )
 
     def held(self) -> set[int]:
-        """Nonces that no other transaction may be given."""
+        """The nonces of open submissions, which no other transaction may get."""
         return {attempt.nonce for entry in self._entries.values() if not entry.confirmed for attempt in entry.attempts}
 
     def carried(self) -> Iterator[AuditLine]:
-        """The lines that tell of all that is not over."""
+        """The lines that a new file must begin with: those about open submissions, and the day's cost."""
         for entry in self.open():
             yield from entry.signed
             if entry.mined is not None:
                 yield entry.mined
-        if day_of(time()) == self.spent[0]:  # last: it counts what stands before it
+        if day_of(time()) == self.spent[0]:  # last: it includes the lines before it
             yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
 
 
 class SignerChain(Ethereum):
-    """A chain that names no nonce for the next transaction that another one in flight has.
+    """Accounts whose next nonce is never one that a pending transaction has.
 
-    An endpoint may not have, or may have dropped, what another endpoint took.
+    An endpoint may lack, or may have dropped, a transaction that another endpoint took.
     """
 
-    def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
-        super().__init__(caller)
+    def __init__(self, rpc: Rpc, held: Callable[[], set[int]]) -> None:
+        super().__init__(rpc)
         self._held = held
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
@@ -361,15 +382,15 @@ class SignerChain(Ethereum):
         return nonce
 
 
-RESEND_S = 60.0  # what is out is sent again after this
-TURN_S = 30.0  # a request waits so long for those before it
-TRIES = 3  # with another nonce, where another program has taken the account's
-IDLE_S = 15.0  # between two looks at the chain while nothing is open
-DEAD_LOOKS = 2  # a nonce went to another transaction when two looks find it so: endpoints know different blocks
-ATTEMPTS_MAX = 64  # of one submission; it is given up where other transactions took all their nonces
-OPEN_MAX = 1000  # submissions that are not confirmed; more are refused until some are
+RESEND_S = 60.0  # until a pending transaction is sent again
+TURN_S = 30.0  # longest wait of a request for those before it
+TRIES = 3  # each with another nonce, if another program takes the account's nonces
+IDLE_S = 15.0  # between two checks of the chain while nothing is open
+MISSING_CHECKS = 2  # a nonce is lost if two checks find it so: endpoints do not all know the same block
+ATTEMPTS_MAX = 64  # of one submission; it is given up if other transactions took all their nonces
+OPEN_MAX = 1000  # unconfirmed submissions; more are refused
 
-# What the contract says to a second submission of the same thing.
+# The errors by which the contract refuses a second submission.
 TAKEN: dict[SubmissionKind, str] = {
     "register": "PeerIdAlreadyRegistered",
     "reward": "RewardAlreadySubmitted",
@@ -378,54 +399,35 @@ TAKEN: dict[SubmissionKind, str] = {
 
 
 class SignerBusy(ChainError):
-    """Too much is asked for at once; nothing was signed."""
-
-
-class SignerRequest(NamedTuple):
-    """A checked request, and who made it."""
-
-    kind: SubmissionKind
-    peer: str
-    round: int = 0
-    stage: int = 0
-    reward: int = 0
-    winners: tuple[str, ...] = ()
-    org: str = ""
-    remote: str = ""
-
-    def command(self) -> Submit:
-        """As a sender takes it; the same request gives the same name."""
-        name = f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
-        return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
+    """Too many requests or open submissions; nothing was signed."""
 
 
 class Signer:
-    """Submits for nodes.
+    """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed.
 
     Args:
-        ledger: all of these lines so far.
+        ledger: has all lines of `audit` so far.
     """
 
     def __init__(
-        self, config: ChainConfig, caller: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
+        self, config: ChainConfig, rpc: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
     ) -> None:
         self._config = config
-        self._caller = caller
-        self._chain = SignerChain(caller, ledger.held)
+        self._rpc = rpc
+        self._chain = SignerChain(rpc, ledger.held)
         self._audit = audit
         self._ledger = ledger
         budget = Budget(config.fees)
         budget.restore(*ledger.spent)
         key = AccountKey(account, config.chain_id, config.drive)
         self._wallet = Wallet(config, self._chain, key, budget)
-        self._coordinator = Coordinator(caller, config.contract)
+        self._coordinator = Coordinator(rpc, config.contract)
         self._blocks = self._coordinator.blocks
         self._finality = Finality(config, self._blocks)
         self._turns = asyncio.Lock()
         self._sent_at: dict[str, float] = {}  # monotonic
-        self._signed = asyncio.Event()
         self._ready = False
-        self.trouble = "the chain has not been asked yet"  # why nothing can be signed now, empty if it can
+        self.trouble = "the chain has not been asked yet"  # why nothing can be signed now; empty if it can
 
     @property
     def account(self) -> str:
@@ -434,39 +436,38 @@ class Signer:
 
     @property
     def budget(self) -> Budget:
-        """What the account signs for in a day."""
+        """The bound on what the account signs for in a day."""
         return self._wallet.budget
 
     # --- requests ---
 
     async def submit(self, asked: SignerRequest) -> str:
-        """Bring a submission on its way and give its transaction's hash, which no block has yet.
+        """Submit, and return the hash of the transaction, which need not be mined yet.
 
-        The hash is empty where the contract has the peer under this account already, and nothing here tells by which
-        transaction: clients of RL Swarm up to 0.4.3 end at a refusal.
+        The hash is empty if the peer is registered to this account already by an unknown transaction: clients of RL
+        Swarm up to 0.4.3 end at a refusal.
 
         Raises:
             ContractRefused: the contract would revert it.
-            Busy: too much is under way.
+            SignerBusy: too much is under way.
             ChainError: not now; the message says why.
-            ChainMismatch: another chain, or no such contract there any more; nothing is signed.
+            ChainMismatch: it is another chain, or the contract is gone; nothing is signed.
             LogWriteFailed: nothing must be signed any more.
         """
-        command = asked.command()
         async with self._turn():
             await self._make_ready()
-            entry = self._ledger.find(command.submission)
-            if entry is not None and (again := await self._again(entry, command)):
+            entry = self._ledger.find(asked.submission)
+            if entry is not None and (again := await self._again(entry, asked)):
                 return again
-            if command.kind == "register":
+            if asked.kind == "register":
                 owner = await self._coordinator.eoa(asked.peer)
                 if owner.lower() == self.account.lower():
                     return ""
-            return await self._begin(asked, command)
+            return await self._begin(asked)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """One at a time: the next nonce depends on what the one before came to."""
+        """Admit one at a time: the next nonce depends on the outcome of the one before."""
         try:
             async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
@@ -478,12 +479,12 @@ class Signer:
             self._turns.release()
 
     async def _make_ready(self) -> None:
-        """Before anything is signed: the chain, the contract, and what is out from before."""
+        """Check chain and contract before anything is signed; at first also what an earlier process left pending."""
         try:
             if self._ready:
                 await check_code(self._chain, self._config.contract)
                 return
-            await self._caller.learn_base_fee()
+            await self._rpc.learn_base_fee()
             await self._coordinator.check()
         except ChainMismatch:
             self._ready = False
@@ -493,89 +494,79 @@ class Signer:
         self._ready = True
 
     async def check(self) -> None:
-        """Look at the chain as `submit` does first, and raise what it would."""
+        """Make the checks that `submit` begins with, and raise what it would."""
         async with self._turn():
             await self._make_ready()
 
-    async def _again(self, entry: SignedEntry, command: Submit) -> str:
-        """What is out for a submission, empty where that came to nothing."""
+    async def _again(self, entry: SignedEntry, asked: SignerRequest) -> str:
+        """The hash of a submission's transaction; empty if the submission has ended."""
         await self._follow(entry, resend=True)
         if self._ledger.find(entry.submission) is None:
             return ""
-        if (entry.command.reward, entry.command.winners) != (command.reward, command.winners):
-            name = TAKEN[command.kind]
-            raise ContractRefused(name, f"{entry.hash} is out for {entry.submission} with another content")
+        if (entry.asked.reward, entry.asked.winners) != (asked.reward, asked.winners):
+            raise ContractRefused(
+                TAKEN[asked.kind], f"{entry.hash} was submitted for {entry.submission} with another content"
+            )
         return entry.hash
 
-    async def _begin(self, asked: SignerRequest, command: Submit) -> str:
+    async def _begin(self, asked: SignerRequest) -> str:
         if len(self._ledger.open()) >= OPEN_MAX:
             raise SignerBusy(f"{OPEN_MAX} submissions wait for the chain already")
         for _ in range(TRIES):
-            prepared = await self._prepare(asked, command)
-            self._sign(command, asked.peer, prepared, asked)
-            if (hash := await self._send_first(command, asked.peer, prepared)) is not None:
+            try:
+                await self._sign(asked)
+            except ContractRefused as error:
+                self._write("refused", asked, code=error.code, reason=error.message)
+                raise
+            except ChainError as error:
+                self._write("failed", asked, reason=error.message)
+                raise
+            if (hash := await self._send_first(asked)) is not None:
                 return hash
         raise ChainError(
             f"other programs take the nonces of {self.account}", "Let one signer or wallet alone use the account"
         )
 
-    async def _prepare(self, asked: SignerRequest, command: Submit) -> Prepared:
+    async def _send_first(self, asked: SignerRequest) -> str | None:
+        """Send for the first time; None if the nonce was taken meanwhile, so that another try makes sense."""
+        entry = self._ledger.find(asked.submission)
+        assert entry is not None, "it was signed just now"
         try:
-            prepared = await self._wallet.prepare(asked.peer, command, ())
-        except ContractRefused as error:
-            self._write("refused", command, asked.peer, asked, code=error.code, reason=error.message)
-            raise
-        except ChainError as error:
-            self._write("failed", command, asked.peer, asked, reason=error.message)
-            raise
-        if prepared is None:
-            raise ChainError("the bounds on fees allow no transaction now")
-        return prepared
-
-    async def _send_first(self, command: Submit, peer: str, prepared: Prepared) -> str | None:
-        """Send; None where the nonce was taken meanwhile and another try makes sense."""
-        try:
-            hash = await self._send(peer, command, prepared)
+            hash = await self._send(entry)
         except EndpointFailed as error:
-            self._write("unsure", command, peer, hash=prepared.hash, reason=error.message)
+            self._write("unsure", asked, hash=entry.hash, reason=error.message)
             raise
         except ContractRefused as error:
-            self._end(command, peer, error.code or "refused", error.message)
+            self._end(asked, error.code or "refused", error.message)
             raise
         except ChainError as error:
-            self._end(command, peer, "refused", error.message)
+            self._end(asked, "refused", error.message)
             raise
         if hash is not None:
-            self._write("sent", command, peer, hash=hash)
+            self._write("sent", asked, hash=hash)
             return hash
-        fate = await self._wallet.trace([prepared])
+        fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined) and fate.succeeded:
-            return prepared.hash  # one endpoint took it and another did not see it coming
-        self._end(command, peer, "not-taken", "another transaction has its nonce")
+            return entry.hash  # one endpoint took it and another did not see it coming
+        self._end(asked, "not-taken", "another transaction has its nonce")
         return None
 
-    # --- what is out ---
+    # --- pending transactions ---
 
     async def run(self) -> None:
-        """Follow what is out, for ever. Raises LogWriteFailed, which must end the signer."""
+        """Follow pending transactions until cancelled. Raises LogWriteFailed, which must end the signer."""
+        checked_at = -IDLE_S
         while True:
-            try:
-                await self._pass()
-                self._note("")
-            except SignerBusy:
-                log.debug("requests go first")
-            except (ChainError, ChainMismatch) as error:
-                self._note(str(error))
-            await self._rest(self._config.poll_s if self._ledger.open() else IDLE_S)
-
-    async def _rest(self, longest_s: float) -> None:
-        """Until the next look, which something newly signed brings forward."""
-        self._signed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(longest_s):
-                if longest_s > self._config.poll_s:
-                    await self._signed.wait()
-                await asyncio.sleep(self._config.poll_s)
+            if self._ledger.open() or monotonic() - checked_at >= IDLE_S:
+                try:
+                    await self._pass()
+                    self._note("")
+                except SignerBusy:
+                    log.debug("requests go first")
+                except (ChainError, ChainMismatch) as error:
+                    self._note(str(error))
+                checked_at = monotonic()
+            await asyncio.sleep(self._config.poll_s)
 
     def _note(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
@@ -593,13 +584,13 @@ class Signer:
                     await self._alone(entry, self._attend(entry, confirmed))
 
     async def _alone(self, entry: SignedEntry, look: Awaitable[None]) -> None:
-        """What is wrong with one submission keeps none of the others waiting."""
+        """Log the failure of one submission's check, so that it does not keep the others waiting."""
         try:
             await look
         except EndpointFailed:
             raise
         except (ChainError, ContractRefused) as error:
-            level = logging.DEBUG if entry.trouble == str(error) else logging.WARNING  # told once, not at every look
+            level = logging.DEBUG if entry.trouble == str(error) else logging.WARNING  # only a new one is a warning
             log.log(level, "%s: %s", entry.submission, error)
             entry.trouble = str(error)
 
@@ -610,114 +601,105 @@ class Signer:
             return
         if entry.mined is not None:
             if entry.mined.block <= confirmed:
-                self._write("confirmed", entry.command, entry.peer, hash=entry.hash, block=entry.mined.block)
+                self._write("confirmed", entry.asked, hash=entry.hash, block=entry.mined.block)
                 self._sent_at.pop(entry.submission, None)
         elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
             await self._replace(entry)
 
     async def _follow(self, entry: SignedEntry, resend: bool) -> None:
-        """Write down what became of a submission; where it is still waiting, send the same bytes again."""
+        """Record what became of a submission; if it is still waiting, send the same bytes again."""
         fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined):
             await self._take_mined(entry, fate)
         elif fate == "gone":
             await self._renew(entry)
         else:
-            entry.dead_looks = 0
+            entry.missing_checks = 0
             if entry.mined is not None:
-                self._write("reorganised", entry.command, entry.peer, hash=entry.mined.hash, block=entry.mined.block)
+                self._write("reorganised", entry.asked, hash=entry.mined.hash, block=entry.mined.block)
             if resend:
                 await self._resend(entry)
 
     async def _renew(self, entry: SignedEntry) -> None:
-        """Take another nonce: other transactions took those of all attempts, once two looks say so."""
-        entry.dead_looks += 1
-        if entry.dead_looks < DEAD_LOOKS:
+        """Sign with another nonce if two checks say that other transactions took the nonces of all attempts."""
+        entry.missing_checks += 1
+        if entry.missing_checks < MISSING_CHECKS:
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
-            self._end(
-                entry.command, entry.peer, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts"
-            )
+            self._end(entry.asked, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts")
             return
+        taken = entry.attempts[-1].nonce
         try:
-            prepared = await self._wallet.prepare(entry.peer, entry.command, ())
+            await self._sign(entry.asked)
         except ContractRefused as error:
-            self._end(entry.command, entry.peer, error.code or "refused", error.message)
+            self._end(entry.asked, error.code or "refused", error.message)
             return
-        if prepared is None:
-            raise ChainError("the bounds on fees allow no transaction now")
-        log.warning("%s: another program took nonce %d of %s", entry.submission, entry.attempts[-1].nonce, self.account)
-        entry.dead_looks = 0
-        self._sign(entry.command, entry.peer, prepared)
+        log.warning("%s: another program took nonce %d of %s", entry.submission, taken, self.account)
+        entry.missing_checks = 0
         await self._resend(entry)
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
         if fate.succeeded:
             if entry.mined is None or entry.mined.block_hash != fate.block.hash:
                 block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
-                self._write("mined", entry.command, entry.peer, hash=fate.hash, **block)
+                self._write("mined", entry.asked, hash=fate.hash, **block)
             return
         code, reason = "reverted", f"{fate.hash} was reverted"
         try:
-            await self._wallet.explain(entry.peer, entry.command, fate)
+            await self._wallet.explain(entry.asked.peer, entry.asked.command(), fate)
         except ContractRefused as error:
             code, reason = error.code or code, error.message
-        self._end(entry.command, entry.peer, code, reason)
+        self._end(entry.asked, code, reason)
 
     async def _resend(self, entry: SignedEntry) -> None:
         try:
-            await self._send(entry.peer, entry.command, entry.attempts[-1])
+            await self._send(entry)
         except EndpointFailed:
             raise
-        except (ChainError, ContractRefused) as error:  # the next look at it tells more
+        except (ChainError, ContractRefused) as error:  # the next check finds out more
             log.info("%s: %s", entry.submission, error)
 
     async def _replace(self, entry: SignedEntry) -> None:
-        """A dearer transaction in the place of one that keeps all later ones waiting."""
+        """Replace a stuck transaction, for which all later ones wait, by a dearer one."""
         try:
-            prepared = await self._wallet.prepare(entry.peer, entry.command, entry.attempts)
-        except ContractRefused:  # by now somebody else has done it, or may no longer: free its nonce
+            prepared = await self._wallet.prepare(entry.asked.peer, entry.asked.command(), entry.attempts)
+        except ContractRefused:  # it is done already, or not allowed any more: free its nonce
             prepared = await self._wallet.withdraw(entry.attempts)
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
             return
-        self._sign(entry.command, entry.peer, prepared)
+        self._write_signed(entry.asked, prepared)
         await self._resend(entry)
 
-    async def _send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
-        self._sent_at[command.submission] = monotonic()
-        return await self._wallet.send(peer, command, prepared)
+    async def _send(self, entry: SignedEntry) -> str | None:
+        """Send the newest attempt, see `Wallet.send`."""
+        self._sent_at[entry.submission] = monotonic()
+        return await self._wallet.send(entry.asked.peer, entry.asked.command(), entry.attempts[-1])
 
     # --- the audit log ---
 
-    def _sign(self, command: Submit, peer: str, prepared: Prepared, asked: SignerRequest | None = None) -> None:
+    async def _sign(self, asked: SignerRequest) -> None:
+        """Sign a transaction with a nonce of its own. Raises ContractRefused, ChainError."""
+        prepared = await self._wallet.prepare(asked.peer, asked.command(), ())
+        assert prepared is not None, "it replaces none"
+        self._write_signed(asked, prepared)
+
+    def _write_signed(self, asked: SignerRequest, prepared: Prepared) -> None:
         said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
-        self._write("signed", command, peer, asked, raw="0x" + prepared.raw.hex(), **said)
-        self._signed.set()
+        self._write("signed", asked, raw="0x" + prepared.raw.hex(), **said)
 
-    def _end(self, command: Submit, peer: str, code: str, reason: str) -> None:
-        self._sent_at.pop(command.submission, None)
-        self._write("ended", command, peer, code=code, reason=reason)
+    def _end(self, asked: SignerRequest, code: str, reason: str) -> None:
+        self._sent_at.pop(asked.submission, None)
+        self._write("ended", asked, code=code, reason=reason)
 
-    def _write(self, what: What, command: Submit, peer: str, asked: SignerRequest | None = None, **fields: Any) -> None:
-        """A durable line, folded into the ledger. Raises LogWriteFailed."""
+    def _write(self, what: What, asked: SignerRequest, **fields: Any) -> None:
+        """Append a line to the audit log, and apply it to the ledger. Raises LogWriteFailed."""
+        place = (asked.submission, asked.kind, asked.round, asked.stage, asked.peer)
         if what in ("signed", "refused", "failed"):
-            fields |= {"reward": command.reward, "winners": command.winners}
-        if asked is not None:
-            fields |= {"org": asked.org, "remote": asked.remote}
-        line = AuditLine(
-            now(),
-            what,
-            command.submission,
-            command.kind,
-            command.round,
-            command.stage,
-            peer,
-            account=self.account,
-            **fields,
-        )
+            fields |= {name: getattr(asked, name) for name in ("reward", "winners", "org", "remote")}
+        line = AuditLine(now(), what, *place, account=self.account, **fields)
         self._audit.append(line)
         self._ledger.apply(line)
         log.info(
-            "%s %s %s%s", command.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
+            "%s %s %s%s", asked.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
         )

@@ -1,4 +1,4 @@
-"""The signer's HTTP interface, as RL Swarm's login server has it: requests checked, and handed to the signer."""
+"""The signer's HTTP server, with the interface of RL Swarm's login server: it checks requests and calls the signer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ log = get_logger(__name__)
 
 
 class Body(msgspec.Struct, rename="camel"):
-    """What every request has. Fields that are not known are left alone."""
+    """Fields of every request. Unknown fields are ignored."""
 
     org_id: str
     peer_id: Peer
@@ -94,9 +94,9 @@ class Access(NamedTuple):
     """Who may ask for what."""
 
     orgs: frozenset[str]
-    token: str = ""  # empty: none is asked for
+    token: str = ""  # empty: none is needed
     peers: frozenset[str] = frozenset()  # empty: all
-    per_minute: int = 0  # requests; 0: as many as come
+    per_minute: int = 0  # requests; 0: without a limit
 
 
 class SignerApp:
@@ -110,7 +110,7 @@ class SignerApp:
         self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
 
     def app(self) -> ASGIApp:
-        """The application. A request counts as one of its minute when it is let in."""
+        """The ASGI application. A request counts against its minute when it is admitted."""
         routes = [
             Route("/api/register-peer", partial(self._submit, RegisterBody), methods=["POST"]),
             Route("/api/submit-reward", partial(self._submit, RewardBody), methods=["POST"]),
@@ -163,7 +163,7 @@ class SignerApp:
         return answer(503 if trouble else 200, told)
 
     def _authorise(self, request: Request) -> None:
-        if "origin" in request.headers:  # a page in somebody's browser, which can reach loopback
+        if "origin" in request.headers:  # a page in a browser, which can reach loopback
             raise HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._access.token):
             raise HttpRefusal(401, "unauthorized")
@@ -173,7 +173,7 @@ class SignerApp:
             raise _bad("the content type is not application/json")
         content = await read_body(request, BODY_BYTES_MAX, BODY_S)
         try:
-            return msgspec.json.decode(content, type=kind, strict=False)  # 5 may be written "5", as JavaScript takes it
+            return msgspec.json.decode(content, type=kind, strict=False)  # JavaScript clients may write 5 as "5"
         except msgspec.ValidationError as error:
             raise _bad(str(error)[:200]) from None
         except (*DECODE_ERRORS, ValueError):
@@ -188,10 +188,10 @@ TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 
 
 class SignerSetup(NamedTuple):
-    """What a signer is to do."""
+    """What `run_signer` needs."""
 
     chain: ChainConfig
-    data: NodeDirectory  # that relative files of `chain` lie in
+    data: NodeDirectory  # relative paths in `chain` are relative to it
     listen: http_server.Address
     access: Access
     audit: Path
@@ -217,8 +217,8 @@ async def run_signer(order: SignerSetup) -> None:
     try:
         async with _opened(order, rpc, account) as (signer, audit):
             try:
-                await signer.check()  # refuses another chain or contract
-            except ChainError as error:  # while no endpoint answers, requests are answered that it is so
+                await signer.check()  # raises for another chain or contract
+            except ChainError as error:  # while no endpoint answers, requests are answered with that
                 log.warning("nothing can be signed yet: %s", error)
             await _serve(order, signer, audit)
     finally:
@@ -248,18 +248,18 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
 
 
 async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
-    door = SignerApp(signer, order.access)
+    app = SignerApp(signer, order.access)
     stopped = http_server.on_signals()
-    async with listening(door.app(), order.listen, STOP_S) as url:
+    async with listening(app.app(), order.listen, STOP_S) as url:
         audit.append(AuditLine(now(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())
-        ends: set[asyncio.Future[Any]] = {following, door.broken, stopped}
+        ends: set[asyncio.Future[Any]] = {following, app.broken, stopped}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
     following.cancel()
     with suppress(asyncio.CancelledError):
         await following
-    if door.broken.done():
-        raise door.broken.result()
+    if app.broken.done():
+        raise app.broken.result()
     audit.append(AuditLine(now(), "stopped", account=signer.account))

@@ -1,8 +1,10 @@
-"""Brings submissions about, each exactly once.
+"""Makes submissions to the contract, each exactly once.
 
-The order is always the same: what became of earlier attempts, what the contract has, and only then something new. A new
-attempt is told first, and leaves when it comes back as a `Broadcast` or with a `Submit`: then it is in the log. So all
-follows from `Submit` and the chain, and this process may be killed at any point.
+- The order is always the same: check what became of earlier attempts, then what the contract has, and only then sign
+  something new.
+- A new attempt is emitted as an event first. It is sent when it comes back in a `Broadcast` or a `Submit`, because then
+  it is in the log.
+- So everything follows from `Submit` and the chain, and this process may be killed at any point.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from swarmd.chain.ports import (
     AccountPort,
     ConfirmedBlock,
     ContractReader,
-    NotThere,
     check_unreplaced,
     is_on_chain,
 )
@@ -53,14 +54,16 @@ from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
 TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
-REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten, and it is asked once more
+REFUSED_ONCE_MAX = (
+    64  # submissions; the first refusal of an older one is forgotten, so that the contract is asked once more
+)
 
 Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
 log = get_logger(__name__)
 
 
 class ContractRefusal(Value, frozen=True):
-    """The contract will never take it, see `SubmissionRefused`."""
+    """The contract will never take a submission, see `SubmissionRefused`."""
 
     code: str
     reason: str
@@ -71,7 +74,7 @@ class SubmissionResolver:
     """Decides what the chain's state, or a revert, means for a submission.
 
     Args:
-        account: that submissions come from, empty while unknown: then what is there counts as ours.
+        account: that submissions come from; empty if unknown: then what the contract has counts as ours.
     """
 
     def __init__(self, coordinator: ContractReader, peer: str, account: str) -> None:
@@ -79,11 +82,11 @@ class SubmissionResolver:
         self._blocks = coordinator.blocks
         self._peer = peer
         self._account = account
-        # With the head at which it was not too early.
+        # The head at which the contract was not too early any more.
         self._refused_once: FIFOCache[Name, BlockRef] = FIFOCache(REFUSED_ONCE_MAX)
 
     async def look(self, command: Submit) -> bool | ContractRefusal:
-        """Whether the chain has it; a refusal where it can never have it from us. Raises ChainError: not known now."""
+        """Whether the contract has it; a refusal if it will never take it from us. Raises ChainError if unknown now."""
         contract, found = self._coordinator, True
         if command.kind == "advance":
             return await self._advanced(command)
@@ -95,7 +98,7 @@ class SubmissionResolver:
         return self._ours(owner) if owner else False
 
     async def _advanced(self, command: Submit) -> bool | ContractRefusal:
-        """A step leaves no name behind: that the contract is further says only that somebody made it."""
+        """A step leaves no name behind: if the contract is further, somebody has made the step."""
         place, _ = await self._place_and_head()
         if place < (command.round, command.stage):
             raise self._behind(command, place)
@@ -104,7 +107,7 @@ class SubmissionResolver:
         return False
 
     async def _place_and_head(self) -> tuple[tuple[int, int], BlockRef]:
-        """Round and stage of one block, and that block: read one after the other, they might be of two."""
+        """Round and stage of one block, and that block: two reads might be of two blocks."""
         head = await self._blocks.head()
         place = await self._coordinator.place(hex(head.number))
         await check_unreplaced(self._blocks, head)
@@ -125,7 +128,7 @@ class SubmissionResolver:
         )
 
     async def judge(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
-        """As `look`, after the contract has refused it: it is there, or never will be. ChainError: this may pass."""
+        """As `look`, after the contract has refused it. Raises ChainError if the refusal may pass."""
         seen = await self.look(command)
         if seen:
             return seen
@@ -138,10 +141,10 @@ class SubmissionResolver:
         return ContractRefusal(error.code, str(error))
 
     async def _judge_early(self, command: Submit, error: ContractRefused) -> None:
-        """Of a round or stage that is not there: return where it never will be.
+        """Judge a refusal for a round or stage that does not exist; return if it never will.
 
-        The contract may have come to this very place since it refused, so the first refusal at a place that is not too
-        early counts for nothing; nor does a second one, where the block with that place was replaced in between.
+        The contract may have reached this very round and stage since it refused. So the first refusal that does not
+        come too early does not count, nor does a second one if the block of the first was replaced in between.
 
         Raises:
             ChainError: it is too early, or was a moment ago.
@@ -164,37 +167,37 @@ class SubmissionResolver:
         raise ChainError(error.message, error.fix)
 
 
-ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and gives them back after a restart
+ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and brings those back after a restart
 
 
 class TrackedSubmission:
     """State of one submission.
 
     Args:
-        command: its order; the attempts that come with it are in the log, and may leave.
+        command: the attempts that come with it are in the log, and may be sent.
     """
 
     def __init__(self, command: Submit) -> None:
         self.command = command
         self.attempts: list[Prepared] = _each_once(command.prepared)
-        self.block: BlockRef | None = None  # that has it
-        self.hash = ""  # of the transaction, empty where the contract was seen to have it
-        self.pushed_at: float | None = None  # when the last attempt was sent first, in the event loop's time
+        self.block: BlockRef | None = None  # in which it was mined
+        self.hash = ""  # of the transaction; empty if only the contract was seen to have it
+        self.pushed_at: float | None = None  # when the newest attempt was first sent, in the event loop's time
         self.was_alive = False  # an attempt could still be mined when this process looked
-        self.withdrawn = False  # what is wanted now is only the end of its attempts
-        self.dead_looks = 0
+        self.withdrawn = False  # its attempts are only to be replaced by nothing
+        self.missing_checks = 0
         self.is_unannounced = False
-        self.needed_wei = 0  # that the account has to have before it is looked at again
-        self.held_until = 0.0  # the day's budget is spent: not looked at before, in the event loop's time
-        self.unwanted: set[str] = set()  # hashes of attempts that an endpoint did not take as they are signed
+        self.needed_wei = 0  # that the account must have before it is tried again
+        self.held_until = 0.0  # the day's budget is spent: not tried before, in the event loop's time
+        self.unwanted: set[str] = set()  # hashes of attempts that no endpoint takes as they are signed
         self.prepared_at = 0.0  # when the newest attempt was made, in the event loop's time
         self._in_log = {each.hash for each in command.prepared}
         self._sent: set[str] = set()
 
     def renew(self, command: Submit) -> None:
-        """A new order: the attempts that it brings are in the log; what was prepared meanwhile stays.
+        """Take a new order: the attempts in it are in the log; what was prepared since stays.
 
-        So do bytes that were made anew: after a confirmation the log keeps none, and may not have these yet.
+        Bytes that were signed again stay, too: after a confirmation the log keeps none, and may not have these yet.
         """
         anew = {each.hash for each in self.attempts if each.raw} - self._in_log
         logged = [each for each in command.prepared if each.raw or each.hash not in anew]
@@ -206,9 +209,9 @@ class TrackedSubmission:
         self.is_unannounced = self.block is not None
 
     def add(self, prepared: Prepared, at: float) -> None:
-        """The next attempt, which may not leave yet.
+        """Add the next attempt, which may not be sent yet.
 
-        It takes the place of one without bytes: the same transaction, signed again after its block was lost.
+        It replaces one without bytes: the same transaction, signed again after its block was lost.
         """
         if not self._has_bytes(prepared.hash):
             self._in_log.discard(prepared.hash)
@@ -218,7 +221,7 @@ class TrackedSubmission:
         self.prepared_at = at
 
     def release(self, prepared: Prepared) -> None:
-        """This attempt is in the log."""
+        """Allow an attempt to be sent: it is in the log."""
         if not self._has_bytes(prepared.hash):
             self._put(prepared)
         self._in_log.add(prepared.hash)
@@ -231,11 +234,11 @@ class TrackedSubmission:
         return any(each.hash == hash and (each.raw or not hash) for each in self.attempts)
 
     def released(self) -> Prepared | None:
-        """The newest attempt that may leave."""
+        """The newest attempt that may be sent."""
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
     def released_by_nonce(self) -> list[Prepared]:
-        """Of each nonce the newest attempt that may leave and has its bytes, the lowest nonce first."""
+        """The newest attempt of each nonce that may be sent and has its bytes, the lowest nonce first."""
         newest = {each.nonce: each for each in self.attempts if each.raw and each.hash in self._in_log}
         return [newest[nonce] for nonce in sorted(newest)]
 
@@ -251,7 +254,7 @@ class TrackedSubmission:
 
     @property
     def waits_for_log(self) -> bool:
-        """Whether the newest attempt may not leave yet."""
+        """Whether the newest attempt may not be sent yet."""
         return self.attempts[-1].hash not in self._in_log
 
     def mark_sent(self, prepared: Prepared) -> bool:
@@ -260,11 +263,11 @@ class TrackedSubmission:
         self._sent.add(prepared.hash)
         return first
 
-    def count_missing(self, looks: int) -> bool:
+    def count_missing(self, checks: int) -> bool:
         """Count one more check without a live attempt; true after `looks` in a row, at once if there never was an
         attempt."""
-        self.dead_looks += 1
-        return not self.attempts or self.dead_looks >= looks
+        self.missing_checks += 1
+        return not self.attempts or self.missing_checks >= checks
 
     def include(self, block: BlockRef, hash: str) -> None:
         """Record the block in which the submission was mined."""
@@ -272,18 +275,18 @@ class TrackedSubmission:
 
     def drop(self) -> None:
         """Forget the block: a reorganisation has replaced it."""
-        self.block, self.hash, self.is_unannounced, self.dead_looks = None, "", False, 0
+        self.block, self.hash, self.is_unannounced, self.missing_checks = None, "", False, 0
         self.pushed_at = None  # the same bytes are sent again
 
 
-def list_replaced(following: TrackedSubmission) -> list[Prepared]:
-    """The attempts that a new one replaces. Those that no endpoint took come without their bytes: nobody has to be
-    outbid whose transaction is nowhere."""
-    return [replace(each, raw=b"") if each.hash in following.unwanted else each for each in following.attempts]
+def list_replaced(tracked: TrackedSubmission) -> list[Prepared]:
+    """The attempts that a new one replaces. Those that no endpoint took come without their bytes, so that the new one
+    need not cost more."""
+    return [replace(each, raw=b"") if each.hash in tracked.unwanted else each for each in tracked.attempts]
 
 
 def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
-    """In their order, each hash at its last place, with its bytes wherever they stood."""
+    """Attempts without repetitions, in order: each hash at its last place, with its bytes from any place."""
     kept: dict[str, Prepared] = {}
     for each in attempts:
         known = kept.pop(each.hash, each)
@@ -291,16 +294,16 @@ def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
     return list(kept.values())
 
 
-FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again
-IDLE_S = 5.0  # everything is looked at again after so long without a new head
-HELD_S = 60.0  # what the day's budget has no room for is looked at again after so long
-DEAD_LOOKS = 2  # an attempt is gone when two looks find it so: endpoints do not all know the same block
+TRACKED_MAX = 4096  # submissions at once; one more is turned away, and comes again
+IDLE_S = 5.0  # between two rounds of checks without a new head
+HELD_S = 60.0  # until what the day's budget has no room for is tried again
+MISSING_CHECKS = 2  # an attempt is gone if two checks find it so: endpoints do not all know the same block
 
 
 class Submitter:
-    """Follows submissions from their order until they are confirmed, refused, lost or given back.
+    """Tracks submissions from their order until they are confirmed, refused, lost or given back.
 
-    Attempts are signed and sent each only after they are in the log, and replaced when they are stuck.
+    An attempt is sent only after it is in the log, and replaced if it is stuck.
     """
 
     def __init__(
@@ -320,344 +323,334 @@ class Submitter:
         self._sender = sender
         self._confirmed = confirmed
         self._emit = emit
-        self._following: dict[str, TrackedSubmission] = {}
+        self._tracked: dict[str, TrackedSubmission] = {}
         self._runtime = runtime
         self._blocks = coordinator.blocks
-        self._verdicts = SubmissionResolver(coordinator, peer, sender.account)
-        self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
+        self._resolver = SubmissionResolver(coordinator, peer, sender.account)
+        self._unsent: set[str] = set()  # given back, and known not to be under way although the log has an attempt
         self._woken = runtime.signal()
-        self._depth: int | None = None  # in this round of looks: the last confirmed block,
-        self._hashes: dict[int, str] = {}  # and the chain's blocks by number, read after it
+        self._depth: int | None = None  # the last confirmed block in this round of checks
 
     # --- orders ---
 
     def take(self, command: Submit | Broadcast) -> None:
-        """Take an order; what comes of it is told as facts."""
-        following = self._following.get(command.submission)
+        """Take an order; its results are emitted as events."""
+        tracked = self._tracked.get(command.submission)
         if isinstance(command, Submit):
-            self._take_submit(command, following)
-        elif following is None:
+            self._take_submit(command, tracked)
+        elif tracked is None:
             self._emit(CommandFailed(command.id, "this submission is not under way here"))
         else:
-            following.release(command.prepared)
+            tracked.release(command.prepared)
         self._woken.set()
 
-    def _take_submit(self, command: Submit, following: TrackedSubmission | None) -> None:
-        if following is not None:
-            following.renew(command)
-        elif len(self._following) >= FOLLOWED_MAX:
-            self._emit(CommandFailed(command.id, f"{FOLLOWED_MAX} submissions are looked after already"))
+    def _take_submit(self, command: Submit, tracked: TrackedSubmission | None) -> None:
+        if tracked is not None:
+            tracked.renew(command)
+        elif len(self._tracked) >= TRACKED_MAX:
+            self._emit(CommandFailed(command.id, f"{TRACKED_MAX} submissions are tracked already"))
         else:
-            following = self._following[command.submission] = TrackedSubmission(command)
-            # Attempts of an earlier process may still be pending; where their fate is unknown, wait.
-            if following.attempts and not self._sender.repeatable and command.submission not in self._unsent:
-                following.pushed_at = self._runtime.now()
+            tracked = self._tracked[command.submission] = TrackedSubmission(command)
+            # Attempts of an earlier process may still be pending; if their fate cannot be known, wait.
+            if tracked.attempts and not self._sender.repeatable and command.submission not in self._unsent:
+                tracked.pushed_at = self._runtime.now()
             self._unsent.discard(command.submission)
 
-    def _forget(self, following: TrackedSubmission) -> None:
-        self._following.pop(following.submission, None)
+    def _forget(self, tracked: TrackedSubmission) -> None:
+        self._tracked.pop(tracked.submission, None)
 
     def on_head(self) -> None:
-        """The chain has a new head: look at everything again."""
+        """Check everything again: the chain has a new head."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Check all tracked submissions until cancelled. Raises nothing that an endpoint can bring about."""
+        """Check all tracked submissions until cancelled. Raises nothing that an endpoint can cause."""
         while True:
-            pause_s = min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
+            pause_s = min(IDLE_S, self._config.fees.stuck_s / 2) if self._tracked else None
             await self._woken.wait(pause_s)
             self._depth = None
-            self._hashes.clear()
-            for following in list(self._following.values()):
-                await self._look_after(following)
+            for tracked in list(self._tracked.values()):
+                await self._look_after(tracked)
 
-    async def _look_after(self, following: TrackedSubmission) -> None:
+    async def _look_after(self, tracked: TrackedSubmission) -> None:
         try:
-            if following.held_until <= self._runtime.now() and await self._check_funds(following):
-                await self._step(following)
+            if tracked.held_until <= self._runtime.now() and await self._check_funds(tracked):
+                await self._step(tracked)
         except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
-            self._on_trouble(following, error)
+            self._on_trouble(tracked, error)
         except SwarmdError:
             raise
         except Exception as error:
-            log.exception("%s failed", following.command.id)
-            self._tell_failed(following, f"{type(error).__name__}: {error}")
+            log.exception("%s failed", tracked.command.id)
+            self._emit_failed(tracked, f"{type(error).__name__}: {error}")
 
-    async def _check_funds(self, following: TrackedSubmission) -> bool:
-        """Forget what the account lacked once it has that much. Returns whether it lacks nothing any more."""
-        if following.needed_wei and await self._accounts.balance_wei(self._sender.account) >= following.needed_wei:
-            following.needed_wei = 0
-        return not following.needed_wei
+    async def _check_funds(self, tracked: TrackedSubmission) -> bool:
+        """Whether the account has what it lacked before."""
+        if tracked.needed_wei and await self._accounts.balance_wei(self._sender.account) >= tracked.needed_wei:
+            tracked.needed_wei = 0
+        return not tracked.needed_wei
 
-    def _on_trouble(self, following: TrackedSubmission, error: SwarmdError) -> None:
-        """What is under way is looked at again anyway; what could not even begin is given back.
+    def _on_trouble(self, tracked: TrackedSubmission, error: SwarmdError) -> None:
+        """Give a submission back if nothing of it is under way; otherwise it is checked again anyway.
 
-        What only coins or the day's budget are missing for stays, so that it goes on as soon as they come; a step of
-        the contract does not, for by then somebody else has made it.
+        One that lacks only coins, or room in the day's budget, stays and goes on as soon as it can. A step of the
+        contract does not stay: by then somebody else has made it.
         """
-        if following.needed_wei:
-            log.debug("%s: %s", following.command.id, error)
-        elif isinstance(error, AccountPoor) and following.command.kind != "advance":
-            following.needed_wei = error.needed_wei
-            self._tell_troubled(following, str(error))
-        elif isinstance(error, BudgetSpent) and following.command.kind != "advance":
-            following.held_until = self._runtime.now() + HELD_S
-            self._tell_troubled(following, str(error))
-        elif following.block is not None or (isinstance(error, EndpointFailed) and following.attempts):
-            log.info("%s: %s", following.command.id, error)
+        if tracked.needed_wei:
+            log.debug("%s: %s", tracked.command.id, error)
+        elif isinstance(error, AccountPoor) and tracked.command.kind != "advance":
+            tracked.needed_wei = error.needed_wei
+            self._emit_trouble(tracked, str(error))
+        elif isinstance(error, BudgetSpent) and tracked.command.kind != "advance":
+            tracked.held_until = self._runtime.now() + HELD_S
+            self._emit_trouble(tracked, str(error))
+        elif tracked.block is not None or (isinstance(error, EndpointFailed) and tracked.attempts):
+            log.info("%s: %s", tracked.command.id, error)
         else:
-            self._tell_failed(following, str(error))
+            self._emit_failed(tracked, str(error))
 
-    # --- one look ---
+    # --- one check ---
 
-    async def _step(self, following: TrackedSubmission) -> None:
-        if following.block is not None and await self._follow_block(following, following.block):
+    async def _step(self, tracked: TrackedSubmission) -> None:
+        if tracked.block is not None and await self._follow_block(tracked, tracked.block):
             return
-        fate: Fate = await self._sender.trace(following.attempts) if following.attempts else "gone"
+        fate: Fate = await self._sender.trace(tracked.attempts) if tracked.attempts else "gone"
         if isinstance(fate, Mined) and fate.succeeded:
-            self._tell_included(following, fate.block, fate.hash)
+            self._emit_included(tracked, fate.block, fate.hash)
             return
-        seen = await self._verdicts.look(following.command)
+        seen = await self._resolver.look(tracked.command)
         if seen is True:
-            await self._include_here(following)
+            await self._include_here(tracked)
         elif isinstance(seen, ContractRefusal):
-            await self._end_unwanted(following, seen, fate)
+            await self._end_unwanted(tracked, seen, fate)
         elif fate == "waiting":
-            following.dead_looks = 0
-            await self._push(following)
-        elif isinstance(fate, Mined) or following.count_missing(DEAD_LOOKS):
-            await self._replace_dead(following, fate)
+            tracked.missing_checks = 0
+            await self._push(tracked)
+        elif isinstance(fate, Mined) or tracked.count_missing(MISSING_CHECKS):
+            await self._replace_dead(tracked, fate)
 
-    async def _replace_dead(self, following: TrackedSubmission, fate: Fate) -> None:
-        """No attempt can be mined. Those of an earlier life may have been reported as lost already."""
-        if not following.was_alive:
-            if (refusal := _unsignable(following.command)) is not None:
-                self._tell_refused(following, refusal)
+    async def _replace_dead(self, tracked: TrackedSubmission, fate: Fate) -> None:
+        """Go on if no attempt can be mined: those of an earlier process may have been reported as lost already."""
+        if not tracked.was_alive:
+            if (refusal := _unsignable(tracked.command)) is not None:
+                self._emit_refused(tracked, refusal)
             else:
-                await self._prepare(following)
+                await self._prepare(tracked)
         elif isinstance(fate, Mined):
-            await self._end_reverted(following, fate)
+            await self._end_reverted(tracked, fate)
         else:
-            self._tell_lost(following, "another transaction took the nonce")
+            self._emit_lost(tracked, "another transaction took the nonce")
 
-    async def _end_unwanted(self, following: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
-        """Refuse it, but not while an attempt is under way that could still be mined: its nonce must be spent first."""
-        if refusal.permanent or fate != "waiting" or not await self._is_under_way(following):
-            self._tell_refused(following, refusal)
-        elif self._config.drive == "manager" and not following.withdrawn:
-            await self._withdraw(following)  # a manager's step asks nothing, and would be made from another stage
+    async def _end_unwanted(self, tracked: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
+        """Refuse it, but not while an attempt could still be mined: the attempt's nonce must be spent first."""
+        if refusal.permanent or fate != "waiting" or not await self._is_under_way(tracked):
+            self._emit_refused(tracked, refusal)
+        elif self._config.drive == "manager" and not tracked.withdrawn:
+            await self._withdraw(tracked)  # a manager's step names no stage, and would be made from another one
         else:
-            await self._push(following)
+            await self._push(tracked)
 
-    async def _is_under_way(self, following: TrackedSubmission) -> bool:
-        released = following.released()
-        return released is not None and (following.was_sent or await self._sender.is_known(released))
+    async def _is_under_way(self, tracked: TrackedSubmission) -> bool:
+        released = tracked.released()
+        return released is not None and (tracked.was_sent or await self._sender.is_known(released))
 
     # --- on the chain ---
 
-    async def _follow_block(self, following: TrackedSubmission, block: BlockRef) -> bool:
-        """Confirm it once its block is deep enough; forget the block where the chain has another in its place.
+    async def _follow_block(self, tracked: TrackedSubmission, block: BlockRef) -> bool:
+        """Confirm it once its block is deep enough; forget the block if the chain has replaced it.
 
         Returns whether the chain still has it in this block.
         """
         if self._depth is None:
             self._depth = await self._confirmed()
-        there = await self._hash_at(block.number) == block.hash
+        there = await is_on_chain(self._blocks, block)
         deep = block.number <= self._depth
-        if there and deep and not following.hash:
-            there = await self._verdicts.look(following.command) is True
+        if there and deep and not tracked.hash:
+            there = await self._resolver.look(tracked.command) is True
         if not there:
-            following.drop()
+            tracked.drop()
             return False
-        if following.is_unannounced:
-            self._tell_included(following, block, following.hash)
+        if tracked.is_unannounced:
+            self._emit_included(tracked, block, tracked.hash)
         if deep:
-            self._emit(SubmissionConfirmed(following.submission, block))
-            self._forget(following)
+            self._emit(SubmissionConfirmed(tracked.submission, block))
+            self._forget(tracked)
         return True
 
-    async def _hash_at(self, number: int) -> str:
-        if number not in self._hashes:
-            try:
-                self._hashes[number] = (await self._blocks.at(number)).hash
-            except NotThere:
-                self._hashes[number] = ""
-        return self._hashes[number]
+    # --- attempts, each of which is sent only after it is in the log ---
 
-    # --- attempts, each sent only after it is in the log ---
-
-    async def _prepare(self, following: TrackedSubmission) -> None:
-        """Make the first attempt of this life."""
+    async def _prepare(self, tracked: TrackedSubmission) -> None:
+        """Make this process's first attempt."""
         try:
-            prepared = await self._sender.prepare(self._peer, following.command, following.attempts)
+            prepared = await self._sender.prepare(self._peer, tracked.command, tracked.attempts)
         except ContractRefused as error:
-            await self._end_refused(following, error)
+            await self._end_refused(tracked, error)
             return
         if prepared is None:
             raise ChainError("the bounds of chain.fees leave no price for it")
-        self._tell_prepared(following, prepared)
+        self._emit_prepared(tracked, prepared)
 
-    async def _push(self, following: TrackedSubmission) -> None:
-        """Have the newest attempt that may leave under way, and make a dearer one when it is stuck."""
-        following.was_alive = True
+    async def _push(self, tracked: TrackedSubmission) -> None:
+        """Send the newest attempt that may be sent, and make a dearer one if it is stuck."""
+        tracked.was_alive = True
         since = self._runtime.now() - self._config.fees.stuck_s
-        if following.waits_for_log and following.prepared_at <= since:
-            self._tell_prepared(following, following.attempts[-1])
-        if not following.waits_for_log and following.pushed_at is not None and following.pushed_at <= since:
-            await self._bump_fee(following)
-        elif (prepared := following.released()) is not None:
-            await self._send(following, prepared)
+        if tracked.waits_for_log and tracked.prepared_at <= since:
+            self._emit_prepared(tracked, tracked.attempts[-1])
+        if not tracked.waits_for_log and tracked.pushed_at is not None and tracked.pushed_at <= since:
+            await self._bump_fee(tracked)
+        elif (prepared := tracked.released()) is not None:
+            await self._send(tracked, prepared)
 
-    async def _send(self, following: TrackedSubmission, prepared: Prepared) -> None:
+    async def _send(self, tracked: TrackedSubmission, prepared: Prepared) -> None:
         if not self._sender.repeatable:
-            await self._send_once(following, prepared)
+            await self._send_once(tracked, prepared)
         elif prepared.raw:
-            await self._hand_over(following, prepared)
-        elif not following.waits_for_log:
-            await self._prepare(following)  # it was confirmed once, and its bytes are kept no longer
+            await self._hand_over(tracked, prepared)
+        elif not tracked.waits_for_log:
+            await self._prepare(tracked)  # it was confirmed once, and the log keeps its bytes no longer
 
-    async def _hand_over(self, following: TrackedSubmission, prepared: Prepared) -> bool:
-        """Send an attempt; False where the contract, or the endpoint, refused it."""
+    async def _hand_over(self, tracked: TrackedSubmission, prepared: Prepared) -> bool:
+        """Send an attempt; False if the contract, or the endpoint, refused it."""
         try:
-            name = await self._sender.send(self._peer, following.command, prepared)
+            name = await self._sender.send(self._peer, tracked.command, prepared)
         except ContractRefused as error:
-            await self._end_refused(following, error)
+            await self._end_refused(tracked, error)
             return False
         except RpcRefused as error:
-            if following.pushed_at is None:  # not taken as it is signed, for want of gas, say: in time another one is
-                following.pushed_at = self._runtime.now()
-                self._tell_troubled(following, str(error))
-            if not following.was_sent:
-                following.unwanted.add(prepared.hash)
+            if tracked.pushed_at is None:  # not taken as it is signed, for lack of gas, say: it is replaced in time
+                tracked.pushed_at = self._runtime.now()
+                self._emit_trouble(tracked, str(error))
+            if not tracked.was_sent:
+                tracked.unwanted.add(prepared.hash)
             return False
-        if following.pushed_at is None or prepared.hash in following.unwanted:
-            following.pushed_at = self._runtime.now()
-        following.unwanted.discard(prepared.hash)
-        if name is not None and following.mark_sent(prepared):
-            self._emit(SubmissionSent(following.submission, name))
+        if tracked.pushed_at is None or prepared.hash in tracked.unwanted:
+            tracked.pushed_at = self._runtime.now()
+        tracked.unwanted.discard(prepared.hash)
+        if name is not None and tracked.mark_sent(prepared):
+            self._emit(SubmissionSent(tracked.submission, name))
         return True
 
-    async def _send_once(self, following: TrackedSubmission, prepared: Prepared) -> None:
-        if following.pushed_at is not None:
+    async def _send_once(self, tracked: TrackedSubmission, prepared: Prepared) -> None:
+        if tracked.pushed_at is not None:
             return
         try:
-            await self._hand_over(following, prepared)
+            await self._hand_over(tracked, prepared)
         except EndpointFailed as error:
-            following.pushed_at = self._runtime.now()  # it may have arrived all the same
-            self._tell_troubled(following, str(error))
+            tracked.pushed_at = self._runtime.now()  # it may have arrived all the same
+            self._emit_trouble(tracked, str(error))
         except ChainError:
-            self._unsent.add(following.submission)
+            self._unsent.add(tracked.submission)
             raise
 
-    async def _bump_fee(self, following: TrackedSubmission) -> None:
-        """Replace a stuck attempt: by a dearer one, or by nothing where the contract would not take it any more."""
+    async def _bump_fee(self, tracked: TrackedSubmission) -> None:
+        """Replace a stuck attempt: by a dearer one, or by an empty one if the contract would not take it any more."""
         if not self._sender.repeatable:
-            self._unsent.add(following.submission)
+            self._unsent.add(tracked.submission)
             raise ChainError(
                 f"the chain does not have it {self._config.fees.stuck_s:g} s after the signer proxy was asked"
             )
-        following.pushed_at = self._runtime.now()
-        if following.withdrawn:
-            await self._withdraw(following)
+        tracked.pushed_at = self._runtime.now()
+        if tracked.withdrawn:
+            await self._withdraw(tracked)
             return
         try:
-            prepared = await self._sender.prepare(self._peer, following.command, list_replaced(following))
+            prepared = await self._sender.prepare(self._peer, tracked.command, list_replaced(tracked))
         except ContractRefused:
-            await self._withdraw(following)
+            await self._withdraw(tracked)
             return
         except EndpointFailed:
             raise
         except ChainError as error:
-            log.warning("%s is stuck: %s", following.submission, error)
+            log.warning("%s is stuck: %s", tracked.submission, error)
             prepared = None
-        await self._replace(following, prepared)
+        await self._replace(tracked, prepared)
 
-    async def _withdraw(self, following: TrackedSubmission) -> None:
-        """Have nothing mined in the place of what is under way."""
-        following.withdrawn = True
-        await self._replace(following, await self._sender.withdraw(list_replaced(following)))
+    async def _withdraw(self, tracked: TrackedSubmission) -> None:
+        """Cancel the pending attempt: replace it by an empty transaction with the same nonce."""
+        tracked.withdrawn = True
+        await self._replace(tracked, await self._sender.withdraw(list_replaced(tracked)))
 
-    async def _replace(self, following: TrackedSubmission, prepared: Prepared | None) -> None:
-        """Tell the next attempt; where there can be none, send again what was sent.
+    async def _replace(self, tracked: TrackedSubmission, prepared: Prepared | None) -> None:
+        """Emit the next attempt; if there can be none, send again what was sent.
 
-        Of each nonce one: the endpoints may have forgotten the lowest, and no other comes up before it.
+        One attempt of each nonce is sent: the endpoints may have forgotten the lowest, and the others wait for it.
         """
         if prepared is not None:
-            self._tell_prepared(following, prepared)
+            self._emit_prepared(tracked, prepared)
             return
-        log.warning("%s is stuck at the highest price that chain.fees allows", following.submission)
-        for each in following.released_by_nonce():
-            if not await self._hand_over(following, each):
+        log.warning("%s is stuck at the highest price that chain.fees allows", tracked.submission)
+        for each in tracked.released_by_nonce():
+            if not await self._hand_over(tracked, each):
                 return
 
-    # --- what the contract says to it ---
+    # --- refusals and reverts ---
 
-    async def _end_refused(self, following: TrackedSubmission, error: ContractRefused) -> None:
-        """The contract would not take the attempt."""
-        verdict = await self._verdicts.judge(following.command, error)
+    async def _end_refused(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
+        """Resolve a submission whose attempt the contract would not take."""
+        verdict = await self._resolver.judge(tracked.command, error)
         if isinstance(verdict, ContractRefusal):
-            self._tell_refused(following, verdict)
+            self._emit_refused(tracked, verdict)
         else:
-            await self._include_here(following)
+            await self._include_here(tracked)
 
-    async def _include_here(self, following: TrackedSubmission) -> None:
-        """The contract has it: the head, read after the contract, is no earlier than the block that brought it."""
-        self._tell_included(following, await self._blocks.head(), "")
+    async def _include_here(self, tracked: TrackedSubmission) -> None:
+        """Include it in the head: read after the contract, it is not earlier than the block with the submission."""
+        self._emit_included(tracked, await self._blocks.head(), "")
 
-    async def _end_reverted(self, following: TrackedSubmission, mined: Mined) -> None:
-        """It was mined and reverted, so its nonce is spent."""
+    async def _end_reverted(self, tracked: TrackedSubmission, mined: Mined) -> None:
+        """End a submission whose attempt was mined and reverted, so that its nonce is spent."""
         try:
-            await self._sender.explain(self._peer, following.command, mined)
+            await self._sender.explain(self._peer, tracked.command, mined)
         except ContractRefused as error:
-            await self._judge_reverted(following, error)
+            await self._judge_reverted(tracked, error)
             return
-        self._tell_lost(following, f"it was reverted in block {mined.block.number}")
+        self._emit_lost(tracked, f"it was reverted in block {mined.block.number}")
 
-    async def _judge_reverted(self, following: TrackedSubmission, error: ContractRefused) -> None:
-        if error.code in TOO_EARLY:  # in that block, which says nothing of now: the contract is asked again
-            self._tell_lost(following, error.message)
+    async def _judge_reverted(self, tracked: TrackedSubmission, error: ContractRefused) -> None:
+        if error.code in TOO_EARLY:  # it was, in that block; now the contract is asked again
+            self._emit_lost(tracked, error.message)
             return
         try:
-            await self._end_refused(following, error)
+            await self._end_refused(tracked, error)
         except EndpointFailed:
             raise
         except ChainError as passing:
-            self._tell_lost(following, str(passing))
+            self._emit_lost(tracked, str(passing))
 
-    # --- what is told ---
+    # --- events ---
 
-    def _tell_prepared(self, following: TrackedSubmission, attempt: Prepared) -> None:
-        """The next attempt waits to be in the log."""
-        following.add(attempt, self._runtime.now())
-        self._emit(SubmissionPrepared(following.submission, attempt))
+    def _emit_prepared(self, tracked: TrackedSubmission, attempt: Prepared) -> None:
+        """Emit the next attempt, which waits to be in the log."""
+        tracked.add(attempt, self._runtime.now())
+        self._emit(SubmissionPrepared(tracked.submission, attempt))
 
-    def _tell_included(self, following: TrackedSubmission, block: BlockRef, hash: str) -> None:
-        following.include(block, hash)
-        self._emit(SubmissionIncluded(following.submission, block, hash))
+    def _emit_included(self, tracked: TrackedSubmission, block: BlockRef, hash: str) -> None:
+        tracked.include(block, hash)
+        self._emit(SubmissionIncluded(tracked.submission, block, hash))
 
-    def _tell_refused(self, following: TrackedSubmission, refusal: ContractRefusal) -> None:
-        """The contract will never take it."""
-        self._emit(SubmissionRefused(following.submission, refusal.code, refusal.reason, refusal.permanent))
-        self._forget(following)
+    def _emit_refused(self, tracked: TrackedSubmission, refusal: ContractRefusal) -> None:
+        """Report that the contract will never take it."""
+        self._emit(SubmissionRefused(tracked.submission, refusal.code, refusal.reason, refusal.permanent))
+        self._forget(tracked)
 
-    def _tell_lost(self, following: TrackedSubmission, reason: str) -> None:
-        """No attempt can be mined any more."""
-        self._emit(SubmissionLost(following.submission, reason))
-        self._forget(following)
+    def _emit_lost(self, tracked: TrackedSubmission, reason: str) -> None:
+        """Report that no attempt can be mined any more."""
+        self._emit(SubmissionLost(tracked.submission, reason))
+        self._forget(tracked)
 
-    def _tell_failed(self, following: TrackedSubmission, reason: str) -> None:
-        """It is given back, and will come again."""
-        self._tell_troubled(following, reason)
-        self._forget(following)
+    def _emit_failed(self, tracked: TrackedSubmission, reason: str) -> None:
+        """Give it back; it will come again."""
+        self._emit_trouble(tracked, reason)
+        self._forget(tracked)
 
-    def _tell_troubled(self, following: TrackedSubmission, reason: str) -> None:
-        """Something failed, but it may be under way: it is looked after here all the same."""
-        log.info("%s: %s", following.command.id, reason)
-        self._emit(CommandFailed(following.command.id, reason))
+    def _emit_trouble(self, tracked: TrackedSubmission, reason: str) -> None:
+        """Report a failure of a submission that is tracked further."""
+        log.info("%s: %s", tracked.command.id, reason)
+        self._emit(CommandFailed(tracked.command.id, reason))
 
 
 def _unsignable(command: Submit) -> ContractRefusal | None:
-    """Why nothing new may be signed for it."""
+    """The reason why nothing new may be signed for a submission; None if it may."""
     if command.kind == "winners" and not command.winners:
         return ContractRefusal(
             "empty-vote", "a vote without winners leaves no trace on the chain, and could be repeated"
@@ -669,12 +662,12 @@ def _unsignable(command: Submit) -> ContractRefusal | None:
 
 
 class ChainAgent:
-    """Hands each order to whom it is for.
+    """Dispatches the daemon's orders to watcher and submitter.
 
     Args:
-        submitter: brings submissions about; None where this node submits nothing.
-        budget: of the account, None where nothing is signed here.
-        begin: runs a coroutine function beside whatever else runs.
+        submitter: None if this node submits nothing.
+        budget: of the account; None if nothing is signed here.
+        begin: starts a coroutine function concurrently.
     """
 
     def __init__(
@@ -695,13 +688,13 @@ class ChainAgent:
             watcher.on_head = submitter.on_head
 
     def run(self) -> None:
-        """Begin what goes on for ever."""
+        """Start the tasks that run until the end."""
         self._begin(self._watcher.membership.run)
         if self._submitter is not None:
             self._begin(self._submitter.run)
 
     def take(self, command: Command) -> None:
-        """Take an order; what comes of it is told as facts."""
+        """Take an order; its results are emitted as events."""
         if isinstance(command, WatchChain):
             self._watch(command)
         elif isinstance(command, Submit | Broadcast) and self._submitter is not None:
@@ -710,7 +703,7 @@ class ChainAgent:
             reason = 'chain.sender is "none": this node follows the chain and submits nothing'
             self._emit(SubmissionRefused(command.submission, "follows-only", reason))
         else:
-            self._emit(CommandFailed(command.id, "this is no command for the chain worker"))
+            self._emit(CommandFailed(command.id, "this is not a command for the chain worker"))
 
     def _watch(self, order: WatchChain) -> None:
         if self._budget is not None:

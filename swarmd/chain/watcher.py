@@ -1,11 +1,11 @@
-"""Follows the chain: what the contract says becomes facts, in the order of the blocks, whatever the chain does.
+"""Follows the chain: the contract's logs become events, in the order of the blocks, across reorganisations.
 
-- Before anything is read, and after every trouble, chain and contract must be those of the configuration
+- Before anything is read, and after every failure, chain and contract are checked against the configuration
   (`ChainRequirements`).
-- Far behind the head, logs are read in ranges. The last blocks are read one by one, each by its hash and checked
-  against the hash of the block before, so that a reorganisation is never missed; how deep it reaches is found by
-  comparing the blocks that were read with those of the chain.
-- Who may take part (`MembershipReader`) is computed from logs at the confirmed depth, for the contract keeps no list.
+- Far behind the head, logs are read in ranges. The last blocks are read one by one, by their hashes, and each is
+  checked against the hash of the block before, so that no reorganisation is missed. Its depth is found by comparing the
+  blocks that were read with those of the chain.
+- The allow-list (`MembershipReader`) is computed from logs at the confirmed depth, because the contract keeps no list.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ log = get_logger(__name__)
 
 
 class ChainRequirements:
-    """One node's expectations of a chain and a contract.
+    """What a node's configuration requires of chain and contract.
 
     Args:
-        stages: that a round must have.
+        stages: number of stages that a round must have.
 
     Attributes:
-        extensions: of the contract, as they were told last; None before.
+        extensions: version of the contract's extensions, as reported last; None before.
     """
 
     def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ContractReader) -> None:
@@ -92,15 +92,14 @@ class ChainRequirements:
         self.extensions: int | None = None
 
     async def check(self, genesis: str) -> str:
-        """Make sure that it is the chain with this first block, empty for any, and the contract on it.
+        """Check that the chain has this first block (empty: any), and the contract.
 
-        Returns:
-            the hash of the first block.
+        Returns the hash of the first block.
 
         Raises:
             ChainMismatch: it is another chain or contract.
             ConfigError: the contract's rounds have another number of stages than the configuration says.
-            ChainError: it cannot be told yet.
+            ChainError: it cannot be checked yet.
         """
         found = (await self.blocks.at(0)).hash
         if genesis and found != genesis:
@@ -108,7 +107,7 @@ class ChainRequirements:
                 f"the chain was reset: its first block is {found}, it was {genesis} before",
                 "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
             )
-        # While the endpoint does not have the contract's first block, the contract would seem to be missing.
+        # The contract would seem to be missing if the endpoint did not have its first block yet.
         syncing = await self.blocks.is_syncing()
         head = await self.blocks.head()
         if syncing or head.number < self._config.from_block:
@@ -125,14 +124,14 @@ class ChainRequirements:
         return found
 
     async def standing(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
-        """How the swarm stands at a block.
+        """Read the contract's state at a block.
 
         Raises:
-            NotThere: another block took its place meanwhile, so that some of the answers may be of that one.
-            ChainError: it cannot be told now.
+            NotThere: the block was replaced meanwhile, so that some answers may be of another one.
+            ChainError: it cannot be read now.
         """
         block, contract = hex(head.number), self.coordinator
-        extensions = await contract.extensions()  # first, for what the others must know follows from it
+        extensions = await contract.extensions()  # first, because the other reads depend on it
         round, stage = await contract.place(block)
         policy = await contract.policy(block)
         up = ChainUp(
@@ -158,16 +157,16 @@ class ChainRequirements:
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
 FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
-CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
+CHANGES_MAX = 4096  # blocks with changes that are remembered; of more, the first and the newest ones
 
 
 class MembershipReader:
-    """Observes the allow-list: at the start, and whenever a change is confirmed.
+    """Reports the allow-list: at the start, and whenever a change is confirmed.
 
-    The list is read only once the swarm is closed, for until then nobody asks for it.
+    The list is read only if the swarm is closed: an open one does not use it.
 
     Args:
-        from_block: in which it was created.
+        from_block: in which the contract was created.
     """
 
     def __init__(
@@ -183,29 +182,29 @@ class MembershipReader:
         self._from_block = from_block
         self._emit = emit
         self._allowed: set[str] = set()
-        self._read_to = from_block - 1  # what `_allowed` holds
-        self._changes = [from_block]  # blocks with changes that have not been observed
-        self._lacking = False  # the contract seemed to have no list when its changes were due
-        self._forgotten = 0  # times that blocks were taken back
+        self._read_to = from_block - 1  # last block whose logs are in `_allowed`
+        self._changes = [from_block]  # blocks with changes that have not been reported
+        self._lacking = False  # the contract seemed to have no list when changes were due
+        self._forgotten = 0  # count of reorganisations
         self._confirmed = -1
         self._told: MembershipRead | None = None
         self._runtime = runtime
         self._due = runtime.signal()
 
     def note_change(self, number: int) -> None:
-        """A log in this block changes who may take part."""
+        """Record that a log in this block changes membership."""
         self._changes.append(number)
         if len(self._changes) > CHANGES_MAX:
             del self._changes[1]  # what it changed is read with a later one
 
     def found(self) -> None:
-        """The contract has a list. What was passed over while it seemed to have none is due again."""
+        """Read all changes again: the contract has a list, though it had seemed to have none."""
         if self._lacking:
             self._lacking = False
             self._changes.insert(0, self._from_block)
 
     def forget(self, fork: int) -> None:
-        """Blocks after `fork` are no longer part of the chain."""
+        """Forget the blocks after `fork`, which are no longer part of the chain."""
         if self._read_to > fork:
             self._allowed, self._read_to = set(), self._from_block - 1
         self._forgotten += 1
@@ -213,18 +212,18 @@ class MembershipReader:
         self._changes = [max(fork, self._from_block)]
 
     def look(self, confirmed: int) -> None:
-        """Read the allow-list's changes up to a block that is now confirmed."""
+        """Have changes up to a block read, which is now confirmed."""
         self._confirmed = confirmed
         if self._changes and confirmed >= min(self._changes):
             self._due.set()
 
     async def run(self) -> None:
-        """Read and observe what is due, for ever."""
+        """Read and report what is due, until cancelled."""
         while True:
             await self._due.wait()
             try:
                 await self._update()
-            except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
+            except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is the watcher's to judge
                 log.info("membership cannot be read: %s", error.message)
                 self._due.set()
                 await self._runtime.sleep(RETRY_S)
@@ -267,16 +266,16 @@ class MembershipReader:
             self._emit(read)
 
 
-EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # every member says them in each round
+EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # logs that every member causes in each round
 COMMON = tuple(topic for topic in SAYINGS if topic not in EACH_MEMBERS)
 
 
 class OwnLogs:
-    """Which log entries are read, and the count in the place of those that are not.
+    """Chooses which log entries are read, and counts submissions instead of reading all of them.
 
     Args:
-        shards: of the swarm; where it has none, the entries of all are read.
-        account: that this node submits from; while it is empty, rewards and votes of all accounts are read.
+        shards: of the swarm; if it has none, all entries are read.
+        account: gives the account of this node; while it is empty, rewards and votes of all accounts are read.
     """
 
     def __init__(self, shards: int, contract: ContractReader, account: AccountSource, emit: EventSink) -> None:
@@ -284,10 +283,10 @@ class OwnLogs:
         self._contract = contract
         self._account = account
         self._emit = emit
-        self._counted: SubmissionsCounted | None = None  # what was observed last
+        self._counted: SubmissionsCounted | None = None  # reported last
 
     def filters(self) -> tuple[LogFilter, ...]:
-        """Filters that let through what is read; none where that is all."""
+        """Filters for what is read; none if everything is."""
         if not self._shards:
             return ()
         account = self._account().removeprefix("0x").lower()
@@ -295,7 +294,7 @@ class OwnLogs:
         return [COMMON], [EACH_MEMBERS, *senders]
 
     async def count(self, head: BlockRef) -> None:
-        """Observe how many peers have reported the stage that is open at a block, where it is another number.
+        """Report how many peers have reported the stage that is open at a block, if the number has changed.
 
         Raises ChainError.
         """
@@ -309,27 +308,27 @@ class OwnLogs:
             self._emit(counted)
 
     def forget(self) -> None:
-        """Blocks were replaced: what is counted next is observed, whatever it is."""
+        """Report the next count, even an unchanged one: blocks were replaced."""
         self._counted = None
 
 
-STILL_S = 1800.0  # without a further final block before that is told; Ethereum has one every 6.4 minutes
+STILL_S = 1800.0  # without a new final block until a warning; Ethereum has one every 6.4 minutes
 
 
 class Finality:
-    """Knows the last block that counts as confirmed."""
+    """Finds the last block that counts as confirmed."""
 
     def __init__(self, config: ChainConfig, blocks: BlockReader, runtime: Runtime = LOOP) -> None:
         self._config = config
         self._blocks = blocks
         self._runtime = runtime
-        self._lacking = False  # the chain has no final blocks, and that was told
+        self._lacking = False  # the chain has no final blocks, and a warning said so
         self._final = -1
         self._moved_at = runtime.now()
-        self._still = False  # it has not moved for long, and that was told
+        self._still = False  # it has not moved for long, and a warning said so
 
     async def confirmed(self, tip: int) -> int:
-        """The last confirmed block up to `tip`, -1 while there is none. Raises ChainError."""
+        """The number of the last confirmed block up to `tip`; -1 if there is none. Raises ChainError."""
         if self._config.finality != "depth":
             try:
                 final = (await self._blocks.at(self._config.finality)).number
@@ -349,7 +348,7 @@ class Finality:
             )
 
     def _watch(self, final: int) -> None:
-        """Say so when there has been no further final block for long: what is submitted then waits without an end."""
+        """Warn if there has been no new final block for long: submissions then wait without an end."""
         now = self._runtime.now()
         if final > self._final:
             if self._still:
@@ -364,18 +363,18 @@ class Finality:
             )
 
 
-NEAR_BLOCKS = 64  # below the head, which are read one by one
-LEFT_AFTER = 2  # looks in vain at what an endpoint does answer, before another one is asked
-DEGRADED_AFTER = 3  # looks in vain, one after another
-ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
-PAUSE = Backoff(0.25, 4.0)  # after a look that failed
-LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
-AGAIN_S = 300.0  # from one look for extensions to the next
-STALE_S = 60.0  # without a new block before endpoints are compared
+NEAR_BLOCKS = 64  # below the head that are read one by one
+LEFT_AFTER = 2  # failed polls with an endpoint that answers, until another one is asked
+DEGRADED_AFTER = 3  # failed polls in a row
+ABSENT_AFTER = 12  # the same if endpoints answer, but lack a block that another one has
+PAUSE = Backoff(0.25, 4.0)  # after a failed poll
+LOWER_POLLS = 2  # with a head below the tip, and no endpoint that has the tip, until blocks count as lost
+AGAIN_S = 300.0  # between two checks for extensions
+STALE_S = 60.0  # without a new block until endpoints are compared
 
 
 class Reach(NamedTuple):
-    """How far the watcher is, for status."""
+    """How far the watcher has read, for the status."""
 
     tip: int
     head: int
@@ -384,12 +383,12 @@ class Reach(NamedTuple):
     up: bool
 
 
-# Is told how far the watcher is, after every look; returns at once. Raises BrokenPipeError where the daemon is gone.
+# Called after every poll; returns at once. Raises BrokenPipeError if the daemon is gone.
 ReachListener = Callable[[Reach], None]
 
 
 class Watcher:
-    """Reads one contract's logs block by block and reports them as facts, also across reorganisations."""
+    """Reads one contract's logs block by block and reports them as events, also across reorganisations."""
 
     def __init__(
         self,
@@ -412,11 +411,11 @@ class Watcher:
         self._branch: Branch | None = None
         self._genesis = ""
         self._head = 0
-        self._up = False  # ChainUp was observed, and nothing since that asks for another
-        self._checked = False  # the chain is the right one, since the last trouble
-        self._degraded = False  # ChainDegraded was observed, and no ChainUp since
+        self._up = False  # ChainUp was emitted, and nothing since needs another one
+        self._checked = False  # chain and contract were checked since the last failure
+        self._degraded = False  # ChainDegraded was emitted, and no ChainUp since
         self._failures = 0
-        self._lower = 0  # looks at a head below the tip
+        self._lower = 0  # polls with a head below the tip
         self._moved_at = self._runtime.now()
         self.heads = heads
         self.reports = BlockReporter(emit, decode)
@@ -435,11 +434,11 @@ class Watcher:
     async def run(self, order: WatchChain) -> None:
         """Follow the chain until cancelled.
 
-        What ends it is said by the last endpoint that could say otherwise: one that lies, or was set up wrongly, is
-        left for another.
+        An error ends it only if no other endpoint may contradict the one that caused it: an endpoint that lies, or is
+        set up wrongly, is paused.
 
         Raises:
-            ChainMismatch: another chain than before or than configured, or no such contract there.
+            ChainMismatch: it is another chain than before or than configured, or the contract is missing.
             ConfigError: the contract's rounds have another number of stages than the configuration says.
         """
         self._genesis = order.genesis
@@ -447,7 +446,7 @@ class Watcher:
         header: BlockRef | None = None
         while True:
             try:
-                await self._look(order, header)
+                await self._poll(order, header)
             except (ChainError, ContractRefused) as error:
                 await self._failed(error)
                 header = None
@@ -461,13 +460,13 @@ class Watcher:
                 header = await self.heads.wait(soon=self._lower > 0)
 
     def say_again(self) -> None:
-        """Observe `ChainUp` once more, when the chain has been read up to its head."""
+        """Emit `ChainUp` again when the chain has been read up to its head."""
         self._up = False
         self.heads.wake()
 
     async def _failed(self, error: ChainError | ContractRefused) -> None:
-        """Say so once, and let some time pass."""
-        log.debug("look in vain: %s", error.message)
+        """Report a failure once, and pause."""
+        log.debug("poll failed: %s", error.message)
         self._failures += 1
         if self._failures % LEFT_AFTER == 0 and not isinstance(error, EndpointFailed):
             self._endpoints.leave_current(error.message)
@@ -478,8 +477,8 @@ class Watcher:
             self._up = self._checked = False
         await self._runtime.sleep(PAUSE.after(self._failures))
 
-    async def _look(self, order: WatchChain, header: BlockRef | None) -> None:
-        """Read what is new."""
+    async def _poll(self, order: WatchChain, header: BlockRef | None) -> None:
+        """Read new blocks."""
         if not self._checked:
             await self._check()
         if self._branch is None:
@@ -497,14 +496,14 @@ class Watcher:
         if self.branch.tip.number > tip.number or not self._up:
             await self._report_up()
         self.membership.look(await self.confirmed_number())
-        self._tell_progress()
+        self._report_progress()
 
     async def _check(self) -> None:
         self._genesis = await self._terms.check(self._genesis)
         self._checked = True
 
     async def _begin(self, order: WatchChain) -> None:
-        """Go on where the log ends, or begin before the contract's first block."""
+        """Continue where the log ends, or begin before the contract's first block."""
         if order.recent:
             self._branch = Branch(order.recent)
             self.reports.begin_at(self.branch.tip)
@@ -516,15 +515,15 @@ class Watcher:
     # --- from the tip to the head ---
 
     async def _go_to(self, head: BlockRef) -> None:
-        """Read the blocks after the tip up to the head, after taking back what is no longer part of the chain."""
+        """Read the blocks after the tip up to the head; first take back blocks that the chain has replaced."""
         self._head = head.number
         tip = self.branch.tip
         if head.number < tip.number:
             known = self.branch.at(head.number)
             if known is None or known.hash == head.hash:
-                # The chain got shorter only where no endpoint had the tip so often in a row.
+                # The chain got shorter only if no endpoint had the tip in several polls in a row.
                 self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
-                if self._lower < LOWER_LOOKS:
+                if self._lower < LOWER_POLLS:
                     return
         self._lower = 0
         if head.number <= tip.number and head.hash != tip.hash:
@@ -536,7 +535,7 @@ class Watcher:
             await self._take_back(head)
 
     async def _take_back(self, head: BlockRef) -> None:
-        """The tip is no longer part of the chain: find where the chain forked off, and tell."""
+        """Find where the chain forked off, because the tip is no longer part of it, and report that."""
         self._checked = False
         await self._check()
         tip = self.branch.tip
@@ -562,14 +561,14 @@ class Watcher:
         self._emit(ChainReorged(fork, tip.number - fork.number))
 
     async def _read_far(self, last: int) -> bool:
-        """Read in ranges up to the block `last`. Returns False when the tip turns out not to be part of the chain."""
+        """Read in ranges up to the block `last`. Returns False if the tip is not part of the chain any more."""
         async for span in self._blocks.spans(self.branch.tip.number + 1, last, self._own.filters()):
             first, end = await self._blocks.all_at((span.first, span.last))
             if span.first == self.branch.tip.number + 1 and first.parent != self.branch.tip.hash:
                 return False
             await self._report_span(span, end)
             self.branch.add(end)
-            self._tell_progress()
+            self._report_progress()
         return True
 
     async def _report_span(self, span: Span, end: BlockRef) -> None:
@@ -588,7 +587,7 @@ class Watcher:
             self.reports.report(end, [])
 
     async def _read_near(self, head: BlockRef) -> bool:
-        """Read block by block. Returns False when the tip turns out not to be part of the chain."""
+        """Read block by block. Returns False if the tip is not part of the chain any more."""
         blocks = [*await self._blocks.all_at(range(self.branch.tip.number + 1, head.number)), head]
         for before, block in pairwise(blocks):
             if block.parent != before.hash:
@@ -604,7 +603,7 @@ class Watcher:
         if any(isinstance(entry, OtherLog) and entry.name in CHANGES for entry in logs):
             self.membership.note_change(block.number)
 
-    # --- what is known at the tip ---
+    # --- state at the tip ---
 
     async def _report_up(self) -> None:
         if not self._up:
@@ -619,34 +618,34 @@ class Watcher:
         self.on_head()
 
     async def confirmed_number(self) -> int:
-        """The last block that counts as confirmed, -1 while there is none. Raises ChainError."""
+        """The number of the last confirmed block; -1 if there is none. Raises ChainError."""
         tip = self.branch.tip.number if self._branch is not None else (await self._blocks.head()).number
         return await self._finality.confirmed(tip)
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         tip = self.branch.tip
         lag_s = max(self._runtime.time() - tip.at, 0.0) if tip.at else 0.0
         self.on_progress(
             Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up)
         )
 
-    # --- what the contract was told to lack ---
+    # --- extensions that an endpoint had not shown ---
 
     async def watch_extensions(self) -> None:
-        """Look now and then, until cancelled, whether the contract has the extensions that it was told to lack."""
+        """Check for extensions at intervals, until cancelled."""
         while True:
             await self._runtime.sleep(AGAIN_S)
             await self.look_for_extensions()
 
     async def look_for_extensions(self) -> None:
-        """Ask a contract that was told to have none; where it has some after all, have that told."""
+        """Ask again for the extensions of a contract without any; if it has some after all, report that."""
         if self._terms.extensions != 0:
             return
         try:
             found = await self._terms.coordinator.extensions()
-        except SwarmdError as error:  # of another chain too: that is for `run` to judge
+        except SwarmdError as error:  # also of another chain: that is for `run` to judge
             log.debug("whether the contract has extensions is not known: %s", error.message)
             return
         if found:
-            log.warning("the contract has extensions, of which an endpoint knew nothing before")
+            log.warning("the contract has extensions, which an endpoint did not show before")
             self.say_again()

@@ -1,8 +1,8 @@
-"""The chain worker: `python -m swarmd.chain.worker`, spoken to over frames (`swarmd.worker`).
+"""The chain worker: `python -m swarmd.chain.worker`, controlled over frames (`swarmd.worker`).
 
-It follows the contract and submits for this node; it alone holds the account's key. Whatever may pass is waited out.
-The process ends by itself only for what no retry can help: another chain or contract than the node's, a key that
-cannot be read, a configuration that makes no sense.
+It follows the contract and submits for this node; it alone holds the account's key. It waits for failures to pass. The
+process ends by itself only if no retry can help: another chain or contract than the node's, a key that cannot be read,
+or a configuration that makes no sense.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Funds
 from swarmd.chain.senders import make_sender
 from swarmd.chain.submitter import ChainAgent, Submitter
-from swarmd.chain.watcher import ChainRequirements, Reach, ReachListener, Watcher
+from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.logger import get_logger
@@ -31,7 +31,7 @@ from swarmd.secret_files import CREDENTIAL
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
-PROGRESS_S = 1.0  # at most one progress message in this time
+PROGRESS_S = 1.0  # between two progress messages, at least
 
 log = get_logger(__name__)
 
@@ -42,6 +42,7 @@ class ChainService:
     def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
         paths = NodeDirectory(Path(start.data_dir))
         self._outbox = outbox
+        self._reported_at = -PROGRESS_S  # monotonic
         self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id)
         self._heads = Heads(self.rpc, chain.contract, chain.poll_s)
         self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block)
@@ -55,9 +56,9 @@ class ChainService:
             outbox.observe,
             lambda: sender.account if sender else "",
         )
-        self.watcher.on_progress = throttled(self._report)
+        self.watcher.on_progress = self._report
         self._budget = sender.budget if sender is not None else None
-        self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # it is signed here
+        self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # this worker signs
         self._submitter: Submitter | None = None
         self.funds: Funds | None = None
         if sender is not None:
@@ -88,6 +89,9 @@ class ChainService:
                 await self.rpc.close()
 
     def _report(self, reach: Reach) -> None:
+        if monotonic() - self._reported_at < PROGRESS_S:
+            return
+        self._reported_at = monotonic()
         figures = {
             "head": float(reach.head),
             "tip": float(reach.tip),
@@ -102,21 +106,8 @@ class ChainService:
         self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
 
 
-def throttled(tell: ReachListener) -> ReachListener:
-    """The same, but not more often than every PROGRESS_S."""
-    last = -PROGRESS_S
-
-    def maybe(reach: Reach) -> None:
-        nonlocal last
-        if monotonic() - last >= PROGRESS_S:
-            last = monotonic()
-            tell(reach)
-
-    return maybe
-
-
 def prepare(start: Start) -> None:
-    """Change no file and run no program; of the data directory, read only what is named (docs/adr/0019)."""
+    """Confine the process: no writing, no programs, only named files of the data directory (docs/adr/0019)."""
     config = decode(start.config)
     log_to_stderr(config)
     root = Path(start.data_dir)
@@ -128,7 +119,7 @@ def prepare(start: Start) -> None:
 
 
 def secret_files(chain: ChainConfig) -> tuple[str, ...]:
-    """Files that the worker reads, by the names that the configuration gives them."""
+    """Names of the files that the worker reads, as in the configuration."""
     files = tuple(url.removeprefix("file:") for url in chain.rpc if url.startswith("file:"))
     named = (chain.keystore, chain.passphrase, chain.proxy.token, *files)
     return tuple(name for name in named if name and not name.startswith(CREDENTIAL))
@@ -138,7 +129,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """The chain worker's main loop, run by `serve`.
 
     Raises:
-        SwarmdError: no restart can help; its exit code says so.
+        SwarmdError: no restart can help, as its exit code says.
     """
     config = decode(start.config)
     if config.chain is None:

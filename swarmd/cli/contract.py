@@ -220,7 +220,7 @@ async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPla
 async def _settle(transactions: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
     """Wait until the contract is as deep as nodes require; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
-    blocks = Blocks(transactions.caller, deployed.contract, 1)
+    blocks = Blocks(transactions.rpc, deployed.contract, 1)
     typer.echo(f"waiting for {depth} blocks on top of block {last}")
     for _ in range(SETTLE_LOOKS):
         if (await blocks.head()).number >= last + depth:

@@ -305,7 +305,7 @@ class Answers:
         elif self.questions or self.answer:
             raise ConfigError("--questions and --answer are for the kind 'file'", "Give --kind file")
         if self.announce is None:
-            question = "Address that other machines reach this one under (empty: only this machine joins)"
+            question = "Address that others reach this node under (empty: only this machine joins)"
             self.announce = asker.ask(question, "", "--announce")
         if self.rpc is None:
             url = asker.ask("Endpoint of a chain that is to keep the rounds (empty: none, the DHT alone)", "", "--rpc")
@@ -405,7 +405,7 @@ def init(
         list[str] | None, _option("rpc", "Endpoint of the chain that keeps the rounds; file:PATH for a file of them.")
     ] = None,
     announce: Annotated[
-        str | None, _option("announce", "Address that other machines reach this one under, /ip4/192.0.2.1/tcp/38331.")
+        str | None, _option("announce", "Address that others reach this node under, /ip4/192.0.2.1/tcp/38331.")
     ] = None,
     name: Annotated[str | None, _option("name", "Shown to others on the leaderboard.")] = None,
     device: Annotated[Device | None, _option("device", "What to train on.")] = None,

@@ -21,7 +21,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.chain.standings import ChainStandings, KeptChainStandings, Order, PeerStanding, rank
+from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
 from swarmd.cli.options import RULE, check_address, log_of, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
@@ -40,7 +40,7 @@ from swarmd.observe.words import count
 from swarmd.paths import NodeDirectory
 
 BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
-CHAIN = SummaryKind("chain", 1, needs_state=False)
+CHAIN = SummaryKind("chain", 2, needs_state=False)
 
 
 class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
@@ -148,31 +148,29 @@ class KeptChain(msgspec.Struct, array_like=True):
     chained: bool = False
     up: ChainUp | None = None
     head: int = -1
-    standings: KeptChainStandings | None = None
+    standings: ChainStandings = msgspec.field(default_factory=ChainStandings)
 
 
 class ChainGathering:
     """Adds up a contract's events, block by block; `found` says whether there is a chain, and how far it was read."""
 
     def __init__(self) -> None:
-        self.standings = ChainStandings()
         self.found = KeptChain()
 
     def begin(self, base: Base) -> None:
-        self.standings, self.found = ChainStandings(), KeptChain()
+        self.found = KeptChain()
 
     def resume(self, kept: bytes | memoryview) -> None:
         self.found = msgspec.msgpack.decode(kept, type=KeptChain)
-        self.standings = ChainStandings(self.found.standings)
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(msgspec.structs.replace(self.found, standings=self.standings.keep()))
+        return msgspec.msgpack.encode(self.found)
 
     def take(self, commit: Commit) -> None:
         found = self.found
         for event in commit.events:
             if isinstance(event, ChainBlock | ChainReorged):
-                self.standings.apply(event)
+                found.standings.apply(event)
                 found.head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
             elif isinstance(event, ChainUp):
                 found.up, found.head = event, event.head.number
@@ -219,13 +217,13 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
         )
     notes: tuple[str, ...] = ()
     if first_seq_of(list_segments(log)[0]):
-        first = read.standings.first
+        first = read.found.standings.first
         notes = (
             f"counted from {f'block {first.number}' if first else 'its first block'} on: the log no longer holds what "
             "the contract said before",
             f"all of it: swarmd leaderboard --rpc URL --contract {up.contract}",
         )
-    return _board(read.standings, up.contract, up.chain_id, read.found.head, by, depth, notes)
+    return _board(read.found.standings, up.contract, up.chain_id, read.found.head, by, depth, notes)
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:

@@ -1,4 +1,4 @@
-"""The chain: each endpoint, the contract that keeps the rounds, and the account that pays for what is submitted."""
+"""Checks of the chain: its endpoints, the contract that keeps the rounds, and the account that pays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints import Rpc, Throttled, endpoint_of, name_of, read_urls
+from swarmd.chain.endpoints import Rpc, Throttled, chain_id_at, endpoint_of, name_of, read_urls
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quantity, quote
+from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account
 from swarmd.chain.logs import BlockHeader
 from swarmd.config import ChainConfig
@@ -43,17 +43,17 @@ from swarmd.gas import (
 from swarmd.http_server import is_loopback
 from swarmd.secret_files import CREDENTIAL
 
-CALL_S = 8.0  # every call of the doctor ends within this
+CALL_S = 8.0  # for each call
 LAG_BLOCKS_MAX = 5  # behind the foremost endpoint
 STALE_S = 300.0  # since the newest block; chains that make blocks on demand only are younger or local
-AHEAD_S = 15.0  # of this clock; a block is never made in the future
+AHEAD_S = 15.0  # of this clock; no block is from the future
 DENIED = re.compile(r"HTTP (401|403)|unauthori[sz]ed|invalid (api )?(key|project)", re.IGNORECASE)
 
-# --- endpoints: each by itself, and all against each other ---
+# --- endpoints: each by itself, and all compared ---
 
 
 class EndpointReplies(msgspec.Struct, frozen=True):
-    """What one endpoint said. `at` is the time of its newest block, in POSIX seconds."""
+    """One endpoint's answers. `at` is the time of its newest block, in POSIX seconds."""
 
     url: str
     name: str
@@ -81,7 +81,7 @@ async def check_rpc(subject: Subject) -> list[Finding]:
 async def _look_at(url: str, call_s: float) -> EndpointReplies:
     endpoint, seen = endpoint_of(url, call_s), EndpointReplies(url, name_of(url))
     try:
-        chain_id = quantity(await endpoint.ask("eth_chainId", [], str), "chain id")
+        chain_id = await chain_id_at(endpoint)
         head = (await endpoint.ask("eth_getBlockByNumber", ["latest", False], BlockHeader)).ref()
         genesis = await endpoint.ask("eth_getBlockByNumber", ["0x0", False], BlockHeader)
     except Throttled as failure:
@@ -94,7 +94,7 @@ async def _look_at(url: str, call_s: float) -> EndpointReplies:
 
 
 def judge_endpoints(seen: Sequence[EndpointReplies], chain_id: int, now: float) -> Iterator[Finding]:
-    """Findings from what all of them said."""
+    """Findings from the answers of all endpoints."""
     for each in seen:
         if each.failure:
             yield _failure_of(each)
@@ -174,7 +174,7 @@ async def check_account(subject: Subject) -> list[Finding]:
 
 
 async def _open_account(subject: Subject, chain: ChainConfig) -> tuple[str, list[Finding]]:
-    """The account's address, empty if it is not known, and what is wrong with its key."""
+    """The account's address, empty if unknown, and findings about its key."""
     if chain.sender != "wallet":
         return (chain.proxy.account if chain.sender == "proxy" else ""), []
     if any(named.startswith(CREDENTIAL) for named in (chain.keystore, chain.passphrase)):
@@ -228,7 +228,7 @@ async def _examine_registration(subject: Subject, coordinator: Coordinator, addr
 
 
 async def _examine_coins(subject: Subject, rpc: Rpc, address: str) -> list[Finding]:
-    """The balance, and the day's budget, against what rounds cost."""
+    """Compare the balance, and the day's budget, with the cost of rounds."""
     config = subject.whole[0]
     chain, ethereum = config.chain, Ethereum(rpc)
     assert chain is not None
@@ -252,7 +252,7 @@ async def _examine_coins(subject: Subject, rpc: Rpc, address: str) -> list[Findi
 
 
 def _scarce_budget(subject: Subject, chain: ChainConfig, price_wei: int, gas: int) -> str:
-    """What is wrong with the day's budget, empty if it has room, or there is none."""
+    """What is wrong with the day's budget; empty if it has room, or there is none."""
     most_wei = round(chain.fees.day_coins_max * COIN_WEI)
     if not most_wei:
         return ""

@@ -1,10 +1,10 @@
-"""What the doctor asks in processes of their own: torch, and peers as a passing one.
+"""The doctor's child processes: one that loads torch, and one that dials peers.
 
 `python -m swarmd.doctor.children torch|dial` reads a question on standard input and answers on standard output.
 
 - torch takes seconds and hundreds of megabytes to load, and a broken driver may end the process that loads it.
-- The dialler is a p2pd with a throw-away identity that listens nowhere: nothing is registered, no record is written,
-  and the node's own identity is not touched. What it asks is hivemind's ping, whose answer tells the peer's clock.
+- The dialler is a p2pd with a throw-away identity that does not listen: nothing is registered, no record is written,
+  and the node's own identity is not touched. It sends hivemind's ping, whose answer has the peer's clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 MODULE = "swarmd.doctor.children"
 CONNECT_S = 4.0  # TCP
 DIAL_S = 8.0  # libp2p's handshake and the ping, together
-PINGS = 3  # the quickest is the most exact
+PINGS = 3  # the quickest is the most accurate
 ADDRESSES_MAX = 16
 REASON_LENGTH_MAX = 300
 
@@ -43,29 +43,29 @@ class ChildFailed(SwarmdError):
 
 
 class ProbeQuestion(msgspec.Struct, frozen=True):
-    """What is asked."""
+    """The question to the torch process."""
 
     training: TrainingConfig
-    kept: str = ""  # the model that `auto` settled on earlier
+    kept: str = ""  # the model that `auto` chose earlier
 
 
 class ModelFit(msgspec.Struct, frozen=True):
-    """A model, what it takes, and whether it fits. Sizes in bytes."""
+    """A model, the memory that it needs, and whether it fits. Sizes in bytes."""
 
     model: str
     need: int
-    checkpoint: int  # weights and optimiser, as they are written
+    checkpoint: int  # weights and optimiser on disk
     fits: bool
     why: str = ""
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True):
-    """What torch says."""
+    """The answer of the torch process."""
 
     torch: str
-    cuda: str  # that torch was built for, empty without
-    device: str = ""  # chosen; empty where the wanted one is not there
-    fault: str = ""  # why it is not
+    cuda: str  # version that torch was built for, empty if none
+    device: str = ""  # chosen; empty if the wanted one is missing
+    fault: str = ""  # why it is missing
     fix: str = ""
     names: tuple[str, ...] = ()  # of the accelerators
     numbers: str = ""
@@ -73,22 +73,22 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     total: int = 0
     limit: str = ""
     weighed: tuple[ModelFit, ...] = ()  # the configured model, or the pool of `auto`
-    unknown: str = ""  # why the model cannot be weighed
+    unknown: str = ""  # why the model's size is not known
 
 
 class DialResult(msgspec.Struct, frozen=True):
-    """What came of dialling one address. Seconds."""
+    """The result of dialling one address. Times in seconds."""
 
     address: str
-    tcp: bool | None = None  # somebody accepts connections there; None where it is not plain TCP
-    peer: bool = False  # the peer with that id answered
+    tcp: bool | None = None  # whether connections are accepted there; None if it is not plain TCP
+    peer: bool = False  # whether the peer with that id answered
     rtt_s: float = 0.0
-    skew_s: float | None = None  # its clock minus ours, to within half the round trip; None where it did not say
+    skew_s: float | None = None  # its clock minus ours, within half the round trip; None if it did not say
     reason: str = ""
 
 
 async def ask_child(what: str, request: bytes) -> bytes:
-    """The answer of this module as a process of its own, killed when the wait is cancelled. Raises ChildFailed."""
+    """Run this module as a child process and return its answer; cancelling kills it. Raises ChildFailed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", MODULE, what, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
@@ -106,12 +106,12 @@ async def ask_child(what: str, request: bytes) -> bytes:
 
 
 async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
-    """What torch says of this machine and of models, in order. Raises ChildFailed."""
+    """Ask torch about this machine and models; answers in order. Raises ChildFailed."""
     return await _ask("torch", list(questions), list[ProbeAnswer])
 
 
 async def ask_dialler(addresses: list[str]) -> list[DialResult]:
-    """What came of dialling each address. Raises ChildFailed."""
+    """Dial each address. Raises ChildFailed."""
     return await _ask("dial", addresses, list[DialResult])
 
 
@@ -127,7 +127,7 @@ async def _ask(what: str, question: object, kind: type[T]) -> T:
 
 
 def main(what: str) -> None:
-    """Answer on standard output, whatever the libraries print there."""
+    """Answer on standard output, where nothing else gets printed."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     question = sys.stdin.buffer.read()
@@ -141,7 +141,7 @@ def main(what: str) -> None:
 
 
 def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
-    """Look at the devices, then weigh the model."""
+    """Choose a device, then estimate the model's memory."""
     import torch
 
     from swarmd.training.library_logging import quieten
@@ -193,7 +193,7 @@ def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[ModelFit, 
 
 
 async def dial_all(addresses: list[str]) -> list[DialResult]:
-    """Dial each: TCP first, which tells more when it fails, then as a peer."""
+    """Dial each: first by TCP, whose failures say more, then as a peer."""
     reached = await asyncio.gather(*(_try_tcp(address) for address in addresses))
     if all(each.reason for each in reached):
         return list(reached)
@@ -255,7 +255,7 @@ async def _meet(p2p: Any, reached: DialResult) -> DialResult:
 
 
 async def _ask_time(p2p: Any, peer: Any) -> tuple[float, float | None]:
-    """(round trip, peer's clock minus ours) of the quickest of some pings; no clock where it does not ping back."""
+    """(round trip, peer's clock minus ours) of the quickest of some pings; no clock if it does not answer them."""
     from swarmd.dht.p2p.hivemind_api import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
 
     best: tuple[float, float | None] = (float("inf"), None)

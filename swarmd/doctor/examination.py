@@ -1,11 +1,11 @@
-"""An examination: what is looked at, how checks are made, and what they find.
+"""An examination: its subject, how checks run, and their findings.
 
-- Checks run side by side, each with a deadline of its own. One that fails or hangs is a finding itself, and the others
+- Checks run concurrently, each with its own deadline. A check that fails or hangs is a finding itself, and the others
   go on.
-- A check is an async function, or a plain generator, which runs in a thread of its own: whatever touches the data
-  directory may hang in the kernel for ever, as on a dead network disk, and keeps nobody from ending.
-- What is costly and wanted by several checks is made once (`Subject`).
-- Secrets that the configuration names are covered in everything that is reported.
+- A check is an async function, or a plain generator, which runs in its own thread: access to the data directory may
+  hang in the kernel for ever, as on a dead network disk, and must not keep the doctor from ending.
+- Costly results that several checks need are made once (`Subject`).
+- Secrets that the configuration names are redacted in everything that is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent import futures
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -47,20 +47,20 @@ from swarmd.observe.redaction import (
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.source import AUTO
 
-SECRETS_S = 5.0  # to read the files with secrets, which lie on whatever disks
-ANSWER_S = 2.0  # for a data directory to show that its disk answers
-EVIDENCE_LENGTH_MAX = 2000  # characters; what a peer, an endpoint or a library says is not bounded otherwise
+SECRETS_S = 5.0  # to read the files with secrets, which may lie on slow disks
+ANSWER_S = 2.0  # for a data directory's disk to answer
+EVIDENCE_LENGTH_MAX = 2000  # characters; the words of peers, endpoints and libraries are not bounded otherwise
 
 Severity = Literal["ok", "note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warning", "error")
 T = TypeVar("T")
 
 
-# --- what is found ---
+# --- findings ---
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was found: `id` is the check's name if all is well."""
+    """One finding: `id` is the check's name if all is well."""
 
     check: str
     id: str
@@ -71,7 +71,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def well(evidence: str) -> Finding:
-    """All is well; dropped if the check has found a warning or an error."""
+    """A finding that all is well; dropped if the check has found a warning or an error."""
     return _finding("ok", "", "", evidence)
 
 
@@ -80,7 +80,7 @@ def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str = 
 
 
 note = partial(_finding, "note")  # worth knowing; nothing is wrong
-warning = partial(_finding, "warning")  # the node may fail later, or works worse than it could
+warning = partial(_finding, "warning")  # the node may fail later, or is worse off than need be
 error = partial(_finding, "error")  # the node does not start, or cannot take part
 
 
@@ -92,7 +92,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """What `swarmd doctor` prints as JSON; paths are empty where there was none to examine."""
+    """What `swarmd doctor` prints as JSON; paths are empty if there was nothing to examine."""
 
     at: float  # POSIX seconds
     version: str
@@ -111,11 +111,11 @@ class DoctorReport(msgspec.Struct, frozen=True):
         return codes.get(self.verdict, ExitCode.OK)
 
 
-# --- what is examined ---
+# --- the subject ---
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run a function in a daemon thread: one that hangs keeps nobody from ending."""
+    """Run a function in a daemon thread, which does not keep the process from ending if it hangs."""
     outcome: futures.Future[T] = futures.Future()
 
     def work() -> None:
@@ -130,23 +130,12 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await asyncio.wrap_future(outcome)
 
 
-class Once(Generic[T]):
-    """Something that several checks want and that is made once; a failure is kept as well."""
-
-    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
-        self._make = make
-        self._made: asyncio.Future[T] | None = None
-
-    async def __call__(self) -> T:
-        if self._made is None:
-            self._made = asyncio.ensure_future(self._make())
-        return await asyncio.shield(self._made)
-
-
 class Subject:
-    """A machine, and if there are any, a configuration, its data directory, and the daemon on it.
+    """A machine, and if there are any, a configuration, its data directory, and the daemon.
 
-    A data directory that is named comes before the configuration's; `offline`, nothing but this machine is asked.
+    Args:
+        data: takes precedence over the configuration's data directory.
+        offline: ask only this machine.
     """
 
     def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:
@@ -161,16 +150,26 @@ class Subject:
         if data is None and path is not None and self.config is not None:
             data = path.parent / self.config.data
         self.data = NodeDirectory(data) if data is not None else None
-        self.probe = Once(self._ask_torch)
-        self.dialled = Once(self._dial)
 
     @property
     def whole(self) -> tuple[Config, NodeDirectory]:
-        """Configuration and data directory, for checks that need both."""
+        """Configuration and data directory; only for checks that need both."""
         assert self.config is not None and self.data is not None, "such a check is left out without them"
         return self.config, self.data
 
-    # The rest looks at the disk, which may hang: for threads only.
+    # Made once for all checks, which await them through `asyncio.shield`; a failure is kept as well.
+
+    @cached_property
+    def probe(self) -> asyncio.Future[ProbeAnswer]:
+        """Devices and the model's memory."""
+        return asyncio.ensure_future(self._ask_torch())
+
+    @cached_property
+    def dialled(self) -> asyncio.Future[list[DialResult]]:
+        """The results of dialling the bootstrap nodes."""
+        return asyncio.ensure_future(self._dial())
+
+    # The rest reads the disk, which may hang: for threads only.
 
     @property
     def begun(self) -> bool:
@@ -179,13 +178,13 @@ class Subject:
 
     @property
     def user(self) -> int:
-        """Uid of the node: the owner of its data directory, if root examines it."""
+        """Uid of the node's user: if root examines it, the owner of the data directory."""
         place = self.data.root if self.data else Path()
         return place.stat().st_uid if os.geteuid() == 0 and place.exists() else os.geteuid()
 
     @cached_property
     def state(self) -> State | None:
-        """The state that the log gives; None if there is no log, or one that cannot be read, which its check says."""
+        """The state in the log; None if there is no log, or it cannot be read, which its check reports."""
         try:
             return load(self.data.events)[0] if self.data is not None and self.begun else None
         except SwarmdError:
@@ -193,7 +192,7 @@ class Subject:
 
     @cached_property
     def daemon(self) -> DaemonReply:
-        """What the daemon says of itself."""
+        """The daemon's status."""
         return ask_status(self.data.control) if self.data is not None else DaemonReply()
 
     async def _ask_torch(self) -> ProbeAnswer:
@@ -204,7 +203,7 @@ class Subject:
         return answer
 
     def _kept_model(self) -> str:
-        """The model that `auto` settled on, empty if it has not."""
+        """The model that `auto` has chosen, empty if none yet."""
         if self.data is None:
             return ""
         try:
@@ -213,17 +212,17 @@ class Subject:
             return ""
 
     async def _dial(self) -> list[DialResult]:
-        """What came of dialling the bootstrap nodes but this one. Raises ChildFailed."""
+        """Dial the bootstrap nodes, except this one. Raises ChildFailed."""
         dht = self.whole[0].dht
         addresses = [each for each in dht.bootstrap if not (dht.peer and each.endswith(f"/p2p/{dht.peer}"))]
         return await ask_dialler(addresses) if addresses else []
 
 
-# --- how checks are made ---
+# --- running checks ---
 
 
 class Check(NamedTuple):
-    """One check. Those of the group "machine" are made without a configuration; `online` ones ask others."""
+    """One check. The group "machine" needs no configuration; `online` checks ask other machines."""
 
     name: str
     group: Literal["machine", "node", "network", "chain"]
@@ -233,7 +232,7 @@ class Check(NamedTuple):
 
 
 def obstacle(check: Check, subject: Subject) -> str:
-    """Why a check is not made; empty when it is."""
+    """Why a check is skipped; empty if it is not."""
     if check.group != "machine" and subject.config is None:
         return "there is no configuration" if subject.fault is None else "the configuration cannot be used"
     if check.group == "chain" and subject.config is not None and subject.config.chain is None:
@@ -244,7 +243,7 @@ def obstacle(check: Check, subject: Subject) -> str:
 async def examine(
     subject: Subject, checks: Sequence[Check], tell: Callable[[str, bool], None] = lambda name, ended: None
 ) -> DoctorReport:
-    """Make the checks and report. `tell` hears of each check's begin and end."""
+    """Run the checks and report. `tell` is called when each check begins and ends."""
     findings: list[Finding] = []
     obstacles = {check.name: obstacle(check, subject) for check in checks}
 
@@ -280,7 +279,7 @@ async def examine(
 
 
 async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
-    """What one check finds; that it failed or hung is a finding too."""
+    """Run one check; that it failed or hung is a finding, too."""
     try:
         with anyio.fail_after(check.deadline_s):
             if inspect.iscoroutinefunction(check.run):
@@ -308,7 +307,7 @@ def late(evidence: str, fix: str = "") -> Finding:
 
 
 async def _is_answering(subject: Subject) -> bool:
-    """Whether the data directory, if there is one, can be looked into, even if it is empty or missing."""
+    """Whether the disk of the data directory answers, even if the directory is empty or missing."""
     if subject.data is None:
         return True
     root = subject.data.root
@@ -326,7 +325,7 @@ async def _is_answering(subject: Subject) -> bool:
 
 
 async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
-    """What is to be covered in findings, and a finding about the files with secrets that could not be read in time."""
+    """The secrets to redact, and a finding about files with secrets that could not be read in time."""
     config, data = subject.config, subject.data
     if config is None or data is None:
         return frozenset(), []

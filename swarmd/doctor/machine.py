@@ -1,7 +1,8 @@
-"""The machine: Python, accelerator and memory, the model, the sandbox, disk and clock."""
+"""Checks of the machine: Python, accelerator and memory, the model, the sandbox, disk and clock."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import platform
@@ -66,7 +67,7 @@ EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
 
 
 def check_python(subject: Subject) -> Iterator[Finding]:
-    """The interpreter, every package that swarmd needs, and those that only this configuration needs."""
+    """Check the interpreter, the packages that swarmd needs, and those that only this configuration needs."""
     here = platform.python_version()
     try:
         wanted = metadata(DISTRIBUTION)["Requires-Python"] or ""
@@ -108,13 +109,13 @@ def _compare(requirement: Requirement, install: str) -> Iterator[Finding]:
 
 # --- accelerator and memory ---
 
-TIGHT_SHARE = 0.9  # of the free memory; above it a second program on the machine is one too many
+TIGHT_SHARE = 0.9  # of the free memory; above it, no second program fits
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 TORCH_FIX = "Install torch again for this machine (pytorch.org says how), then `swarmd doctor --only device`"
 
 
 def check_limits(subject: Subject) -> Iterator[Finding]:
-    """What the machine has to allow, as a start looks at it."""
+    """Check the machine's limits, as a start does."""
     try:
         check_host()
     except ConfigError as failure:
@@ -124,14 +125,14 @@ def check_limits(subject: Subject) -> Iterator[Finding]:
 
 
 async def check_device(subject: Subject) -> list[Finding]:
-    """Device, driver and numbers, and the model against the free memory, by a torch in a process of its own."""
+    """Check device, driver and precision, and whether the model fits into memory, by a torch in a child process."""
     training = subject.config.training if subject.config else TrainingConfig()
     try:
-        seen = await subject.probe()
+        seen = await asyncio.shield(subject.probe)
     except SwarmdError as failure:
         return [error("device.torch", "torch cannot be used", failure.message, TORCH_FIX)]
     found = list(_examine_device(seen, training))
-    # While the node runs, what it holds is not free, and nothing can be said.
+    # While the node runs, its own memory is not free, so nothing can be said.
     if subject.config is not None and not seen.fault and not (await in_thread(lambda: subject.daemon)).runs:
         found += _examine_memory(seen, training)
     return found
@@ -218,7 +219,7 @@ def _gib(size: int) -> str:
 
 
 def check_model(subject: Subject) -> Iterator[Finding]:
-    """Whether each model of the configuration is on this machine, or to be had from the Hub, which is asked if not."""
+    """Whether each configured model is on this machine, or can be downloaded from the Hub."""
     training = subject.whole[0].training
     for name in training.pool if training.model == AUTO else (training.model,):
         wanted = msgspec.structs.replace(training, model=name)
@@ -250,7 +251,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 
 def check_sandbox(subject: Subject) -> Iterator[Finding]:
-    """Set one up, as the node does at its start, for the kinds of swarm that run programs."""
+    """Set up a sandbox, as the node does at its start, for the kinds of swarm that run programs."""
     swarm = subject.whole[0].swarm
     try:
         options = read_options(swarm)
@@ -283,10 +284,10 @@ REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.glus
 
 
 async def check_disk(subject: Subject) -> list[Finding]:
-    """Where the data directory is, or will be: rights, room, i-nodes, network file systems."""
+    """Check the disk of the data directory: rights, room, i-nodes, network file systems."""
     config, data = subject.whole
     try:
-        chosen = chosen_of(await subject.probe())
+        chosen = chosen_of(await asyncio.shield(subject.probe))
     except SwarmdError:
         chosen = None  # the check of the device says why
     # Those that are kept, and the one being written.
@@ -295,7 +296,7 @@ async def check_disk(subject: Subject) -> list[Finding]:
 
 
 def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
-    """What is free against what the node may come to use; `checkpoints` in bytes."""
+    """Compare what is free with what the node may use; `checkpoints` in bytes."""
     whole = data.root.absolute()
     place = next(each for each in (whole, *whole.parents) if each.exists())
     status, free = os.statvfs(place), shutil.disk_usage(place).free
@@ -340,7 +341,7 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
 
 
 def _used(data: NodeDirectory) -> int:
-    """Bytes that the node has on disk already, of what its bounds count."""
+    """Bytes that the node uses on disk already, as its bounds count them."""
     try:
         size = log_bytes(data.events)
     except SwarmdError:
@@ -364,8 +365,8 @@ CLOCK_FIX = "`timedatectl set-ntp true`, or start chrony; in a virtual machine o
 
 
 async def check_clock(subject: Subject) -> list[Finding]:
-    """Against peers if they can be asked, and what the kernel says."""
-    dialled = [] if subject.offline or subject.config is None else await subject.dialled()
+    """Compare the clock with peers' clocks, if they can be asked, and ask the kernel whether it is synchronised."""
+    dialled = [] if subject.offline or subject.config is None else await asyncio.shield(subject.dialled)
     skews = {each.address: each.skew_s for each in dialled if each.skew_s is not None}
     found = judge_peers(skews)
     if not is_kept():
@@ -376,9 +377,9 @@ async def check_clock(subject: Subject) -> list[Finding]:
 
 
 def judge_peers(skews: dict[str, float]) -> list[Finding]:
-    """Findings from peers' clocks minus ours, in seconds, by address: the median says whose fault it is.
+    """Findings from peers' clocks minus ours, in seconds, by address: the median decides whose clock is wrong.
 
-    If their number is even ours is one among them, so that a clock is in the middle, and no mean of two that differ.
+    If their number is even, ours is added, so that the median is one clock and not the mean of two that differ.
     """
     if not skews:
         return []
@@ -407,7 +408,7 @@ def judge_peers(skews: dict[str, float]) -> list[Finding]:
 
 
 def is_kept() -> bool:
-    """Whether a time service keeps the clock; true if the kernel does not say."""
+    """Whether a time service synchronises the clock; true if the kernel does not say."""
     buffer = ctypes.create_string_buffer(256)  # struct timex has 208 bytes; modes = 0 only reads
     adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
     return adjtimex is None or int(adjtimex(buffer)) != UNSYNCHRONISED

@@ -1,7 +1,8 @@
-"""The way to others: ports, what is announced, what a NAT takes away, and the nodes to join through."""
+"""Checks of the network: ports, announced addresses, NAT, and the bootstrap nodes."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
@@ -26,7 +27,7 @@ DEFAULT_PORT = 38331
 
 
 def check_ports(subject: Subject) -> Iterator[Finding]:
-    """Whether the ports of the configuration are free and fixed, and whether others can dial what is announced."""
+    """Whether the configured ports are free and fixed, and whether others can dial the announced addresses."""
     config, data = subject.whole
     own = str(data.root.resolve()) if subject.daemon.runs else ""
     places = list(listening_places(config))
@@ -50,7 +51,7 @@ def check_ports(subject: Subject) -> Iterator[Finding]:
 
 
 def listening_places(config: Config) -> Iterator[tuple[str, str]]:
-    """(key, multiaddr) of what the node listens on with a fixed port."""
+    """(key, multiaddr) of the fixed ports that the node listens on."""
     for address in () if config.dht.client_mode else config.dht.listen:
         if port_of(address):
             yield "dht.listen", address
@@ -80,7 +81,8 @@ def _examine_port(key: str, address: str, own: str) -> Iterator[Finding]:
         fix = "Choose a port of 1024 or more, 38331 for example"
         yield error("ports.privileged", "A port is reserved for root", evidence, fix)
     elif is_elsewhere(address):
-        fix = "Listen on 0.0.0.0 or on an address of this machine; the one that others use belongs into dht.announce"
+        fix = "Listen on 0.0.0.0 or on an address of this machine; what others reach this node under belongs into "
+        fix += "dht.announce"
         evidence = f"{key}: {address} is of no interface of this machine"
         yield error("ports.address", "This machine has no such address", evidence, fix)
     elif not is_free(address):
@@ -93,7 +95,7 @@ def _examine_port(key: str, address: str, own: str) -> Iterator[Finding]:
 
 
 def is_elsewhere(address: str) -> bool:
-    """Whether no interface of this machine has a multiaddr's IP address; a name is not looked up."""
+    """Whether a multiaddr's IP address is of no interface of this machine; names are not looked up."""
     host, _ = tcp_place(address) or ("", 0)
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
@@ -108,7 +110,7 @@ def is_elsewhere(address: str) -> bool:
 
 
 def _holders_of(port: int) -> Iterator[tuple[str, str]]:
-    """(description, node's tag) of the processes that listen on a port, as far as this user may know."""
+    """(description, node's tag) of the processes that listen on a port, as far as this user may see them."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -120,12 +122,12 @@ def _holders_of(port: int) -> Iterator[tuple[str, str]]:
             yield f"process {pid} ({process.name()})", tag_of(process)
 
 
-# --- what is announced ---
+# --- announced addresses ---
 
 
 def _examine_announced(config: Config) -> Iterator[Finding]:
     abroad = any(not is_loopback(address) for address in config.dht.bootstrap)
-    fix = "Put the address into dht.announce under which others reach this machine"
+    fix = "Put the address that others reach this node under into dht.announce"
     for address in config.dht.announce:
         kind, evidence = kind_of(address), f"dht.announce has {address}"
         if kind == "any":
@@ -156,7 +158,7 @@ def kind_of(address: str) -> str:
 
 
 def own_addresses() -> list[str]:
-    """Addresses of this machine's interfaces, as multiaddrs, but for loopback and link-local ones."""
+    """Addresses of this machine's interfaces, as multiaddrs, without loopback and link-local ones."""
     kinds = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
     listed = [
         f"/{kinds[each.family]}/{each.address.partition('%')[0]}"
@@ -168,7 +170,7 @@ def own_addresses() -> list[str]:
 
 
 def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
-    """Addresses of the bootstrap nodes; names are looked up unless that is not wanted."""
+    """IP addresses of the bootstrap nodes; names are looked up unless `offline`."""
     hosts, flags = [], socket.AI_NUMERICHOST if offline else 0
     for address in config.dht.bootstrap:
         place = tcp_place(address.rpartition("/p2p/")[0])
@@ -182,7 +184,7 @@ def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
 
 
 def _examine_nat(config: Config, own: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
-    """Only private addresses here, and public ones there: others do not find the way back by themselves."""
+    """Find a NAT: if this machine has only private addresses, and the others public ones, they cannot dial it."""
     if any(kind_of(address) == "public" for address in own) or all(map(is_loopback, config.dht.listen)):
         return
     shown = f"this machine has {', '.join(own) or 'no address'}"
@@ -213,7 +215,7 @@ def advise_forwarding(config: Config, own: Sequence[str]) -> str:
 
 
 def _dial_announced(config: Config, runs: bool) -> Iterator[Finding]:
-    """While the node runs, somebody must answer at what it announces."""
+    """Dial the announced addresses: while the node runs, they must answer."""
     for address in config.dht.announce:
         place, shown = tcp_place(address), f"dht.announce has {address}"
         if place is None or kind_of(address) not in ("public", "name"):
@@ -230,12 +232,12 @@ def _dial_announced(config: Config, runs: bool) -> Iterator[Finding]:
                 yield note("announce.unanswered", title, f"{shown}: {failure.strerror or 'no answer'}", fix)
 
 
-# --- the nodes to join through ---
+# --- bootstrap nodes ---
 
 
 async def check_bootstrap(subject: Subject) -> list[Finding]:
-    """Dial every address of dht.bootstrap but this node's own, as a peer."""
-    dialled = await subject.dialled()
+    """Dial every address of dht.bootstrap as a peer, except this node's own."""
+    dialled = await asyncio.shield(subject.dialled)
     if not dialled:
         return [well("none but this node is configured; others come to it")]
     good = [each for each in dialled if each.peer]

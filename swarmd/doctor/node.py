@@ -1,4 +1,4 @@
-"""The node: its configuration, data directory, identity, event log, daemon and unit."""
+"""Checks of the node: configuration, data directory, identity, event log, daemon and unit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identit
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import LogDamaged, NotFoundError, OtherVersion, SwarmdError, UnitError
 from swarmd.eventlog.fold import node_of
-from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.replay import LogCheck
-from swarmd.eventlog.replay import check_log as check_whole_log
-from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.snapshot import list_snapshots
+from swarmd.eventlog.replay import check_log as read_log
 from swarmd.eventlog.store import log_bytes
 from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
@@ -49,16 +45,16 @@ from swarmd.units import outdated_files, places_of
 
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 KEY_NAMES = ("identity.key", "swarm.pem")
-NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for the same key
+NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for copies of the key
 SERVICE_DIRECTORY = Path("/var/lib")
 MIB = 2**20
-WHOLE_BYTES_MAX = 256 * MIB  # of a larger log only the last segment is read here
+WHOLE_BYTES_MAX = 256 * MIB  # only the last segment of a larger log is read
 
 # --- the configuration, and the secrets that it names ---
 
 
 def check_config(subject: Subject) -> Iterator[Finding]:
-    """What a start refuses, who may change the file, and whether the secrets that it names are there and private."""
+    """Check what a start refuses, who may change the file, and whether its secrets exist and are private."""
     if subject.path is None:
         fix = "Name a node: `swarmd doctor DIR`, or `--config FILE`. `swarmd init` makes one"
         yield note("config.absent", "No configuration was examined", "there is no config.toml here", fix)
@@ -94,10 +90,10 @@ def check_config(subject: Subject) -> Iterator[Finding]:
 
 
 def require_usable(config: Config, root: Path, elsewhere: bool = False) -> str:
-    """Raise what a start refuses in a configuration, as far as this machine can tell by itself.
+    """Raise what a start would refuse in a configuration, as far as this machine can tell by itself.
 
-    It may be for another machine, `elsewhere`, which has the questions. Returns why right answers to them were not
-    tried, as `check_questions`.
+    It may be for another machine, `elsewhere`, which has the questions. Returns why their answers were not checked, as
+    `check_questions`.
     """
     check_addresses(config)
     check_kind(config.swarm)
@@ -113,7 +109,7 @@ def require_usable(config: Config, root: Path, elsewhere: bool = False) -> str:
 
 
 def named_secrets(config: Config) -> list[tuple[str, str]]:
-    """(key, file or credential) of every secret that this node uses, but for the identity, which its own check has."""
+    """(key, file or credential) of every secret that this node uses, except the identity, which has its own check."""
     of_account = ("chain.passphrase", "chain.keystore")
     spare: dict[SenderKind, tuple[str, ...]] = {
         "wallet": ("chain.proxy.token",),
@@ -149,7 +145,7 @@ def _examine_secret(key: str, path: Path, subject: Subject) -> Iterator[Finding]
 
 
 def check_directory(subject: Subject) -> Iterator[Finding]:
-    """Mode and owner; whether a start succeeds there; and that log, configuration and manifest are of one swarm."""
+    """Check mode and owner, whether a start succeeds, and that log, configuration and manifest are of one swarm."""
     config, data = subject.whole
     root = data.root
     if not root.is_dir():
@@ -182,7 +178,7 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
 
 
 def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:
-    """The configuration against the manifest beside it."""
+    """Compare the configuration with the manifest beside it."""
     title = "The configuration is not the manifest's: other nodes train something else, or refuse this one's rollouts"
     try:
         manifest = read_manifest(path) if path.is_file() else None
@@ -206,7 +202,7 @@ def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:
 
 
 def keys_apart(config: Config, manifest: Manifest) -> tuple[str, ...]:
-    """Keys in which a node's configuration is not as its swarm's manifest says. Raises ManifestError."""
+    """Keys in which a node's configuration differs from its swarm's manifest. Raises ManifestError."""
     own, shared = recipe_of(config), manifest.recipe
     fields = [name for name in ManifestRecipe.__struct_fields__ if name not in ("digest", "options")]
     apart = [name for name in fields if getattr(own, name) != getattr(shared, name)]
@@ -222,7 +218,7 @@ def keys_apart(config: Config, manifest: Manifest) -> tuple[str, ...]:
 
 
 def check_identity(subject: Subject) -> Iterator[Finding]:
-    """Is the key there, intact, private, the right one, kept elsewhere too, and this node's alone?"""
+    """Check that the key exists, is intact, private, the right one, backed up, and only this node's."""
     config, data = subject.whole
     path = data.root / config.dht.identity
     if not (path.exists() or path.is_symlink()):
@@ -258,7 +254,7 @@ def check_identity(subject: Subject) -> Iterator[Finding]:
 
 
 def _absent_key(subject: Subject, path: Path) -> Finding:
-    """Whatever became of the key, the first thing to try is its backup."""
+    """The finding for a missing key; the first thing to try is its backup."""
     config, data = subject.whole
     saved = last_backup(path)
     restore = f"`swarmd identity restore {quoted(saved.file) if saved else 'BACKUP'} {quoted(path)}`"
@@ -295,7 +291,7 @@ def _examine_key_file(path: Path, user: int) -> Iterator[Finding]:
 
 
 def _read_identity(path: Path) -> Identity:
-    """The key, whoever's it is. Raises IdentityError, OSError."""
+    """Read a key, which may be another node's. Raises IdentityError, OSError."""
     identity = parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
     if not identity.is_whole():
         raise SwarmdError(f"{path} is damaged: its public key does not belong to its secret")
@@ -316,7 +312,7 @@ def read_key(subject: Subject) -> str:
 
 
 def _examine_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[Finding]:
-    """Other nodes on this machine with the same key."""
+    """Find other nodes on this machine with the same key."""
     if data.moved.exists():
         return  # the node is elsewhere, with this key, as it should be; the check of the directory says so
     evidence = [f"{place} is the same key" for place in _neighbours(data, path) if _peer_of(place) == peer]
@@ -330,7 +326,7 @@ def _examine_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[Find
 
 
 def _neighbours(data: NodeDirectory, path: Path) -> Iterator[Path]:
-    """Key files in the directories beside this node's, one level and two levels up, and of services."""
+    """Key files in the directories beside this node's, one and two levels up, and in those of services."""
     root = data.root.resolve()
     for home in sorted({root.parent, root.parent.parent, SERVICE_DIRECTORY} - {Path("/")}):
         with contextlib.suppress(OSError):  # another user's
@@ -346,14 +342,14 @@ def _neighbours(data: NodeDirectory, path: Path) -> Iterator[Path]:
 
 
 def check_log(subject: Subject) -> Iterator[Finding]:
-    """Read it, all of it if it is not too large."""
+    """Read the log: all of it if it is not too large."""
     if not subject.begun:
         yield well("there is none yet")
         return
     config, data = subject.whole
     size = log_bytes(data.events)
     try:
-        sound = check_whole_log(data.events) if size <= WHOLE_BYTES_MAX else _check_last_segment(data.events)
+        sound = read_log(data.events, last_segment=size > WHOLE_BYTES_MAX)
     except OtherVersion as failure:
         yield error(
             "log.version", "The event log was written by a swarmd of another version", failure.message, failure.fix
@@ -374,22 +370,11 @@ def check_log(subject: Subject) -> Iterator[Finding]:
     yield well(f"{sound.next_seq} events, {size / MIB:.1f} MiB, {extent} read and is sound")
 
 
-def _check_last_segment(events: Path) -> LogCheck:
-    first, count, commits = first_seq_of(list_segments(events)[-1]), 0, 0
-    with LogReader(events, first) as reader:
-        for commit in reader.read():
-            count, commits = count + len(commit.events), commits + 1
-        snapshots = len(list_snapshots(events))
-        return LogCheck(
-            reader.node, first, reader.next_seq, count, commits, reader.segments, snapshots, reader.torn_bytes
-        )
-
-
 # --- the daemon, and its unit ---
 
 
 def check_daemon(subject: Subject) -> Iterator[Finding]:
-    """Layer by layer, as `swarmd status`; if no daemon runs, processes that an earlier one left behind."""
+    """Check the daemon's layers; if no daemon runs, look for processes that an earlier one left behind."""
     daemon, data = subject.daemon, subject.whole[1]
     if daemon.mute:
         fix = "Restart the node; nothing is lost"
@@ -423,7 +408,7 @@ def _examine_status(status: Status) -> Iterator[Finding]:
 
 
 def check_unit(subject: Subject) -> Iterator[Finding]:
-    """Whether the units of systemd that run this configuration are what this version of swarmd would install."""
+    """Whether the systemd units that run this configuration are as this version of swarmd would install them."""
     assert subject.path is not None
     names = []
     for place in places_of(subject.path):

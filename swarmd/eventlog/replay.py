@@ -64,16 +64,19 @@ class LogCheck(msgspec.Struct, frozen=True):
     torn_bytes: int
 
 
-def check_log(directory: Path) -> LogCheck:
+def check_log(directory: Path, last_segment: bool = False) -> LogCheck:
     """Check frames, sequence numbers, the chain of segments, and snapshots.
+
+    Args:
+        last_segment: of the segments, read only the last one.
 
     Raises:
         LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset.
     """
     segments = list_segments(directory)
-    from_seq = first_seq_of(segments[0]) if segments else 0
+    from_seq = first_seq_of(segments[-1 if last_segment else 0]) if segments else 0
     events = commits = 0
-    with LogReader(directory) as reader:
+    with LogReader(directory, from_seq) as reader:
         for commit in reader.read():
             events += len(commit.events)
             commits += 1

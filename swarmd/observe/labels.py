@@ -87,6 +87,6 @@ def failure_cause(reason: str) -> str:
     """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, the day's budget."""
     if "chain.fees.day_coins_max" in reason:
         return "budget"
-    if " wei, and " in reason:
+    if " coins, and the " in reason:
         return "funds"
     return "fees" if "chain.fees" in reason else OTHER

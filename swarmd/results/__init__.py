@@ -1,4 +1,4 @@
-"""Where a node's figures and models go besides its log: trackers, the Hub, pictures.
+"""What becomes of training besides the log: histories, model cards, pictures, trackers, and pushes to the Hub.
 
-Reads logs, and feeds nothing back but what became of a push.
+These modules read logs, and report nothing back except the outcome of a push.
 """

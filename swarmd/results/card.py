@@ -1,4 +1,4 @@
-"""The model card: a README.md for the Hub that says what the model is and how it came about."""
+"""The model card: a README.md for the Hub that says what the model is and how it was trained."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from swarmd.core.state import FirstAccuracy
 from swarmd.core.values import SkipCause
 from swarmd.results.history import RoundResult, StageResult, TrainingHistory
 
-TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # upstream's, and our own
-TABLE_ROWS_MAX = 60  # rounds shown; of more, evenly chosen ones with the first and the last
+TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # RL Swarm's, and swarmd's
+TABLE_ROWS_MAX = 60  # rounds; of more, evenly spaced ones with the first and the last
 TEXT_CHARS_MAX = 200  # of a name in the text
 
-HERE = "path/to/this/model"  # in the usage, where the repository is not known
+HERE = "path/to/this/model"  # in the usage, if the repository is not known
 HUB_DATA = {"gsm8k": "openai/gsm8k", "math-hard": "open-r1/DAPO-Math-17k-Processed"}  # of kinds with `data = "hub"`
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -35,9 +35,9 @@ class Data(msgspec.Struct, frozen=True):
 
 
 def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()) -> Data:
-    """What a swarm's table of the configuration says of its data; of a path only its last part is told.
+    """Describe a swarm's data from its table of the configuration; only the last part of a path is shown.
 
-    What lies in `home`, the node's data directory, does not come from the Hub.
+    A data set that lies in `home`, the node's data directory, does not come from the Hub.
     """
     name = str(options.get("dataset") or (HUB_DATA.get(kind, "") if options.get("data") == "hub" else ""))
     keys = ("subset", "split", "revision", "digest") if name else ("digest",)
@@ -50,18 +50,18 @@ def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: P
 
 
 class CardSubject(msgspec.Struct, frozen=True):
-    """What the log does not say. `base` is `training.model`, `kind` is `swarm.kind`."""
+    """What a card needs besides the log. `base` is `training.model`, `kind` is `swarm.kind`."""
 
     kind: str = ""
     base: str = ""
     adapters: bool = False  # the repository holds adapters, not a whole model
-    repo: str = ""  # that the card is for
+    repo: str = ""  # that the card is made for
     revision: str = ""  # of the base, `training.revision`
     data: Data = Data()
 
 
 def make_card(history: TrainingHistory, subject: CardSubject) -> str:
-    """The card's text. Names from configurations and peers are escaped: they can add neither markup nor header."""
+    """The card's text. Names from configurations and peers are escaped, so that they add neither markup nor header."""
     return "\n".join([_header(history, subject), *_body(history, subject), ""])
 
 
@@ -77,7 +77,7 @@ def escape(text: str) -> str:
 
 
 def base_of(name: str) -> str:
-    """How a base model is called in public: of a directory only its last part, for its path concerns nobody."""
+    """A base model's public name: only the last part of a directory's path."""
     return name if _HUB_ID.fullmatch(name) else name.rstrip("/").rpartition("/")[2]
 
 
@@ -128,7 +128,7 @@ def _body(history: TrainingHistory, subject: CardSubject) -> list[str]:
 
 
 def _usage(subject: CardSubject) -> list[str]:
-    """A program that asks the model something."""
+    """An example program that uses the model."""
     place = subject.repo if _HUB_ID.fullmatch(subject.repo) else HERE
     if subject.adapters:
         load = [
@@ -188,7 +188,7 @@ def accuracy_of(history: TrainingHistory) -> str:
 
 
 def accuracy_words(first: FirstAccuracy | None, last: float | None) -> str:
-    """From which held-out accuracy to which a node came, in the words of all views."""
+    """A node's held-out accuracy before and after training, in the words of all views."""
     if first is None or last is None:
         return "not measured"
     when = "before the first step" if first.untrained else "when first measured"
@@ -217,7 +217,7 @@ def _table(rounds: Sequence[RoundResult]) -> list[str]:
 
 
 def thin_out(rounds: Sequence[RoundResult], rows_max: int) -> list[RoundResult]:
-    """At most so many, evenly chosen, the first and the last among them."""
+    """At most `rows_max` rounds, evenly spaced, with the first and the last."""
     if len(rounds) <= rows_max:
         return list(rounds)
     step = (len(rounds) - 1) / (rows_max - 1)

@@ -1,7 +1,7 @@
-"""What a node's event log tells of its training: stages, rewards, accuracy, skipped rounds, restarts, pushes.
+"""The history of a node's training in its event log: stages, rewards, accuracy, skipped rounds, restarts, pushes.
 
-Reads the log without a lock, with the daemon up or down, and folds nothing. What a long log tells is kept beside it
-(`swarmd.eventlog.summaries`), so that the next reading is of what came since.
+The log is read without a lock, whether the daemon runs or not, and no state is folded. The history of a long log is
+kept beside it (`swarmd.eventlog.summaries`), so that the next read covers only what came since.
 """
 
 from __future__ import annotations
@@ -45,21 +45,23 @@ class SkillPoint(msgspec.Struct, frozen=True, gc=False):
     held_out: float
     best: float
     fallen: bool
-    weight: float  # how often it was drawn from there on; 1: as ever
+    weight: float  # how often the task was drawn from there on; 1: as usual
 
 
 class SkillCurve(msgspec.Struct, frozen=True):
-    """The measurements of one task, in their order."""
+    """The measurements of one task, in order."""
 
     task: str
     points: tuple[SkillPoint, ...]
-    fallen_since: int | None = None  # round; None where it has not fallen now
-    drawn_more_since: int | None = None  # round; None where it is drawn as ever now
+    fallen_since: int | None = None  # round; None if it has not fallen now
+    drawn_more_since: int | None = None  # round; None if it is drawn as usual now
 
 
 def curves_of(stages: Iterable[tuple[int, int, Sequence[Skill]]]) -> tuple[SkillCurve, ...]:
-    """The curves by name of task; of more than `SKILLS_MAX` tasks those that were measured last. Stages come in order,
-    as round, stage and what was measured after it."""
+    """The curves, sorted by task; of more than `SKILLS_MAX` tasks those that were measured last.
+
+    Stages come in order, as round, stage and what was measured after it.
+    """
     points: dict[str, list[SkillPoint]] = defaultdict(list)
     for round, stage, skills in stages:
         for skill in skills:
@@ -76,7 +78,7 @@ def _curve(task: str, points: Sequence[SkillPoint]) -> SkillCurve:
 
 
 def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
-    """The first round of those without a gap up to the newest in which it holds; None where it does not there."""
+    """First round of the unbroken run up to the newest one in which something holds; None if it does not hold there."""
     since = None
     for round, holds in newest_first:
         if not holds:
@@ -86,7 +88,7 @@ def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
 
 
 def skills_summary(curves: Sequence[SkillCurve], tasks_max: int) -> str:
-    """The newest accuracy of at most `tasks_max` tasks, first those that are drawn more, and since when they are."""
+    """The newest accuracy of at most `tasks_max` tasks, first of those that are drawn more often, with since when."""
     ordered = sorted(curves, key=lambda curve: curve.drawn_more_since is None)
     told = [f"{curve.task} {curve.points[-1].held_out:.2f}{_mark(curve)}" for curve in ordered[:tasks_max]]
     return ", ".join([*told, *[f"{len(curves) - tasks_max} more"] * (len(curves) > tasks_max)])
@@ -113,7 +115,7 @@ class StageResult(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     seconds: float
     peer_groups: int
-    refused: int  # peers' groups that were refused, whatever the reason
+    refused: int  # peers' groups that were refused for any reason
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured
 
 
@@ -125,26 +127,26 @@ class SkippedRounds(msgspec.Struct, frozen=True, gc=False):
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """A life of the node after its first, and the round that was open when it began."""
+    """A start of the node after its first, and the round that was open then."""
 
     round: int
     at: float
 
 
 class RoundResult(msgspec.Struct, frozen=True, gc=False):
-    """What the stages of a round gave together."""
+    """The stages of a round, summed up."""
 
     round: int
     stages: int
     reward: float  # mean of the stages'
-    held_out: float | None  # the last that was measured in it
+    held_out: float | None  # the last measurement in it
     seconds: float
     tokens: int
     peer_groups: int
 
 
 class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
-    """What one log tells. `held_out_before` is the accuracy before the node's very first step."""
+    """The history in one log. `held_out_before` is the accuracy before the node's very first step."""
 
     peer: str
     name: str = ""  # as configured
@@ -152,22 +154,22 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     model: str = ""
     device: str = ""
     parameters: int = 0
-    stages: tuple[StageResult, ...] = ()  # each round and stage once, in their order
+    stages: tuple[StageResult, ...] = ()  # each round and stage once, in order
     skips: tuple[SkippedRounds, ...] = ()
     restarts: tuple[Restart, ...] = ()
     pushes: tuple[ModelPushed, ...] = ()
     trainer_exits: int = 0  # unplanned
     held_out_before: float | None = None
-    from_seq: int = 0  # where the log begins: above 0 when its oldest part was removed
+    from_seq: int = 0  # first event of the log: above 0 if its oldest part was removed
 
     @property
     def label(self) -> str:
-        """What to call the node: its configured name, or the one made from its peer id."""
+        """The node's configured name, or the one made from its peer id."""
         return self.name or animal_name(self.peer)
 
     @cached_property
     def rounds(self) -> tuple[RoundResult, ...]:
-        """The trained rounds in their order."""
+        """The trained rounds, in order."""
         by_round = groupby(self.stages, attrgetter("round"))
         return tuple(_sum_up(round, list(stages)) for round, stages in by_round)
 
@@ -194,11 +196,11 @@ def _sum_up(round: int, stages: Sequence[StageResult]) -> RoundResult:
 
 
 def read_history(directory: Path, trained: StageTrained | None = None) -> TrainingHistory:
-    """The history that a log holds.
+    """The history in a log.
 
     Args:
         directory: a data directory, or its events directory.
-        trained: a stage that may not have reached the log yet.
+        trained: a stage that may not be in the log yet.
 
     Raises:
         NotFoundError: there is no log.
@@ -210,14 +212,14 @@ def read_history(directory: Path, trained: StageTrained | None = None) -> Traini
 
 
 class GatheredHistory(msgspec.Struct, array_like=True):
-    """A history in the making, as it is kept in a summary; `at` is that of the last event."""
+    """A history in the making, as it is kept in a summary; `at` is the time of the last event."""
 
     at: float = 0.0
-    round: int = -1  # the newest that was heard of
+    round: int = -1  # the newest known one
     first_seq: int = -1
     stopping: bool = False
     fields: TrainingHistory = TrainingHistory("")  # without what follows
-    stages: dict[tuple[int, int], StageResult] = {}  # by round and stage, as told last
+    stages: dict[tuple[int, int], StageResult] = {}  # by round and stage, as reported last
     skips: list[SkippedRounds] = []
     restarts: list[Restart] = []
     pushes: list[ModelPushed] = []
@@ -249,13 +251,13 @@ class HistoryGathering:
             self.apply(envelope)
 
     def apply(self, envelope: Envelope) -> None:
-        """Take the next event."""
+        """Add the next event."""
         kept, event = self._kept, envelope.event
         kept.at = envelope.at
         if kept.first_seq < 0:
             kept.first_seq = envelope.seq
         if isinstance(event, StageTrained):
-            self._take_stage(event)
+            self._apply_stage(event)
         elif isinstance(event, RoundsSkipped):
             kept.skips.append(SkippedRounds(event.first, event.last, event.cause, kept.at))
         elif isinstance(event, RoundAnnounced):
@@ -265,9 +267,9 @@ class HistoryGathering:
         elif isinstance(event, StopRequested):
             kept.stopping = True
         elif isinstance(event, NodeStarted | TrainerReady | WorkerExited):
-            self._take_life(event)
+            self._apply_lifecycle(event)
 
-    def _take_life(self, event: NodeStarted | TrainerReady | WorkerExited) -> None:
+    def _apply_lifecycle(self, event: NodeStarted | TrainerReady | WorkerExited) -> None:
         if isinstance(event, NodeStarted):
             if self._kept.fields.peer:
                 self._kept.restarts.append(Restart(max(self._kept.round, 0), self._kept.at))
@@ -278,7 +280,7 @@ class HistoryGathering:
         elif event.worker == "trainer" and not event.planned and not self._kept.stopping:
             self._set(trainer_exits=self._kept.fields.trainer_exits + 1)
 
-    def _take_stage(self, event: StageTrained) -> None:
+    def _apply_stage(self, event: StageTrained) -> None:
         self._kept.round = max(self._kept.round, event.round)
         if event.held_out_before is not None:
             self._set(held_out_before=event.held_out_before)
@@ -300,9 +302,9 @@ class HistoryGathering:
         self._kept.fields = msgspec.structs.replace(self._kept.fields, **fields)
 
     def history(self, trained: StageTrained | None = None) -> TrainingHistory:
-        """All that was gathered, and a stage that may not have reached the log yet. Raises NotFoundError."""
+        """The history so far, with a stage that may not be in the log yet. Raises NotFoundError."""
         if trained is not None:
-            self._take_stage(trained)
+            self._apply_stage(trained)
         kept = self._kept
         if not kept.fields.peer:
             raise NotFoundError("the log holds no start of a node", "Its beginning was removed; name a whole log")

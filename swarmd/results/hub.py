@@ -1,12 +1,12 @@
-"""Pushing the model to the Hugging Face Hub, beside training and never in its way.
+"""Pushing the model to the Hugging Face Hub, without delaying training.
 
-- A push is a process of its own, `python -m swarmd.results.hub`, with an order on stdin and the outcome on stdout: it
-  has a deadline, may hang or crash, and is at low priority.
-- It works on a snapshot that nothing else touches: hard links to the files of a finished checkpoint.
-- Everything of it is one commit, made by `create_commit`: whoever downloads the model gets all of it or what was there
-  before. (`upload_folder` may split a folder over several commits.)
-- What became of it is an event, `ModelPushed`; after a failure, or a push that an end of the process cut off, the next
-  due round pushes again.
+- A push is a process of its own, `python -m swarmd.results.hub`, with an order on stdin and the outcome on stdout. It
+  has a deadline and low priority, and may hang or crash.
+- It works on a snapshot that nothing else changes: hard links to the files of a finished checkpoint.
+- A push is one commit, made by `create_commit`: a download gets all of it or what was there before. (`upload_folder`
+  may split a folder over several commits.)
+- The outcome is an event, `ModelPushed`. After a failure, or if the process ended during a push, the next due round
+  pushes again.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from swarmd.secret_files import SecretKind
 from swarmd.worker.messages import EventSink
 
 TOKEN = SecretKind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
-VARIABLE = "HF_TOKEN"  # as everything of the Hub has it
-NAME_CHARS_MAX = 96  # of a repository, the Hub's own bound
+VARIABLE = "HF_TOKEN"  # as for all of the Hub's libraries
+NAME_CHARS_MAX = 96  # of a repository: the Hub's own bound
 ERROR_CHARS_MAX = 500
-OUTCOME_BYTES_MAX = 65536  # of the push's answer
-PUSH_S = 3600.0  # a push that takes longer is given up
-CLOSE_S = 3.0  # longest wait for a push that is ended early
+OUTCOME_BYTES_MAX = 65536  # of the process's answer
+PUSH_S = 3600.0  # a longer push is given up
+CLOSE_S = 3.0  # longest wait for a push that is killed
 CHILD = (sys.executable, "-m", "swarmd.results.hub")
 SNAPSHOT = "snapshot"
 WEIGHTS, ADAPTERS, ADAPTER_SETTINGS = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
-PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # of a checkpoint: no part of the model
+PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # files of a checkpoint that are not part of the model
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/([A-Za-z0-9][\w.-]{0,95})?")
 log = get_logger(__name__)
 
 
 class PushOrder(msgspec.Struct, frozen=True):
-    """What the push's process is told on its stdin. `trained` may not have reached the log yet."""
+    """What the push's process reads from its stdin. `trained` may not be in the log yet."""
 
     snapshot: str
     data: str
@@ -62,7 +62,7 @@ class PushOrder(msgspec.Struct, frozen=True):
 
 
 class PushOutcome(msgspec.Struct, frozen=True):
-    """What it answers on its stdout."""
+    """What it writes to its stdout."""
 
     revision: str = ""
     url: str = ""
@@ -70,10 +70,10 @@ class PushOutcome(msgspec.Struct, frozen=True):
 
 
 def repo_of(config: Config, peer: str, base: str) -> str:
-    """The repository's full name; "user/" is completed from the base model and the node.
+    """The repository's full name; "user/" is completed by the names of base model and node.
 
     Raises:
-        ConfigError: results.hub.repo is no such name.
+        ConfigError: results.hub.repo is not a valid name.
     """
     repo = config.results.hub.repo
     check_repo(repo)
@@ -85,7 +85,7 @@ def repo_of(config: Config, peer: str, base: str) -> str:
 
 
 def check_repo(repo: str, key: str = "results.hub.repo") -> None:
-    """Raise ConfigError for what no repository can be called; `key` is where it was given, for people."""
+    """Raise ConfigError if it is not a repository's name; `key` says where it was given."""
     if not _REPO.fullmatch(repo):
         raise ConfigError(f"{key}: {repo!r} is no repository", 'Write it as "user/name" or "user/"')
 
@@ -94,13 +94,13 @@ class Pusher:
     """Pushes the model every `results.hub.every` rounds, one push at a time.
 
     Args:
-        observe: takes what became of a push; called from another thread.
+        observe: takes the outcome of a push; called from another thread.
 
     Attributes:
-        base: the base model's name, by default as configured; where that is "auto", what was chosen is put here.
+        base: the base model's name; as configured, but if that is "auto", the trainer puts the chosen one here.
 
     Raises:
-        ConfigError: no such repository name, or no token that can be read.
+        ConfigError: the repository's name is not valid, or there is no token.
     """
 
     def __init__(self, config: Config, paths: NodeDirectory, peer: str, observe: EventSink) -> None:
@@ -117,17 +117,17 @@ class Pusher:
         if self._hub.repo:
             repo_of(config, peer, self.base)
             self._read_token()
-            shutil.rmtree(self._place, ignore_errors=True)  # of a push that the end of the process cut off
+            shutil.rmtree(self._place, ignore_errors=True)  # from a push that the end of the process cut off
 
     def _read_token(self) -> str:
-        """Of the file that the configuration names, else of HF_TOKEN."""
+        """The token in the configured file, else in HF_TOKEN."""
         if self._hub.token:
             return load_token(self._hub.token, self._paths.root, TOKEN, chars_min=1)
         token = os.environ.get(VARIABLE, "").strip()
         if token and token.isascii() and token.isprintable() and " " not in token:
             return token
         if token:
-            raise ConfigError(f"the {TOKEN.noun} in {VARIABLE} is no token", TOKEN.make)
+            raise ConfigError(f"the {TOKEN.noun} in {VARIABLE} is not a token", TOKEN.make)
         raise ConfigError(
             f"results.hub.repo is set, but results.hub.token is missing, and {VARIABLE} is not set",
             "Name a file, mode 0600, that holds a token with write access",
@@ -144,9 +144,9 @@ class Pusher:
         return bool(self._hub.repo) and last and (trained.round + 1) % self._hub.every == 0
 
     def push(self, trained: StageTrained, checkpoint: Path) -> None:
-        """Begin a push of a stage's checkpoint, if one is due. Raises nothing.
+        """Start to push a stage's checkpoint, if a push is due. Raises nothing.
 
-        Returns as soon as there is a snapshot: at once, or when the weights are copied where there are no hard links.
+        Returns when there is a snapshot: at once, or after the weights were copied if there are no hard links.
         The checkpoint's directory may be removed afterwards.
         """
         if not self.is_due(trained):
@@ -169,9 +169,9 @@ class Pusher:
         snapshot = self._place / SNAPSHOT
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
-        token = self._read_token()  # anew each time: it may have been replaced
+        token = self._read_token()  # each time, because it may have been replaced
         swarm = self._config.swarm
-        take_model(checkpoint, snapshot, base_of(self.base))
+        copy_model_files(checkpoint, snapshot, base_of(self.base))
         subject = CardSubject(
             swarm.kind,
             self.base,
@@ -183,7 +183,7 @@ class Pusher:
         return PushOrder(str(snapshot), str(self._paths.root), token, trained, subject)
 
     def _follow(self, order: PushOrder, began: float) -> None:
-        """In a thread: run the push to its end or its deadline, and tell."""
+        """In a thread: run the push to its end or its deadline, and report the outcome."""
         try:
             outcome = self._run(order)
         except Exception as error:
@@ -216,11 +216,11 @@ class Pusher:
         event = ModelPushed(round, repo, outcome.revision, outcome.url, error, seconds)
         try:
             self._observe(event)
-        except OSError as gone:  # the daemon has gone, and with it the log
-            log.warning("nobody hears what became of a push", round=round, error=error, reason=str(gone))
+        except OSError as gone:  # the daemon is gone, and with it the log
+            log.warning("the outcome of a push could not be reported", round=round, error=error, reason=str(gone))
 
     def close(self) -> None:
-        """End a push that is under way; it is told as a failed one."""
+        """Kill a push that is under way; it is reported as a failure."""
         self._closed.set()
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
@@ -229,16 +229,16 @@ class Pusher:
 
 
 def _environment() -> dict[str, str]:
-    """The operator's own, with the library kept from asking for tokens, updates and figures of use."""
+    """The operator's environment, without telemetry, implicit tokens and checks for updates."""
     kept = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     quiet = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DISABLE_PROGRESS_BARS")
     return {**kept, **dict.fromkeys((*quiet, "HF_HUB_DISABLE_UPDATE_CHECK"), "1"), "HF_DEBUG": "0"}
 
 
-def take_model(checkpoint: Path, snapshot: Path, base: str) -> None:
-    """Put the model of a checkpoint into a directory, without what concerns training only.
+def copy_model_files(checkpoint: Path, snapshot: Path, base: str) -> None:
+    """Copy the files of a checkpoint that are part of the model.
 
-    Adapters get the name that PEFT looks for, and the public name of the model that they belong to.
+    Adapters get the file name that PEFT expects, and the public name of their base model.
     """
     adapters = (checkpoint / ADAPTER_SETTINGS).exists()
     for file in checkpoint.iterdir():
@@ -253,7 +253,7 @@ def take_model(checkpoint: Path, snapshot: Path, base: str) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """The same file under a second name, or a copy where the file system has no links."""
+    """Make a hard link, or a copy if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -284,7 +284,7 @@ def push(order: PushOrder) -> PushOutcome:
 
 
 def main() -> None:
-    """Read the order, push, answer. An error is an answer too; only its first line is told."""
+    """Read the order, push, and write the outcome; of an error, only its first line."""
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints
     os.nice(NICENESS)

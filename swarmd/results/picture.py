@@ -1,7 +1,7 @@
-"""One picture of one or more nodes: held-out accuracy, reward, and which rounds were skipped or began a new life.
+"""One picture of one or more nodes: held-out accuracy, reward, skipped rounds and restarts.
 
-Drawn without a display. Colours are those of Okabe and Ito, which the colour-blind can tell apart; every node has a
-marker and a line of its own too.
+It is drawn without a display. Colours are those of Okabe and Ito, which the colour-blind can tell apart; each node also
+has its own marker and line style.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CAUSES: dict[SkipCause, tuple[str, str]] = {  # marker and colour
 NODES_MAX = 64  # in one picture
 TASKS_MAX = 8  # panels of tasks in one picture
 TASK_INCHES = 1.4  # height of one
-POINTS_MARKED_MAX = 60  # rounds up to which every point has its marker
-BARS_MAX = 1000  # that can be told apart beside each other
-POINTS_MAX = 4000  # of a line; of more, each is the mean of some
+POINTS_MARKED_MAX = 60  # rounds; with more, only some points have a marker
+BARS_MAX = 1000  # side by side
+POINTS_MAX = 4000  # of a line; more are averaged in groups
 SKIPS_BESIDE = 5  # skipped rounds shown before the first and after the last trained one, at the least
-LEGEND_CHARS = 140  # that fit beside each other
+LEGEND_CHARS = 140  # in one row
 LABEL_CHARS_MAX = 60
 WIDTH_INCHES, DPI = 10.0, 150
 SUFFIXES = (".png", ".svg")
 
 
 def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
-    """Write the picture; its suffix, .png or .svg, says what it is. A file that is there is replaced at once.
+    """Write the picture, as PNG or SVG by the suffix. An existing file is replaced atomically.
 
     Raises:
         PathUnusable: the file cannot be written.
@@ -56,7 +56,7 @@ def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name in another script: boxes
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # boxes instead
             figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated(path))
         temporary.replace(path)
     except OSError as error:
@@ -69,12 +69,12 @@ def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
 
 
 def _undated(path: Path) -> dict[str, Any]:
-    """The same log gives the same bytes."""
+    """Metadata without a date: the same log gives the same bytes."""
     return {"Date": None} if path.suffix == ".svg" else {"Software": "swarmd"}
 
 
 def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
-    """The picture, not yet written; of more than `NODES_MAX` nodes the first ones."""
+    """Draw the first `NODES_MAX` nodes."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -103,14 +103,14 @@ def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
 
 
 def tasks_of(histories: Sequence[TrainingHistory]) -> list[str]:
-    """The tasks that get a panel, `TASKS_MAX` at most: those first that are drawn more or have fallen, then by name."""
+    """The tasks that get a panel, `TASKS_MAX` at most: first those that have fallen, then by name."""
     curves = [curve for history in histories for curve in history.skills]
     fallen = {curve.task for curve in curves if any(point.fallen for point in curve.points)}
     return sorted({curve.task for curve in curves}, key=lambda task: (task not in fallen, task))[:TASKS_MAX]
 
 
 def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> None:
-    """A node's accuracy on one task by round; where the guard draws it more, the line is underlaid."""
+    """Draw the nodes' accuracy on one task by round, with a broad line while the task is drawn more often."""
     for place, history in enumerate(histories):
         look = {**_look(place, history), "markersize": 3.0, "linewidth": 1.2}
         for points in (curve.points for curve in history.skills if curve.task == task):
@@ -126,7 +126,7 @@ def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> N
 
 
 def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
-    """Colour, line and marker of the node in this place."""
+    """Colour, line style and marker of a node."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": LINES[place // len(COLOURS) % len(LINES)],
@@ -155,7 +155,7 @@ def _draw_reward(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> 
 
 
 def thinned(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float, float]]:
-    """Means of as many neighbours as leave `POINTS_MAX` of `count` points at most; so many stay as they are."""
+    """Average neighbouring points so that at most `POINTS_MAX` of `count` points are left."""
     step = math.ceil(count / POINTS_MAX)
     if step <= 1:
         return [*points]
@@ -166,7 +166,7 @@ def thinned(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float
 
 
 def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequence[str]) -> None:
-    """One lane a node: a bar for every trained round, a mark for skipped ones and for every restart."""
+    """Draw one lane per node: a bar for each trained round, marks for skipped rounds and restarts."""
     low, high = _window(histories)
     axes.set_xlim(low - 1.5, high + 0.7)
     for lane, history in enumerate(histories):
@@ -185,7 +185,7 @@ def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequenc
 
 
 def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
-    """First and last of the trained rounds, where less than `gap` rounds lie between two of them in one span."""
+    """First and last rounds of spans of trained rounds; rounds at most `gap` apart are in one span."""
     spans: list[tuple[int, int]] = []
     for row in history.rounds:
         if spans and row.round - spans[-1][1] <= gap:
@@ -196,7 +196,7 @@ def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
 
 
 def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
-    """Rounds from the first to the last that are shown: the trained ones, and skips and restarts near them."""
+    """First and last round that are shown: the trained ones, with skips and restarts near them."""
     ends = [(history.rounds[0], history.rounds[-1]) for history in histories if history.rounds]
     trained = [row.round for both in ends for row in both] or [0]
     first, last = min(trained), max(trained)
@@ -208,7 +208,7 @@ def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
 
 
 def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:
-    """What to call the nodes: their names, and where two have the same one, the names made from their ids too."""
+    """The nodes' names; if two are the same, with the names made from their peer ids."""
     names = [history.label for history in histories]
     full = [
         name if names.count(name) == 1 else f"{name} ({animal_name(history.peer)})"
@@ -218,7 +218,7 @@ def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:
 
 
 def plain_text(text: str) -> str:
-    """Text that means nothing to matplotlib, on one line; a leading underscore would keep it out of the legend."""
+    """Text without special meaning to matplotlib, on one line; a leading underscore would hide it from the legend."""
     line = "".join(c if c.isprintable() else " " for c in text)[:LABEL_CHARS_MAX].replace("$", r"\$")
     return f" {line}" if line.startswith("_") else line
 
@@ -251,12 +251,12 @@ def _frame(axes: Axes, grid: Literal["x", "both"]) -> None:
 
 
 def _columns(names: Sequence[str]) -> int:
-    """How many of these stand beside each other in the legend."""
+    """Number of columns of the legend for these names."""
     return max(LEGEND_CHARS // (max(map(len, names)) + 7), 1)
 
 
 def _explain(figure: Figure) -> None:
-    """The two legends: nodes above the panels, marks below."""
+    """Draw the two legends: nodes above the panels, marks below."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

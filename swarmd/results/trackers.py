@@ -1,11 +1,11 @@
-"""Trackers: where the figures of training go for people to look at, step by step.
+"""Trackers: training metrics for TensorBoard, Weights & Biases and trackio, step by step.
 
-- transformers' own integrations write them, so TRL's figures have the names that they have anywhere, below `train/`.
-- All write below the data directory; none asks the network unless the operator's own environment says so.
-- Each is called beside training. One that fails or takes too long is given up with one warning until the trainer starts
-  again, and training goes on.
-- The step of every figure is the optimiser step of the node's life, so curves go on where they were after a restart. A
-  stage that is trained again first takes back what was told of its steps (`rewind`).
+- transformers' own integrations write them, so TRL's metrics have their usual names, below `train/`.
+- All write below the data directory; none uses the network unless the operator's environment says so.
+- A tracker is called in a thread. One that fails or takes too long is given up with one warning until the trainer
+  starts again, and training goes on.
+- Steps are optimiser steps since the node's first start, so that curves continue after a restart. A stage that is
+  trained again first takes back the metrics of its steps (`rewind`).
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ FILES_MAX = 512  # event files kept
 TENSORBOARD_BYTES_MAX = 128 * 1024 * 1024  # event files kept, all together; the oldest go first
 RUNS_MAX = 32  # directories of wandb runs kept
 TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then it takes no more
-SIZE_CHECK_LOGS = 100  # between two looks at a file's size
-MAKE_S = 40.0  # longest wait for a tracker that begins: wandb's server, say, where it is to be told, may not answer
-TELL_S = 10.0  # and for one that takes figures: local disks alone are waited for, unless the environment says otherwise
-CLOSE_S = 10.0  # and for one that writes out what it still holds
+SIZE_CHECK_LOGS = 100  # between two checks of a file's size
+MAKE_S = 40.0  # longest wait for a tracker's start: wandb's server, if it is used, may not answer
+TELL_S = 10.0  # for metrics: only local disks are waited for, unless the environment says otherwise
+CLOSE_S = 10.0  # for writing what it still holds
 
 T = TypeVar("T")
 log = get_logger(__name__)
 
 
 class Tracker:
-    """One of transformers' integrations. Any method may raise: `Trackers` gives the tracker up then."""
+    """One of transformers' integrations. Any method may raise; then `Trackers` gives the tracker up."""
 
-    _arguments = SimpleNamespace(to_dict=dict, run_name=None)  # nothing of the trainer's is told
+    _arguments = SimpleNamespace(to_dict=dict, run_name=None)  # none of the trainer's arguments are shown
 
     def __init__(self, callback: Any) -> None:
         self._callback = callback
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Take the figures of an optimiser step, by name."""
+        """Write the metrics of an optimiser step, by name."""
         from transformers import TrainerState
 
         self._callback.on_log(self._arguments, TrainerState(global_step=step), None, logs=figures)
 
     def rewind(self, step: int) -> None:
-        """What was told of steps after this one does not count: they come again."""
+        """Take back the metrics of steps after this one: they will be trained again."""
 
     def close(self) -> None:
-        """Write out what is still held."""
+        """Write what is still held."""
         from transformers import TrainerState
 
         self._callback.on_train_end(self._arguments, TrainerState(), None)
@@ -78,7 +78,7 @@ def make_callback(name: str, *arguments: Any) -> Any:
 
 
 class TensorBoard(Tracker):
-    """Event files in a directory, beside those of earlier processes; what they say beyond `step` does not count."""
+    """Event files in a directory, beside those of earlier processes, whose steps after `step` are purged."""
 
     def __init__(self, directory: Path, step: int) -> None:
         self._directory = directory
@@ -98,7 +98,7 @@ class TensorBoard(Tracker):
         super().log(step, figures)
         self._logs += 1
         if self._logs % SIZE_CHECK_LOGS == 0 and event_files(self._directory)[-1].stat().st_size > FILE_BYTES_MAX:
-            self.rewind(step)  # nothing comes after it yet: a new file, and nothing is taken back
+            self.rewind(step)  # there are no later steps: only a new file is begun
 
     def rewind(self, step: int) -> None:
         self.close()
@@ -108,8 +108,8 @@ class TensorBoard(Tracker):
 class Wandb(Tracker):
     """A run of Weights & Biases, in `wandb` below the directory; `wandb sync` sends it later.
 
-    Offline, unless WANDB_MODE says otherwise. Every process has a run of its own, in one group. Runs cannot take back
-    what they were told: a stage that was trained again stands there twice.
+    Offline, unless WANDB_MODE says otherwise. Each process has its own run, in one group. Runs cannot take metrics
+    back: a stage that was trained again is in them twice.
     """
 
     def __init__(self, directory: Path, run: str, group: str) -> None:
@@ -136,7 +136,7 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-    """A run in trackio's local database, the same one over restarts; a stage trained again stands there twice."""
+    """A run in trackio's local database, the same one after a restart; a stage that is trained again is in it twice."""
 
     def __init__(self, directory: Path, run: str, group: str) -> None:
         self._directory = directory
@@ -155,7 +155,7 @@ class Trackio(Tracker):
             auto_log_cpu=False,
         )
         super().__init__(make_callback("trackio"))
-        self._callback._initialized = True  # else it has a run of its own, with figures of the machine
+        self._callback._initialized = True  # otherwise it starts its own run, with metrics of the machine
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         if self._logs % SIZE_CHECK_LOGS == 0:
@@ -176,7 +176,7 @@ def oldest_first(directory: Path, pattern: str) -> list[Path]:
 
 
 def prune(paths: list[Path], count_max: int, bytes_max: float = math.inf) -> None:
-    """Remove the first of files, and of directories, beyond either bound."""
+    """Remove the first of these files and directories, so that the rest is within both bounds."""
     kept_bytes = 0
     for place, path in enumerate(reversed(paths)):
         kept_bytes += path.lstat().st_size
@@ -189,31 +189,31 @@ def prune(paths: list[Path], count_max: int, bytes_max: float = math.inf) -> Non
 
 
 class Trackers:
-    """All that are configured. One that fails, or takes too long for anything, is given up with one warning.
+    """The configured trackers. One that fails or takes too long is given up with one warning.
 
-    Making them may take `MAKE_S` each.
+    Making each may take `MAKE_S`.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
         self._trackers: dict[str, tuple[Tracker, Context]] = {}
         for name, make in (makers or {}).items():
-            context = copy_context()  # trackio keeps its run in it
+            context = copy_context()  # trackio keeps its run there
             try:
                 self._trackers[name] = wait_for(make, MAKE_S, context), context
             except Exception as error:
                 _warn(name, error)
 
     def log(self, step: int, figures: Mapping[str, float | None]) -> None:
-        """Take the figures of an optimiser step, by name; those that are no number are left out."""
+        """Write the metrics of an optimiser step, by name; those that are not finite numbers are left out."""
         told = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
         self._tell(lambda tracker: tracker.log(step, told), TELL_S)
 
     def rewind(self, step: int) -> None:
-        """What was told of steps after this one does not count: they come again."""
+        """Take back the metrics of steps after this one: they will be trained again."""
         self._tell(lambda tracker: tracker.rewind(step), TELL_S)
 
     def close(self) -> None:
-        """Have all write out what they still hold."""
+        """Have all trackers write what they still hold."""
         self._tell(lambda tracker: tracker.close(), CLOSE_S)
         self._trackers.clear()
 
@@ -227,7 +227,7 @@ class Trackers:
 
 
 def wait_for(call: Callable[[], T], limit_s: float, context: Context) -> T:
-    """What a call in a thread of its own returns or raises. Raises TimeoutError beyond the limit."""
+    """Run a call in its own thread and return its result, or raise its error. Raises TimeoutError beyond the limit."""
     outcome: Future[T] = Future()
 
     def run() -> None:
@@ -236,7 +236,7 @@ def wait_for(call: Callable[[], T], limit_s: float, context: Context) -> T:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="tracker", daemon=True).start()  # one that hangs does not keep the process
+    threading.Thread(target=run, name="tracker", daemon=True).start()  # does not keep the process from ending
     try:
         return outcome.result(limit_s)
     except TimeoutError as error:
@@ -251,7 +251,7 @@ def _warn(name: str, error: Exception) -> None:
 
 
 def check_trackers(config: Config) -> None:
-    """Raise ConfigError when a tracker is asked for whose package is not installed. Imports nothing."""
+    """Raise ConfigError if a configured tracker's package is not installed. Imports nothing."""
     for name in ("wandb", "trackio"):
         if name in config.results.trackers and not is_installed(name):
             raise ConfigError(
@@ -265,12 +265,12 @@ def is_installed(package: str) -> bool:
 
 
 def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) -> Trackers:
-    """The trackers that the configuration asks for, going on after optimiser step `step`.
+    """The configured trackers, which continue after optimiser step `step`.
 
     Without the tensorboard package the node trains on, and the log says once that there are no event files.
 
     Raises:
-        ConfigError: wandb or trackio is asked for and not installed.
+        ConfigError: wandb or trackio is configured and not installed.
     """
     check_trackers(config)
     run = config.name or animal_name(peer, "_")

@@ -4,15 +4,22 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from swarmd.chain.endpoints import Rpc
 from tests.anvil import running_anvil
 from tests.chain.faults import stop_all
-from tests.chain.grounds import Ground
+from tests.chain.grounds import Ground, calls_to
 
 
 @pytest.fixture
 def ground() -> Iterator[Ground]:
     with running_anvil() as url:
         yield Ground(url)
+
+
+@pytest.fixture
+async def calls(ground: Ground) -> AsyncIterator[Rpc]:
+    async with calls_to(ground.url) as calls:
+        yield calls
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import anyio
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
+from msgspec.structs import replace
 
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import Rpc
@@ -56,20 +57,23 @@ class Places:
 
 
 class Calls:
-    """A Caller that is cut off before or after a request."""
+    """An `Rpc` that is cut off before or after a request, and whose answers a test may change."""
 
-    def __init__(self, rpc: Rpc, places: Places) -> None:
+    def __init__(
+        self, rpc: Rpc, places: Places | None = None, change: Callable[[str, Any], Any] = lambda method, answer: answer
+    ) -> None:
         self._rpc = rpc
-        self._places = places
+        self._places = places or Places()
+        self._change = change
         self.act: Callable[[str, Sequence[Any]], Awaitable[None]] | None = None  # before each request
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
+    async def ask(self, method: str, params: Sequence[Any], kind: Any) -> Any:
         self._places.pass_by(f"before {method}")
         if self.act is not None:
             await self.act(method, params)
-        result = await self._rpc.request(method, params)
+        result = await self._rpc.ask(method, params, kind)
         self._places.pass_by(f"after {method}")
-        return result
+        return self._change(method, result)
 
 
 def account_named(ground: Ground, name: str, wei: int = RICH_WEI) -> LocalAccount:
@@ -109,6 +113,8 @@ class Node:
         self.retries = True  # hands over at once what failed
         self.mines = True  # what confirms an included submission
         self.calls: Calls | None = None
+        self.act: Callable[[str, Sequence[Any]], Awaitable[None]] | None = None  # before each request, see `Calls`
+        self.ticks = 0
         self.on_tick: Callable[[], None] = lambda: None
         self._make_sender = sender
         self.places = places or Places()
@@ -131,17 +137,7 @@ class Node:
         wanted = self.wanted[submission]
         logged = [each.prepared for each in self.of(SubmissionPrepared, submission)]
         prepared = tuple(dict.fromkeys((*wanted.prepared, *logged)))
-        return Submit(
-            wanted.id,
-            submission,
-            wanted.kind,
-            wanted.round,
-            wanted.stage,
-            wanted.reward,
-            wanted.winners,
-            prepared[-8:],
-            wanted.mark,
-        )
+        return replace(wanted, prepared=prepared[-8:])
 
     def of(self, kind: type[Any], submission: str = "") -> list[Any]:
         """Facts of a kind."""
@@ -169,7 +165,7 @@ class Node:
 
     async def confirmed(self) -> int:
         assert self.calls is not None
-        return int(await self.calls.request("eth_blockNumber", []), 16) - self.config.depth
+        return int(await self.calls.ask("eth_blockNumber", [], str), 16) - self.config.depth
 
     def _start(self) -> None:
         """A new life of the worker, which is told what the log says."""
@@ -198,6 +194,8 @@ class Node:
     async def _tick(self) -> None:
         if self._task is None:
             self._start()
+        self.ticks += 1
+        self.calls.act = self.act
         self.on_tick()
         due = [each for each in self._due if self.handing or isinstance(each, Submit)]
         self._due = [each for each in self._due if each not in due]

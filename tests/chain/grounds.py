@@ -5,7 +5,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -97,17 +97,10 @@ class Ground:
 class Watch:
     """A watcher in this process, and what it observed."""
 
-    def __init__(
-        self,
-        config: ChainConfig,
-        stages: int = 1,
-        peer: str = "me",
-        account: str = "",
-        range_blocks: int = 50,
-    ) -> None:
+    def __init__(self, config: ChainConfig, stages: int = 1, account: str = "", range_blocks: int = 50) -> None:
         self.rpc = Rpc(config.rpc, config.chain_id, 2.0)
         self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, range_blocks)
-        terms = self.terms = ChainRequirements(config, stages, peer, self.coordinator)
+        terms = self.terms = ChainRequirements(config, stages, "me", self.coordinator)
         self.events: list[Event] = []
         self.times: list[float] = []
         self._grown = asyncio.Event()
@@ -203,16 +196,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(
-    config: ChainConfig,
-    order: WatchChain | None = None,
-    stages: int = 1,
-    peer: str = "me",
-    account: str = "",
-    range_blocks: int = 50,
-) -> AsyncIterator[Watch]:
+async def watching(config: ChainConfig, order: WatchChain | None = None, **given: Any) -> AsyncIterator[Watch]:
     """A watcher until the block ends."""
-    watch = Watch(config, stages, peer, account, range_blocks)
+    watch = Watch(config, **given)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run, order or WatchChain("watch"))
@@ -224,7 +210,9 @@ async def watching(
         await watch.rpc.close()
 
 
+Call = dict[str, Any]  # a JSON-RPC request
 Answer = web.Response | dict[str, Any] | None
+Act = Callable[[Call], Awaitable[Answer]]
 
 
 class Middleman:
@@ -235,14 +223,14 @@ class Middleman:
 
     def __init__(self, behind: str) -> None:
         self._behind = behind
-        self.act: Callable[[dict[str, Any]], Awaitable[Answer]] = self._pass_on
+        self.act: Act = self._pass_on
         self.calls: Counter[str] = Counter()
         self.sockets: list[web.WebSocketResponse] = []
         self.mute = False  # passes no notification on
         self.port = 0
 
     @staticmethod
-    async def _pass_on(request: dict[str, Any]) -> Answer:
+    async def _pass_on(request: Call) -> Answer:
         return None
 
     @property
@@ -305,9 +293,10 @@ class Middleman:
 
 
 @asynccontextmanager
-async def middleman(behind: str) -> AsyncIterator[Middleman]:
+async def middleman(behind: str, act: Act = Middleman._pass_on) -> AsyncIterator[Middleman]:
     """One until the block ends."""
     between = Middleman(behind)
+    between.act = act
     await between.start()
     try:
         yield between
@@ -316,14 +305,63 @@ async def middleman(behind: str) -> AsyncIterator[Middleman]:
 
 
 @asynccontextmanager
+async def calls_to(*urls: str, call_s: float = 2.0) -> AsyncIterator[Rpc]:
+    """Calls over these endpoints until the block ends."""
+    calls = Rpc(urls, CHAIN_ID, call_s)
+    try:
+        yield calls
+    finally:
+        await calls.close()
+
+
+@asynccontextmanager
+async def calls_through(
+    ground: Ground, act: Act, *others: str, way: str = "url", call_s: float = 2.0
+) -> AsyncIterator[tuple[Middleman, Rpc]]:
+    """Calls over one endpoint that acts so, with other endpoints after it."""
+    async with (
+        middleman(ground.url, act) as between,
+        calls_to(getattr(between, way), *others, call_s=call_s) as calls,
+    ):
+        yield between, calls
+
+
+@asynccontextmanager
 async def watching_through(
-    ground: Ground, act: Callable[[dict[str, Any]], Awaitable[Answer]], *others: str, account: str = "", **given: Any
+    ground: Ground, act: Act, *others: str, account: str = "", way: str = "url", **given: Any
 ) -> AsyncIterator[tuple[Middleman, Watch]]:
     """A watcher behind one that acts so, with other endpoints after it."""
-    async with middleman(ground.url) as between:
-        between.act = act
-        async with watching(ground.config(between.url, *others, **given), account=account) as watch:
-            yield between, watch
+    async with (
+        middleman(ground.url, act) as between,
+        watching(ground.config(getattr(between, way), *others, **given), account=account) as watch,
+    ):
+        yield between, watch
+
+
+def acting(answer: Callable[[Call], Answer], *methods: str) -> Act:
+    """Answers calls of these methods, or of all, so; None passes a call on."""
+
+    async def act(call: Call) -> Answer:
+        return answer(call) if not methods or call["method"] in methods else None
+
+    return act
+
+
+def refusing(code: int, message: str, *methods: str) -> Act:
+    """Refuses calls of these methods."""
+    return acting(lambda call: error(call, code, message), *methods)
+
+
+class ScriptedRpc:
+    """An `Rpc` without endpoints: `answer(method, params)` says what every call comes to."""
+
+    def __init__(self, answer: Callable[[str, list[Any]], Any]) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, list[Any]]] = []
+
+    async def ask(self, method: str, params: Sequence[Any], kind: Any) -> Any:
+        self.asked.append((method, list(params)))
+        return self.answer(method, list(params))
 
 
 def error(call: dict[str, Any], code: int, message: str, data: Any = None) -> dict[str, Any]:

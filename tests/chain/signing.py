@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ import requests
 from eth_account import Account
 from eth_utils.crypto import keccak
 
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.keystore import import_key
+from swarmd.chain.signer import AuditLog, Signer, SignerLedger
+from swarmd.config import FeesConfig
 from tests.chain.grounds import CHAIN_ID, Ground
 from tests.forked import ForkedStreams, fork
 
@@ -64,6 +67,31 @@ def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
     return [part for name, value in given.items() if value for part in (f"--{name}", value)]
 
 
+OWNER = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+
+
+def told(ground: Ground, kind: type) -> list[Any]:
+    return [entry for entries in ground.logs().values() for entry in entries if isinstance(entry, kind)]
+
+
+def sent(ground: Ground) -> int:
+    """Transactions of the account that blocks have."""
+    return int(ground.say("eth_getTransactionCount", ADDRESS, "latest"), 16)
+
+
+def by_hand(ground: Ground) -> None:
+    """Blocks come only when asked for."""
+    ground.say("evm_setAutomine", False)
+
+
+def take_nonce(ground: Ground, nonce: int) -> None:
+    """Another program that has the key outbids whatever waits with this nonce, and is mined."""
+    transfer = {"nonce": nonce, "gas": 21000, "gasPrice": 10**11, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
+    raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
+    ground.say("eth_sendRawTransaction", "0x" + raw.hex())
+    ground.mine()
+
+
 class Running:
     """A signer's process."""
 
@@ -106,6 +134,9 @@ class Running:
         lines = (self.home / "audit.jsonl").read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
+    def lines(self, what: str) -> list[dict[str, Any]]:
+        return [line for line in self.audit() if line["what"] == what]
+
     def whats(self, submission: str = "") -> list[str]:
         return [line["what"] for line in self.audit() if submission in line.get("submission", "")]
 
@@ -114,6 +145,19 @@ class Running:
         more.setdefault("timeout", 30)
         more |= {"data": body} if isinstance(body, bytes) else {"json": body}
         return await asyncio.to_thread(requests.post, f"{self.url}/api/{method}", **more)
+
+    # What a node of RL Swarm 0.4 sends to the proxy on port 3000. It ends at any status but 200 and 500.
+
+    async def register(self, peer: str, **more: Any) -> requests.Response:
+        return await self.post("register-peer", {"orgId": ORG, "peerId": peer}, **more)
+
+    async def report(self, peer: str, round: int, reward: int) -> requests.Response:
+        place = {"roundNumber": round, "stageNumber": 0}
+        return await self.post("submit-reward", {"orgId": ORG, **place, "reward": reward, "peerId": peer})
+
+    async def vote(self, peer: str, round: int, *winners: str) -> requests.Response:
+        body = {"orgId": ORG, "roundNumber": round, "winners": winners, "peerId": peer}
+        return await self.post("submit-winner", body)
 
 
 async def start(home: Path, *args: str, by_exec: bool = False) -> Running:
@@ -146,40 +190,47 @@ def check_for_secrets(running: Running) -> None:
     assert [secret for secret in SECRETS if secret in written] == []
 
 
-class UpstreamCoordinator:
-    """What a node of RL Swarm 0.4 sends to the proxy on port 3000, and what it makes of the answers.
+class Seat:
+    """A signer in this process, and what it wrote."""
 
-    It ends at any exception; `swallowed` counts the submissions that it gave up with a debug line.
-    """
+    def __init__(self, signer: Signer, audit: AuditLog, ledger: SignerLedger) -> None:
+        self.signer = signer
+        self.audit = audit
+        self.ledger = ledger
+        self.whats: list[str] = []
+        self.lines: list[Any] = []
+        self._append, audit.append = audit.append, self._take  # type: ignore[method-assign]
 
-    def __init__(self, url: str, peer: str, org: str = ORG) -> None:
-        self._url = f"{url}/api/"
-        self._org = org
-        self.peer = peer
-        self.hashes: list[str] = []
-        self.swallowed = 0
+    def _take(self, line: Any) -> None:
+        self._append(line)
+        self.lines.append(line)
+        self.whats.append(line.what)
 
-    def _post(self, method: str, fields: dict[str, Any]) -> Any:
-        response = requests.post(self._url + method, json={"orgId": self._org, **fields})  # without a timeout
-        response.raise_for_status()
-        answer = response.json()
-        self.hashes.append(answer["hash"])
-        return answer
+    async def look(self) -> None:
+        """One look at the chain, as the signer takes it by itself."""
+        await self.signer._pass()
 
-    def register_peer(self) -> None:
-        self._post("register-peer", {"peerId": self.peer})
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100):
+            await self.look()
+            if condition():
+                return
+            await anyio.sleep(0.02)
+        raise AssertionError(self.whats)
 
-    def submit_reward(self, round: int, stage: int, reward: int) -> None:
-        fields = {"roundNumber": round, "stageNumber": stage, "reward": reward, "peerId": self.peer}
-        self._submit("submit-reward", fields)
 
-    def submit_winners(self, round: int, winners: list[str]) -> None:
-        self._submit("submit-winner", {"roundNumber": round, "winners": winners, "peerId": self.peer})
-
-    def _submit(self, method: str, fields: dict[str, Any]) -> None:
-        try:
-            self._post(method, fields)
-        except requests.exceptions.HTTPError as error:
-            if error.response is None or error.response.status_code != 500:
-                raise
-            self.swallowed += 1
+@asynccontextmanager
+async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
+    fund(ground)
+    config = ground.config(**({"sender": "wallet", "fees": FeesConfig(stuck_s=0.01)} | settings))
+    rpc = Rpc(config.rpc, config.chain_id, 2.0)
+    ledger = SignerLedger()
+    audit = AuditLog(home / "audit.jsonl", ledger.carried)
+    for line in audit.lines:
+        ledger.apply(line)
+    signer = Signer(config, rpc, Account.from_key(KEY), audit, ledger)
+    try:
+        yield Seat(signer, audit, ledger)
+    finally:
+        audit.close()
+        await rpc.close()

@@ -4,13 +4,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from eth_account import Account
 from eth_typing import HexStr
 
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.fees import Budget, counted
 from swarmd.chain.senders import wallet_of
-from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest
+from swarmd.chain.signer import AuditLine, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPrepared
@@ -18,8 +17,8 @@ from swarmd.core.values import Prepared
 from swarmd.errors import BudgetSpent, EndpointFailed
 from swarmd.gas import COIN_WEI
 from tests.chain.faults import Node, Places, account_named, attempts_of, settings
-from tests.chain.grounds import Ground, middleman
-from tests.chain.signing import KEY, fund
+from tests.chain.grounds import Ground, calls_through, calls_to
+from tests.chain.signing import seated
 from tests.chain.test_endpoints import hide_base_fee
 from tests.chain.test_submitter import wish
 
@@ -99,15 +98,13 @@ async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
     assert day.spent_wei == int(attempt.cost_wei) > 0
 
 
-async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> None:
+async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground, calls: Rpc) -> None:
     account = account_named(ground, "alice")
-    rpc = Rpc((ground.url,), 31337, 2.0)
-    wallet = wallet_of(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), calls, account)
     before_wei = int(ground.say("eth_getBalance", account.address, "latest"), 16)
     prepared = await wallet.prepare("me", REGISTER, ())
     assert prepared is not None and wallet.budget.spent_wei == int(prepared.cost_wei)
     await wallet.send("me", REGISTER, prepared)
-    await rpc.close()
     ground.w3.eth.wait_for_transaction_receipt(HexStr(prepared.hash))
     paid_wei = before_wei - int(ground.say("eth_getBalance", account.address, "latest"), 16)
     assert 0 < paid_wei <= int(prepared.cost_wei)
@@ -115,55 +112,35 @@ async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> N
 
 async def test_a_lone_endpoint_that_hides_the_base_fee_from_the_first_look_has_nothing_signed(ground: Ground) -> None:
     """It asked for 196 gwei, which a transaction of before EIP-1559 pays in full."""
-    async with middleman(ground.url) as liar:
-        liar.act = partial(hide_base_fee, ground)
-        account = account_named(ground, "alice")
-        wary = Rpc([liar.url], 31337, 2.0)
+    account, endpoints = account_named(ground, "alice"), calls_through(ground, partial(hide_base_fee, ground))
+    async with endpoints as (liar, calls), calls_to(liar.url) as wary:
         wary.has_base_fee = True  # as everybody has it who signs
         with pytest.raises(EndpointFailed, match="shows a block without a base fee"):
             await wallet_of(settings(ground), wary, account).prepare("me", REGISTER, ())
-        await wary.close()
-        rpc = Rpc([liar.url], 31337, 2.0)  # and even where nobody has said so
-        with pytest.raises(EndpointFailed, match=r"chain\.fees\.legacy"):
-            await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
-        wallet = wallet_of(settings(ground, legacy=True, day_coins_max=0.001), rpc, account)
+        with pytest.raises(EndpointFailed, match=r"chain\.fees\.legacy"):  # and even where nobody has said so
+            await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
+        wallet = wallet_of(settings(ground, legacy=True, day_coins_max=0.001), calls, account)
         with pytest.raises(BudgetSpent, match=r"chain\.fees\.day_coins_max is 0\.001"):
             await wallet.prepare("me", REGISTER, ())  # the last resort, where a price is paid in full
-        await rpc.close()
 
 
 # --- a signer ---
 
 
-async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fund(ground)
-    config = ground.config(sender="wallet", fees=FeesConfig(day_coins_max=0.003))
-    rpc = Rpc(config.rpc, config.chain_id, 2.0)
-
-    def opened() -> tuple[Signer, AuditLog]:
-        ledger = SignerLedger()
-        audit = AuditLog(tmp_path / "audit.jsonl", ledger.carried)
-        for line in audit.lines:
-            ledger.apply(line)
-        return Signer(config, rpc, Account.from_key(KEY), audit, ledger), audit
-
-    signer, audit = opened()
-    await signer.submit(SignerRequest("register", "Qm1"))
-    first_wei = signer.budget.spent_wei
-    audit._limit = 1
-    audit.append(AuditLine("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
-    audit.close()
+async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(ground: Ground, tmp_path: Path) -> None:
+    fees = FeesConfig(day_coins_max=0.003)
+    async with seated(ground, tmp_path, fees=fees) as seat:
+        await seat.signer.submit(SignerRequest("register", "Qm1"))
+        first_wei = seat.signer.budget.spent_wei
+        seat.audit._limit = 1
+        seat.audit.append(AuditLine("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
     assert (tmp_path / "audit.jsonl.1").exists()
-    signer, audit = opened()
-    assert signer.budget.spent_wei == first_wei > 0
-    served = 1
-    with pytest.raises(BudgetSpent, match=r"the day's budget, chain\.fees\.day_coins_max, is spent"):
-        while served < 100:
-            served += 1
-            await signer.submit(SignerRequest("register", f"Qm{served}"))
-    assert signer.budget.is_scarce
-    assert signer.budget.spent_wei <= COIN_WEI * 3 // 1000 < signer.budget.spent_wei + first_wei
-    audit.close()
-    await rpc.close()
+    async with seated(ground, tmp_path, fees=fees) as seat:
+        budget, served = seat.signer.budget, 1
+        assert budget.spent_wei == first_wei > 0
+        with pytest.raises(BudgetSpent, match=r"the day's budget, chain\.fees\.day_coins_max, is spent"):
+            while served < 100:
+                served += 1
+                await seat.signer.submit(SignerRequest("register", f"Qm{served}"))
+        assert budget.is_scarce
+        assert budget.spent_wei <= COIN_WEI * 3 // 1000 < budget.spent_wei + first_wei

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,28 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
-from tests.chain.grounds import CHAIN_ID, Answer, Ground, Middleman, error, middleman, result
+from tests.chain.grounds import (
+    CHAIN_ID,
+    Act,
+    Answer,
+    Call,
+    Ground,
+    Middleman,
+    acting,
+    calls_through,
+    calls_to,
+    error,
+    middleman,
+    refusing,
+    result,
+)
 
 pytestmark = pytest.mark.anyio
 SECRET = "secret-key"
 
 
-def status(code: int, **headers: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
-    async def act(call: dict[str, Any]) -> Answer:
-        return web.Response(status=code, text=f"no, {SECRET} may not", headers=headers)
-
-    return act
+def status(code: int, **headers: str) -> Act:
+    return acting(lambda call: web.Response(status=code, text=f"no, {SECRET} may not", headers=headers))
 
 
 def test_urls_may_come_from_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,35 +49,19 @@ def test_urls_may_come_from_a_credential(tmp_path: Path, monkeypatch: pytest.Mon
         read_urls(["credential:rpc"], tmp_path)
 
 
-def body(text: str, method: str = "") -> Callable[[dict[str, Any]], Awaitable[Answer]]:
-    """This answer to every call, or to those of one method."""
-
-    async def act(call: dict[str, Any]) -> Answer:
-        return web.Response(text=text) if method in ("", call["method"]) else None
-
-    return act
+def body(text: str) -> Act:
+    """This answer to every call."""
+    return acting(lambda call: web.Response(text=text))
 
 
-async def silence(call: dict[str, Any]) -> Answer:
+async def silence(call: Call) -> Answer:
     await asyncio.sleep(30)
     return None
 
 
-async def throttle(call: dict[str, Any]) -> Answer:
-    return error(call, -32005, f"project {SECRET}: daily request count exceeded, request rate limited")
-
-
-async def another_chain(call: dict[str, Any]) -> Answer:
-    return result(call, "0x1") if call["method"] == "eth_chainId" else None
-
-
-async def a_chain_of_many_digits(call: dict[str, Any]) -> Answer:
-    """Python refuses to print it."""
-    return result(call, "0x" + 5000 * "f") if call["method"] == "eth_chainId" else None
-
-
-async def another_type(call: dict[str, Any]) -> Answer:
-    return result(call, ["no", "number"]) if call["method"] == "eth_blockNumber" else None
+def saying(value: Any, *methods: str) -> Act:
+    """This result of these methods."""
+    return acting(lambda call: result(call, value), *methods)
 
 
 FAILURES = {
@@ -78,69 +72,61 @@ FAILURES = {
     "html": body("<html>hello</html>"),
     "deep": body('{"jsonrpc": "2.0", "id": 1, "result": ' + 50_000 * "[" + 50_000 * "]" + "}"),
     "half": body('{"jsonrpc": "2.0", "id": 1, "resu'),
-    "another type": another_type,
-    "another chain": another_chain,
-    "a chain of many digits": a_chain_of_many_digits,
-    "throttled": throttle,
+    "another type": saying(["no", "number"], "eth_blockNumber"),
+    "another chain": saying("0x1", "eth_chainId"),
+    "a chain of many digits": saying("0x" + 5000 * "f", "eth_chainId"),  # Python refuses to print it
+    "throttled": refusing(-32005, f"project {SECRET}: daily request count exceeded, request rate limited"),
     "silence": silence,
 }
+
+
+async def height(calls: Rpc) -> int:
+    return int(await calls.ask("eth_blockNumber", [], str), 16)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_the_next_endpoint_serves_when_one_fails(ground: Ground, failure: str) -> None:
     """Alone it is named in the error, without its key."""
-    async with middleman(ground.url) as bad:
-        bad.act = FAILURES[failure]
-        calls, alone = Rpc([bad.url, ground.url], CHAIN_ID, 0.3), Rpc([bad.url], CHAIN_ID, 0.3)
-        try:
-            assert await calls.ask("eth_blockNumber", [], str) == hex(ground.height())
-            assert calls.current == name_of(ground.url)
-            assert await calls.ask("eth_blockNumber", [], str) == hex(ground.height())
-            assert sum(bad.calls.values()) <= 2, "it is asked again at once"
-            with pytest.raises(ChainMismatch if failure == "another chain" else EndpointFailed) as raised:
-                await alone.ask("eth_blockNumber", [], str)
-        finally:
-            await calls.close()
-            await alone.close()
-        assert f"http://127.0.0.1:{bad.port}" in str(raised.value) and SECRET not in str(raised.value)
+    async with (
+        calls_through(ground, FAILURES[failure], ground.url, call_s=0.3) as (bad, calls),
+        calls_to(bad.url, call_s=0.3) as alone,
+    ):
+        assert await height(calls) == ground.height()
+        assert calls.current == name_of(ground.url)
+        assert await height(calls) == ground.height()
+        assert sum(bad.calls.values()) <= 2, "it is asked again at once"
+        with pytest.raises(ChainMismatch if failure == "another chain" else EndpointFailed) as raised:
+            await height(alone)
+    assert f"http://127.0.0.1:{bad.port}" in str(raised.value) and SECRET not in str(raised.value)
 
 
 async def test_the_preferred_endpoint_is_taken_again_once_it_answers(ground: Ground) -> None:
-    async with middleman(ground.url) as preferred:
-        preferred.act = status(503)
-        calls = Rpc([preferred.url, ground.url], CHAIN_ID, 1.0)
-        await calls.request("eth_blockNumber", [])
+    async with calls_through(ground, status(503), ground.url) as (preferred, calls):
+        await height(calls)
         preferred.act = Middleman._pass_on
         deadline = time.monotonic() + 10
         while calls.current != name_of(preferred.url):
             assert time.monotonic() < deadline, "it is never taken again"
-            await calls.request("eth_blockNumber", [])
+            await height(calls)
             await asyncio.sleep(0.02)
-        await calls.close()
 
 
 async def test_a_silent_endpoint_that_is_preferred_holds_nobody_up(ground: Ground) -> None:
-    async with middleman(ground.url) as preferred:
-        preferred.act = silence
-        calls = Rpc([preferred.url, ground.url], CHAIN_ID, 0.4)
-        await calls.request("eth_blockNumber", [])
+    async with calls_through(ground, silence, ground.url, call_s=0.4) as (preferred, calls):
+        await height(calls)
         await asyncio.sleep(endpoints.BACKOFF.first_s + 0.05)
         asked = preferred.calls["eth_chainId"]
-        await asyncio.wait_for(calls.request("eth_blockNumber", []), 0.3)
+        await asyncio.wait_for(height(calls), 0.3)
         await asyncio.sleep(0.05)
         assert preferred.calls["eth_chainId"] == asked + 1, "it is probed meanwhile"
-        await calls.close()
 
 
 async def test_retry_after_is_respected(ground: Ground) -> None:
-    async with middleman(ground.url) as throttling:
-        throttling.act = status(429, **{"Retry-After": "60"})
-        calls = Rpc([throttling.url], CHAIN_ID, 1.0)
+    async with calls_through(ground, status(429, **{"Retry-After": "60"})) as (throttling, calls):
         for _ in range(3):
             with pytest.raises(EndpointFailed):
-                await calls.request("eth_blockNumber", [])
+                await height(calls)
         assert sum(throttling.calls.values()) == 1
-        await calls.close()
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("", 0.0), ("soon", 0.0), ("99999", 300.0), ("-1", 0.0)])
@@ -151,48 +137,29 @@ async def test_retry_after_is_read(header: str, seconds: float) -> None:
 async def test_all_endpoints_of_another_chain_are_a_mismatch(ground: Ground) -> None:
     calls = Rpc([ground.url, ground.ws], 1, 1.0)
     with pytest.raises(ChainMismatch) as raised:
-        await calls.request("eth_blockNumber", [])
+        await height(calls)
     assert "31337" in str(raised.value) and "chain.chain_id is 1" in str(raised.value)
     await calls.close()
 
 
-@pytest.mark.parametrize("way", ["http", "ws"])
+@pytest.mark.parametrize("way", ["url", "ws"])
 async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
-    async def refuse(call: dict[str, Any]) -> Answer:
-        refused = error(call, 3, f"\x1b[2Jexecution reverted ({SECRET})", {"data": "0x723dc675"})
-        return refused if call["method"] == "eth_call" else None
-
-    async with middleman(ground.url) as between:
-        between.act = refuse
-        calls = Rpc([between.url if way == "http" else between.ws, ground.url], CHAIN_ID, 1.0)
+    words, data = f"\x1b[2Jexecution reverted ({SECRET})", {"data": "0x723dc675"}
+    refuse = acting(lambda call: error(call, 3, words, data), "eth_call")
+    async with calls_through(ground, refuse, ground.url, way=way) as (between, calls):
         with pytest.raises(RpcRefused) as raised:
-            await calls.request("eth_call", [{}, "latest"])
+            await calls.ask("eth_call", [{}, "latest"], Any)
         assert (raised.value.code, raised.value.data) == (3, "0x723dc675") and SECRET not in str(raised.value)
         assert raised.value.message.isprintable()
-        await calls.request("eth_blockNumber", [])
-        assert calls.current == name_of(between.url if way == "http" else between.ws)
-        await calls.close()
+        await height(calls)
+        assert calls.current == name_of(getattr(between, way))
 
 
 async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None:
-    async def refuse(call: dict[str, Any]) -> Answer:
-        return web.json_response(error(call, -32602, "range too long"), status=400) if call["params"] else None
-
-    async with middleman(ground.url) as between:
-        between.act = refuse
-        calls = Rpc([between.url], CHAIN_ID, 1.0)
+    refuse = acting(lambda call: web.json_response(error(call, -32602, "range too long"), status=400), "eth_getLogs")
+    async with calls_through(ground, refuse) as (_, calls):
         with pytest.raises(RpcRefused, match="range too long"):
-            await calls.request("eth_getLogs", [{}])
-        await calls.close()
-
-
-def padded(size_bytes: int, *methods: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
-    """Answers of such a size to calls of these methods."""
-
-    async def act(call: dict[str, Any]) -> Answer:
-        return result(call, "0" * size_bytes) if call["method"] in methods else None
-
-    return act
+            await calls.ask("eth_getLogs", [{}], Any)
 
 
 @pytest.mark.parametrize("way", ["url", "ws"])
@@ -201,47 +168,41 @@ async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoi
 ) -> None:
     """Sixteen endpoints may be asked for a head at once."""
     monkeypatch.setattr(endpoints, "SMALL_BYTES_MAX", 1000)
-    async with middleman(ground.url) as between:
-        between.act = padded(2000, "eth_blockNumber", "eth_getLogs")
-        calls = Rpc([getattr(between, way), ground.url], CHAIN_ID, 2.0)
-        assert await calls.request("eth_getLogs", [{}]) == "0" * 2000
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+    act = saying("0" * 2000, "eth_blockNumber", "eth_getLogs")
+    async with calls_through(ground, act, ground.url, way=way) as (_, calls):
+        assert await calls.ask("eth_getLogs", [{}], str) == "0" * 2000
+        assert await height(calls) == ground.height()
         assert "more than 1000 bytes" in calls.healths[0].reason
-        await calls.close()
 
 
 @pytest.mark.parametrize("way", ["url", "ws"])
 async def test_a_range_with_too_many_logs_is_refused(ground: Ground, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asked is to ask for less, not for the same again and again, though a websocket is closed by it."""
     monkeypatch.setattr(endpoints, "ANSWER_BYTES_MAX", 4000)
-    async with middleman(ground.url) as between:
-        calls = Rpc([getattr(between, way)], CHAIN_ID, 2.0)
-        between.act = padded(8000, "eth_getLogs")
+    async with calls_through(ground, saying("0" * 8000, "eth_getLogs"), way=way) as (between, calls):
         with pytest.raises(RpcRefused, match="more than 4000 bytes"):
-            await calls.request("eth_getLogs", [{}])
+            await calls.ask("eth_getLogs", [{}], Any)
         if way == "ws":
-            between.act = padded(8000, "eth_blockNumber")
+            between.act = saying("0" * 8000, "eth_blockNumber")
             with pytest.raises(EndpointFailed, match="sent a message of more than 4000 bytes"):
-                await calls.request("eth_blockNumber", [])
-        await calls.close()
+                await height(calls)
 
 
 async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> None:
-    async with middleman(ground.url) as between:
-        calls = Rpc([between.ws], CHAIN_ID, 2.0)
-        numbers = await asyncio.gather(*(calls.request("eth_getBlockByNumber", [hex(n % 3), False]) for n in range(30)))
+    async with calls_through(ground, Middleman._pass_on, way="ws") as (between, calls):
+        asked = [calls.ask("eth_getBlockByNumber", [hex(n % 3), False], Any) for n in range(30)]
+        numbers = await asyncio.gather(*asked)
         assert [int(block["number"], 16) for block in numbers] == [n % 3 for n in range(30)]
         between.act = silence
-        waiting = asyncio.create_task(calls.request("eth_blockNumber", []))
+        waiting = asyncio.create_task(height(calls))
         await asyncio.sleep(0.05)
         await between.sockets[-1].close()
         with pytest.raises(EndpointFailed, match="closed the connection"):
             await waiting
         between.act = Middleman._pass_on
         await asyncio.sleep(endpoints.BACKOFF.first_s + 0.05)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert await height(calls) == ground.height()
         assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
-        await calls.close()
 
 
 async def test_a_websocket_leads_nowhere_else(ground: Ground) -> None:
@@ -255,19 +216,17 @@ async def test_a_websocket_leads_nowhere_else(ground: Ground) -> None:
 
     async with RawTestServer(serve) as server:
         calls = Rpc([str(server.make_url("/rpc")).replace("http", "ws"), ground.url], CHAIN_ID, 1.0)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert await height(calls) == ground.height()
         assert calls.current == name_of(ground.url) and asked == ["/rpc"]
         await calls.close()
 
 
 async def test_a_websocket_that_sends_garbage_is_a_failure(ground: Ground) -> None:
-    async with middleman(ground.url) as between:
-        calls = Rpc([between.ws, ground.url], CHAIN_ID, 1.0)
-        await calls.request("eth_blockNumber", [])
+    async with calls_through(ground, Middleman._pass_on, ground.url, way="ws") as (between, calls):
+        await height(calls)
         await between.sockets[-1].send_str("hello")
         await asyncio.sleep(0.05)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
-        await calls.close()
+        assert await height(calls) == ground.height()
 
 
 # --- where URLs stand ---
@@ -303,7 +262,7 @@ async def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
     assert name_of(url) == shown
 
 
-async def hide_base_fee(ground: Ground, call: dict[str, Any]) -> Answer:
+async def hide_base_fee(ground: Ground, call: Call) -> Answer:
     """As an endpoint that wants a fortune paid for gas."""
     if call["method"] == "eth_gasPrice":
         return result(call, hex(196 * 10**9))
@@ -317,24 +276,18 @@ async def hide_base_fee(ground: Ground, call: dict[str, Any]) -> Answer:
 async def test_an_endpoint_that_hides_the_base_fee_is_passed_over_once_the_chain_is_known_to_have_one(
     ground: Ground,
 ) -> None:
-    async with middleman(ground.url) as liar:
-        calls = Rpc([liar.url, ground.url], CHAIN_ID, 2.0)
-        try:
-            await calls.learn_base_fee()
-            assert calls.has_base_fee
-            liar.act = partial(hide_base_fee, ground)
-            price = await quote(Ethereum(calls), FeesConfig())
-            assert price.tip_wei is not None and price.fee_wei < 10 * 10**9
-        finally:
-            await calls.close()
+    async with calls_through(ground, Middleman._pass_on, ground.url) as (liar, calls):
+        await calls.learn_base_fee()
+        assert calls.has_base_fee
+        liar.act = partial(hide_base_fee, ground)
+        price = await quote(Ethereum(calls), FeesConfig())
+        assert price.tip_wei is not None and price.fee_wei < 10 * 10**9
 
 
 @pytest.mark.parametrize(("shown", "known"), [("++", True), ("+-", True), ("+--", False), ("--", False), ("", False)])
 async def test_half_of_the_endpoints_say_whether_there_is_one(ground: Ground, shown: str, known: bool) -> None:
-    async with middleman(ground.url) as liar:
-        liar.act = partial(hide_base_fee, ground)
+    async with middleman(ground.url, partial(hide_base_fee, ground)) as liar:
         urls = [ground.url if each == "+" else liar.url for each in shown]
-        calls = Rpc(urls or ["http://127.0.0.1:1"], CHAIN_ID, 2.0)
-        await calls.learn_base_fee()
-        await calls.close()
-        assert calls.has_base_fee is known
+        async with calls_to(*urls or ["http://127.0.0.1:1"]) as calls:
+            await calls.learn_base_fee()
+            assert calls.has_base_fee is known

@@ -1,6 +1,6 @@
 """What is told of the account that pays: reckoned on the safe side, never older than it may be, never in the way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,7 +28,7 @@ from swarmd.gas import (
     rounds_paid,
 )
 from tests.chain.driver import ChainDriver
-from tests.chain.grounds import Ground
+from tests.chain.grounds import Ground, ScriptedRpc
 
 pytestmark = pytest.mark.anyio
 GWEI = 10**9
@@ -40,19 +40,16 @@ ONE_COIN = hex(COIN_WEI)
 ROUND_GAS = REWARD_GAS + VOTE_GAS
 
 
-class Script:
-    """A Caller that says what a test has it say."""
+class Script(ScriptedRpc):
+    """What it answers a test sets."""
 
     def __init__(self, balance: Any = ONE_COIN, base_wei: int = 2 * GWEI) -> None:
+        super().__init__(self._answer)
         self.balance = balance
         self.base_wei = base_wei
         self.trouble: Exception | None = None
-        self.asked: list[tuple[str, list[Any]]] = []
-        self.on_request: Callable[[], None] = lambda: None
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        self.asked.append((method, list(params)))
-        self.on_request()
+    def _answer(self, method: str, params: list[Any]) -> Any:
         if self.trouble is not None:
             raise self.trouble
         return {"eth_getBalance": self.balance, "eth_getBlockByNumber": {"baseFeePerGas": hex(self.base_wei)}}[method]
@@ -163,7 +160,7 @@ async def test_what_was_seen_stays_for_a_while_when_nobody_answers(trouble: Exce
 @pytest.mark.parametrize("lie", ["-0x1", hex(2**256), "much", None, 7.5, {}, "0x" + "f" * 100_000])
 async def test_an_endpoint_that_lies_is_not_believed(lie: Any) -> None:
     script = Script(lie)
-    with pytest.raises(EndpointFailed, match="no balance"):
+    with pytest.raises(EndpointFailed, match="not a valid balance"):
         await Ethereum(script).balance_wei(ACCOUNT)
     funds = watched(script)
     await funds.look()

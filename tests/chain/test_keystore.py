@@ -200,7 +200,7 @@ def test_a_file_of_another_form_is_refused(path: Path, change: Callable[[Any], N
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "7", '"text"', "[" * 60_000, '{"version": 3e999}', KEY])
 def test_what_is_no_keystore_is_refused(tmp_path: Path, content: str) -> None:
-    expect_refusal(lambda: read_keystore(private(tmp_path / "a.json", content), PASSPHRASE), "no keystore")
+    expect_refusal(lambda: read_keystore(private(tmp_path / "a.json", content), PASSPHRASE), "not a keystore")
 
 
 def test_a_file_that_is_too_large_is_refused(path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str,
     cut = SignerLedger([*SignerLedger(lines[:place]).carried(), *lines[place:]])
 
     def told(known: SignerLedger) -> Any:
-        return [(each.submission, each.attempts, each.mined, each.command) for each in known.open()]
+        return [(each.submission, each.attempts, each.mined, each.asked) for each in known.open()]
 
     reorganised_later = {peer for what, peer in steps[place:] if what == "reorganised"}
     if not reorganised_later:  # a confirmed one that comes back was told of in the older file alone
@@ -160,7 +160,7 @@ def test_attempts_gather_until_one_is_mined() -> None:
     entry = known.find("reward/0/0/p")
     assert entry is not None
     assert ([attempt.fee_wei for attempt in entry.attempts], entry.hash) == (["7", "9"], "0xdearer")
-    assert [each.peer for each in known.open()] == ["q", "p"]
+    assert [each.asked.peer for each in known.open()] == ["q", "p"]
     known.apply(said("mined", hash=f"0x{4:064x}", block=9))
     assert entry.hash == f"0x{4:064x}"
     known.apply(said("confirmed"))

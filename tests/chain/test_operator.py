@@ -1,7 +1,7 @@
 """A contract of one's own: made once, however often the run that makes it is killed."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from web3 import Web3
 
 from swarmd.chain.contract import encode_call
 from swarmd.chain.coordinator import Coordinator, RoundPolicy
-from swarmd.chain.endpoints import Rpc, RpcCaller
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.operator import (
     DeploymentPlan,
     Journal,
@@ -27,11 +27,11 @@ from swarmd.chain.operator import (
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, RpcRefused
 from tests.chain.faults import Calls, Killed, Places
+from tests.chain.grounds import CHAIN_ID, calls_to
 from tests.contracts.chain import connect
 
 pytestmark = pytest.mark.anyio
 
-CHAIN_ID = 31337
 BOOTNODES = ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWa", "/ip4/192.0.2.2/tcp/1/p2p/12D3KooWb")
 OPEN = DeploymentPlan(1, RoundPolicy(2, 300), BOOTNODES)
 CLOSED = DeploymentPlan(3, RoundPolicy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
@@ -42,12 +42,11 @@ STEPS = {OPEN: 4, TWO: 4, CLOSED: 7}  # transactions
 class Bench:
     """A chain, and accounts that orders are given by."""
 
-    def __init__(self, w3: Web3, url: str) -> None:
+    def __init__(self, w3: Web3, rpc: Rpc) -> None:
         self.w3 = w3
-        self.url = url
+        self.rpc = rpc
         self.told: list[str] = []
         self.heard = anyio.Event()
-        self.opened: list[Rpc] = []
 
     def say(self, method: str, *params: Any) -> Any:
         return self.w3.provider.make_request(method, list(params))["result"]  # type: ignore[arg-type]
@@ -71,34 +70,28 @@ class Bench:
         return self.w3.eth.get_transaction_count(account.address)
 
     def orders(
-        self, account: LocalAccount, path: Path | None = None, caller: RpcCaller | None = None, **fees: float
+        self, account: LocalAccount, path: Path | None = None, caller: Any = None, **fees: float
     ) -> OperatorTransactions:
         """As a process that begins does it."""
         journal = Journal(path)
         genesis = self.w3.eth.get_block(0)["hash"].to_0x_hex()
         journal.begin(CHAIN_ID, genesis, account.address)
-        return OperatorTransactions(caller or self.rpc(), account, FeesConfig(**fees), journal, self.tell)
+        return OperatorTransactions(caller or self.rpc, account, FeesConfig(**fees), journal, self.tell)
 
     def mortal(self, dies_at: int, after: bool) -> Calls:
         """A caller that dies at its n-th request: before it is made, or when its answer has come."""
-        return Calls(self.rpc(), Places(2 * dies_at - 1 if after else 2 * dies_at - 2))
-
-    def rpc(self) -> Rpc:
-        self.opened.append(Rpc([self.url], CHAIN_ID, 5.0))
-        return self.opened[-1]
+        return Calls(self.rpc, Places(2 * dies_at - 1 if after else 2 * dies_at - 2))
 
 
 @pytest.fixture
 async def bench(url: str) -> AsyncIterator[Bench]:
-    bench = Bench(connect(url), url)
-    yield bench
-    for rpc in bench.opened:
-        await rpc.close()
+    async with calls_to(url, call_s=5.0) as calls:
+        yield Bench(connect(url), calls)
 
 
 async def matches(bench: Bench, contract: str, plan: DeploymentPlan) -> None:
     """The contract is as planned."""
-    coordinator = Coordinator(bench.rpc(), contract)
+    coordinator = Coordinator(bench.rpc, contract)
     assert await coordinator.place() == (0, 0)
     assert await coordinator.stages() == plan.stages
     assert await coordinator.policy() == plan.policy
@@ -192,29 +185,27 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(bench: Bench) -> 
     policy = RoundPolicy(5, 5)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mine_when_told, bench, "trying again at")
-        receipt = await set_policy(orders, Coordinator(orders.caller, contract), policy)
+        receipt = await set_policy(orders, Coordinator(orders.rpc, contract), policy)
     assert receipt is not None
     assert bench.sent_by(account) == STEPS[OPEN] + 1
-    assert await Coordinator(orders.caller, contract).policy() == policy
+    assert await Coordinator(orders.rpc, contract).policy() == policy
     bench.say("evm_setAutomine", True)
 
 
-class Troubled:
-    """A caller that answers otherwise once a transaction is under way: gas is too dear, and receipts are refused."""
+def troubled() -> Callable[[str, Any], Any]:
+    """Answers are others once a transaction is under way: gas is too dear, and every other receipt is refused."""
+    asked: list[str] = []
 
-    def __init__(self, caller: RpcCaller) -> None:
-        self._caller = caller
-        self.asked: list[str] = []
-
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        answer = await self._caller.request(method, params)
-        under_way = "eth_sendRawTransaction" in self.asked
-        self.asked.append(method)
+    def change(method: str, answer: Any) -> Any:
+        under_way = "eth_sendRawTransaction" in asked
+        asked.append(method)
         if under_way and method == "eth_getBlockByNumber":
             return answer | {"baseFeePerGas": hex(10**13)}
-        if under_way and method == "eth_getTransactionReceipt" and self.asked.count(method) % 2:
+        if under_way and method == "eth_getTransactionReceipt" and asked.count(method) % 2:
             raise RpcRefused(-32000, "transaction indexing is in progress")
         return answer
+
+    return change
 
 
 async def test_what_is_under_way_is_waited_for_whatever_endpoints_say(bench: Bench) -> None:
@@ -222,7 +213,7 @@ async def test_what_is_under_way_is_waited_for_whatever_endpoints_say(bench: Ben
     account = bench.account()
     contract = (await deploy(bench.orders(account), OPEN)).contract
     bench.say("evm_setAutomine", False)
-    orders = bench.orders(account, None, Troubled(bench.rpc()), stuck_s=0.3)
+    orders = bench.orders(account, None, Calls(bench.rpc, change=troubled()), stuck_s=0.3)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mine_when_told, bench, "gas costs 10000 gwei now")
         receipt = await orders.carry_out("advance", contract, encode_call("updateStageAndRound()"))
@@ -245,7 +236,7 @@ async def test_a_transaction_that_was_dropped_is_sent_again(bench: Bench, tmp_pa
 async def test_orders_do_only_what_is_needed(bench: Bench) -> None:
     account = bench.account()
     orders = bench.orders(account)
-    coordinator = Coordinator(orders.caller, (await deploy(orders, CLOSED)).contract)
+    coordinator = Coordinator(orders.rpc, (await deploy(orders, CLOSED)).contract)
     orders = bench.orders(account)
     assert await set_policy(orders, coordinator, CLOSED.policy) is None
     assert await remove_bootnode(orders, coordinator, "elsewhere") is None

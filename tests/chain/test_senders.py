@@ -4,12 +4,12 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,20 +18,20 @@ from swarmd.chain import senders as proxy_module
 from swarmd.chain import senders as wallet_module
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
+from swarmd.chain.fees import GWEI, bound_wei, quote, raised, replacing
+from swarmd.chain.ports import Price
 from swarmd.chain.senders import (
     ANSWER_BYTES_MAX,
     KNOWN,
     POOR,
     TOKEN,
     UNTIMELY,
+    AccountKey,
     Mined,
     Proxy,
     SignedTransaction,
     call_of,
     make_sender,
-    read_signed,
-    sign,
     wallet_of,
 )
 from swarmd.config import ChainConfig, FeesConfig, ProxyConfig
@@ -57,7 +57,7 @@ from swarmd.errors import (
 from swarmd.http_server import load_token
 from swarmd.paths import NodeDirectory
 from tests.chain.faults import Calls, Node, Places, account_named, nonce_of, settings, stop_all
-from tests.chain.grounds import CHAIN_ID, Ground
+from tests.chain.grounds import CHAIN_ID, Ground, ScriptedRpc
 
 pytestmark = pytest.mark.anyio
 
@@ -69,16 +69,9 @@ SIGNED = st.builds(
     nonce=st.integers(0, 2**32),
     price=st.builds(Price, st.integers(1, 10**14), st.none() | st.just(1)),
     gas=st.integers(21_000, 10**7),
-    to=st.just(Account.from_key("0x" + 32 * "18").address),
+    to=st.sampled_from(["", Account.from_key("0x" + 32 * "18").address]),
     content=st.binary(max_size=300),
 )
-
-
-@pytest.fixture
-async def rpc(ground: Ground) -> AsyncIterator[Rpc]:
-    connected = Rpc((ground.url,), CHAIN_ID, 2.0)
-    yield connected
-    await connected.close()
 
 
 # --- prices ---
@@ -107,13 +100,15 @@ def test_a_replacement_without_1559_has_one_price(earlier: int, asked: int) -> N
 
 @given(said=SIGNED)
 def test_what_is_signed_can_be_read_back(said: SignedTransaction) -> None:
-    assert read_signed(sign(KEY, 7, said)) == said
+    assert AccountKey.read(AccountKey(KEY, 7).sign(said)) == said
 
 
 @given(raw=st.binary(max_size=120))
-def test_bytes_that_are_no_transaction_are_said_to_be_none(raw: bytes) -> None:
-    with pytest.raises(ChainError, match="holds no transaction"):
-        read_signed(Prepared("0x12", 1, raw))
+def test_any_bytes_are_a_transaction_or_said_to_be_none(raw: bytes) -> None:
+    try:
+        AccountKey.read(Prepared("0x12", 1, raw))
+    except ChainError as error:
+        assert "holds no transaction" in error.message
 
 
 WORDS = {
@@ -143,23 +138,19 @@ def registrations(ground: Ground) -> list[Any]:
     return [log for logs in ground.logs().values() for log in logs if isinstance(log, RegistrationLog)]
 
 
-class Old:
-    """A Caller on a chain without EIP-1559."""
-
-    def __init__(self, rpc: Rpc) -> None:
-        self._rpc = rpc
-
-    async def request(self, method: str, params: Any) -> Any:
-        answer = await self._rpc.request(method, params)
-        if method == "eth_getBlockByNumber":
-            answer.pop("baseFeePerGas")
-        return hex(3 * GWEI) if method == "eth_gasPrice" else answer
+def as_of_old(method: str, answer: Any) -> Any:
+    """What a chain without EIP-1559 answers."""
+    if method == "eth_getBlockByNumber":
+        answer.pop("baseFeePerGas")
+    return hex(3 * GWEI) if method == "eth_gasPrice" else answer
 
 
 @pytest.mark.parametrize("old", [False, True])
-async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bool) -> None:
+async def test_the_price_is_of_the_chains_kind(ground: Ground, calls: Rpc, old: bool) -> None:
     wallet = wallet_of(
-        settings(ground, tip_gwei=0.5, legacy=old), Old(rpc) if old else rpc, account_named(ground, "alice")
+        settings(ground, tip_gwei=0.5, legacy=old),
+        Calls(calls, change=as_of_old) if old else calls,
+        account_named(ground, "alice"),
     )
     ground.say("evm_setAutomine", False)
     first = await wallet.prepare("me", REGISTER, ())
@@ -167,7 +158,7 @@ async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bo
     second = await wallet.prepare("me", REGISTER, [first])
     assert second is not None and await wallet.send("me", REGISTER, second) == second.hash
     ground.say("evm_mine")
-    prices = [read_signed(each).price for each in (first, second)]
+    prices = [AccountKey.read(each).price for each in (first, second)]
     if old:
         assert prices == [Price(3 * GWEI), Price(raised(3 * GWEI))]
     else:
@@ -191,45 +182,45 @@ async def test_every_call_is_the_contracts(ground: Ground, drive: Any) -> None:
         assert call_of(command, "pé\x00er", drive) == call.content
 
 
-async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, rpc: Rpc) -> None:
-    wallet = wallet_of(settings(ground, drive="never"), rpc, account_named(ground, "alice"))
+async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, calls: Rpc) -> None:
+    wallet = wallet_of(settings(ground, drive="never"), calls, account_named(ground, "alice"))
     with pytest.raises(ChainError, match=r"chain\.drive"):
         await wallet.prepare("me", Submit("submit/advance/0/0/1", "advance/0/0", "advance"), ())
 
 
-async def test_gas_has_a_margin_and_a_bound(ground: Ground, rpc: Rpc, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gas_has_a_margin_and_a_bound(ground: Ground, calls: Rpc, monkeypatch: pytest.MonkeyPatch) -> None:
     account = account_named(ground, "alice")
-    prepared = await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
+    prepared = await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
     assert prepared is not None
     used = 166_000  # of the account's first registration, docs/CONTRACT.md; a shorter peer id takes less
-    assert used // 2 < read_signed(prepared).gas < used * 1.3
+    assert used // 2 < AccountKey.read(prepared).gas < used * 1.3
     monkeypatch.setattr(wallet_module, "GAS_MAX", 50_000)
     with pytest.raises(ChainError, match="no more than 50000"):
-        await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
+        await wallet_of(settings(ground), calls, account).prepare("me", REGISTER, ())
 
 
-async def test_the_bound_on_prices_holds(ground: Ground, rpc: Rpc) -> None:
+async def test_the_bound_on_prices_holds(ground: Ground, calls: Rpc) -> None:
     fees = FeesConfig(max_gwei=5.0, tip_gwei=100.0)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(4 * GWEI))
     ground.say("evm_mine")
-    assert await quote(Ethereum(rpc), fees) == Price(5 * GWEI, 5 * GWEI)
+    assert await quote(Ethereum(calls), fees) == Price(5 * GWEI, 5 * GWEI)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(5 * GWEI + 1))
     ground.say("evm_mine")
     with pytest.raises(ChainError, match=r"chain\.fees\.max_gwei is 5"):
-        await quote(Ethereum(rpc), fees)
+        await quote(Ethereum(calls), fees)
 
 
-async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, rpc: Rpc) -> None:
+async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, calls: Rpc) -> None:
     ground.swarm.register(ground.swarm.bob, "me")
-    wallet = wallet_of(settings(ground), rpc, account_named(ground, "alice"))
+    wallet = wallet_of(settings(ground), calls, account_named(ground, "alice"))
     with pytest.raises(ContractRefused) as refused:
         await wallet.prepare("me", REGISTER, ())
     assert refused.value.code == "PeerIdAlreadyRegistered"
 
 
-async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, rpc: Rpc) -> None:
+async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, calls: Rpc) -> None:
     account = account_named(ground, "alice")
-    wallet = wallet_of(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), calls, account)
     ground.say("evm_setAutomine", False)
     first = await wallet.prepare("me", REGISTER, ())
     assert first is not None
@@ -253,25 +244,24 @@ async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground
 
 @pytest.mark.parametrize("words", ["intrinsic gas too low", "out of gas", "exceeds block gas limit"])
 async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contract(words: str) -> None:
-    class Refusing:
-        async def request(self, method: str, params: Any) -> Any:
-            raise RpcRefused(-32000, words)
+    def refuse(method: str, params: list[Any]) -> Any:
+        raise RpcRefused(-32000, words)
 
     config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=CHAIN_ID, contract="0x" + "c" * 40)
-    signed = sign(KEY, CHAIN_ID, SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
+    signed = AccountKey(KEY, CHAIN_ID).sign(SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
     with pytest.raises(RpcRefused, match=words):
-        await wallet_of(config, Refusing(), KEY).send("me", REGISTER, signed)
+        await wallet_of(config, ScriptedRpc(refuse), KEY).send("me", REGISTER, signed)
 
 
-async def test_without_a_key_there_is_no_wallet(ground: Ground, rpc: Rpc, tmp_path: Any) -> None:
+async def test_without_a_key_there_is_no_wallet(ground: Ground, calls: Rpc, tmp_path: Any) -> None:
     with pytest.raises(KeystoreError):
-        make_sender(settings(ground), NodeDirectory(tmp_path), rpc)
-    assert make_sender(settings(ground, sender="none"), NodeDirectory(tmp_path), rpc) is None
+        make_sender(settings(ground), NodeDirectory(tmp_path), calls)
+    assert make_sender(settings(ground, sender="none"), NodeDirectory(tmp_path), calls) is None
 
 
 REWARD = Submit("submit/reward/3/1/1", "reward/3/1", "reward", round=3, stage=1, reward=-7)
 WINNERS = Submit("submit/winners/3/1", "winners/3", "winners", round=3, winners=("Qm1", "Qmé"))
-Answerer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answerer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 REWARD_CALL = "submitReward(uint256,uint256,int256,string)"
 
 
@@ -289,7 +279,7 @@ class LoginServer:
     def posts(self) -> int:
         return len(self.requests)
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         content = await request.read()
         self.requests.append((request.path, content, dict(request.headers)))
         if self.before is not None:
@@ -299,15 +289,13 @@ class LoginServer:
 
     def _submit(self, method: str, body: dict[str, Any]) -> web.Response:
         peer = body["peerId"]
-        name, arguments, status = {
-            "register-peer": ("registerPeer", (peer,), 400),
-            "submit-reward": (
-                REWARD_CALL,
-                (body.get("roundNumber"), body.get("stageNumber"), body.get("reward"), peer),
-                500,
-            ),
-            "submit-winner": ("submitWinners", (body.get("roundNumber"), body.get("winners"), peer), 500),
+        place = [body[name] for name in ("roundNumber", "stageNumber", "reward", "winners") if name in body]
+        name, status = {
+            "register-peer": ("registerPeer", 400),
+            "submit-reward": (REWARD_CALL, 500),
+            "submit-winner": ("submitWinners", 500),
         }[method]
+        arguments = (*place, peer)
         call = self.swarm.call(name, *arguments)
         try:
             error = self.swarm.reason(self.swarm.alice, call)
@@ -317,25 +305,12 @@ class LoginServer:
         return web.json_response({"error": error, "metaMessages": []}, status=status)
 
 
-@asynccontextmanager
-async def served(server: LoginServer) -> AsyncIterator[LoginServer]:
-    app = web.Application()
-    app.router.add_post("/api/{method}", server.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/api"  # type: ignore[union-attr]
-    try:
-        yield server
-    finally:
-        await runner.cleanup()
-
-
 @pytest.fixture
 async def server(ground: Ground) -> AsyncIterator[LoginServer]:
-    async with served(LoginServer(ground)) as one:
-        yield one
+    double = LoginServer(ground)
+    async with RawTestServer(double.serve, shutdown_timeout=0.1) as served:
+        double.url = str(served.make_url("/api"))
+        yield double
         await stop_all()
 
 
@@ -361,7 +336,7 @@ class Mortal(Proxy):
 def answering(status: int = 200, text: str | None = None, **fields: Any) -> Answerer:
     """This answer to every request; a redirection leads to where nobody listens."""
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
         where = {"Location": "http://127.0.0.1:1/"}
         return web.Response(status=status, text=json.dumps(fields) if text is None else text, headers=where)
 
@@ -389,9 +364,9 @@ def once(ground: Ground, node: Node, name: str) -> None:
 # --- the requests ---
 
 
-async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: LoginServer, calls: Rpc) -> None:
     server.before = answering(hash="0x12")
-    proxy = Proxy(config_of(ground, server), rpc)
+    proxy = Proxy(config_of(ground, server), calls)
     for command in (REGISTER, REWARD, WINNERS):
         assert await proxy.send("Qmme", command, Prepared()) == "0x12"
     assert [(path, content) for path, content, _ in server.requests] == [
@@ -409,10 +384,10 @@ async def test_requests_are_upstreams_byte_for_byte(ground: Ground, server: Logi
         assert headers["Content-Type"] == "application/json" and "Authorization" not in headers
 
 
-async def test_a_bearer_token_goes_along_and_is_in_no_error(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_a_bearer_token_goes_along_and_is_in_no_error(ground: Ground, server: LoginServer, calls: Rpc) -> None:
     server.before = answering(401, error="no")
     with pytest.raises(SignerError) as error:
-        await Proxy(config_of(ground, server), rpc, "s3cret-token").send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls, "s3cret-token").send("me", REGISTER, Prepared())
     assert server.requests[0][2]["Authorization"] == "Bearer s3cret-token"
     assert error.value.status == 401 and "chain.proxy.token" in str(error.value)
     assert "s3cret" not in str(error.value) and "/api" not in str(error.value)
@@ -431,10 +406,10 @@ def test_a_token_that_is_none_or_readable_by_others_is_refused(tmp_path: Any, co
 
 
 @pytest.mark.parametrize("url", ["localhost:3000/api", "ftp://x/y", "http://", "http://u:p@x/api", "http://x:99999/"])
-async def test_a_url_that_is_none_is_named(ground: Ground, rpc: Rpc, tmp_path: Any, url: str) -> None:
+async def test_a_url_that_is_none_is_named(ground: Ground, calls: Rpc, tmp_path: Any, url: str) -> None:
     config = settings(ground, sender="proxy", proxy=ProxyConfig(url=url, org="x"))
     with pytest.raises(ConfigError, match=r"chain\.proxy\.url"):
-        make_sender(config, NodeDirectory(tmp_path), rpc)
+        make_sender(config, NodeDirectory(tmp_path), calls)
 
 
 # --- the answers ---
@@ -457,39 +432,39 @@ async def test_a_url_that_is_none_is_named(ground: Ground, rpc: Rpc, tmp_path: A
     ],
 )
 async def test_every_answer_is_a_typed_error(
-    ground: Ground, server: LoginServer, rpc: Rpc, status: int, body: str, kind: type[Exception], words: str
+    ground: Ground, server: LoginServer, calls: Rpc, status: int, body: str, kind: type[Exception], words: str
 ) -> None:
     server.before = answering(status, body)
     with pytest.raises(kind) as error:
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
     assert words in str(error.value) and len(str(error.value)) < 600 and str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("hash", ["0xab\\ud800", "0x\\u001b[2Jab"])
-async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, rpc: Rpc, hash: str) -> None:
+async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, calls: Rpc, hash: str) -> None:
     """Half of a character fits into no log: the submission would have failed after it was sent."""
 
     server.before = answering(text=f'{{"hash":"{hash}"}}')
-    name = await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+    name = await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
     assert name is not None and name.isprintable() and name.startswith("0x")
     msgspec.msgpack.encode(SubmissionSent("register", name))
 
 
-async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
-    async def hang(request: web.Request) -> web.Response:
+async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, calls: Rpc) -> None:
+    async def hang(request: web.BaseRequest) -> web.Response:
         request.transport.close() if request.transport else None
         return web.Response()
 
     server.before = hang
     with pytest.raises(EndpointFailed, match="broke off"):
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
     nowhere = ProxyConfig(url="http://127.0.0.1:1/api", org="x")
     with pytest.raises(SignerError, match="is it running"):
-        await Proxy(settings(ground, proxy=nowhere), rpc).send("me", REGISTER, Prepared())
+        await Proxy(settings(ground, proxy=nowhere), calls).send("me", REGISTER, Prepared())
 
 
-async def test_a_proxy_without_end(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
-    async def flood(request: web.Request) -> web.StreamResponse:
+async def test_a_proxy_without_end(ground: Ground, server: LoginServer, calls: Rpc) -> None:
+    async def flood(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         sent = 0
@@ -500,21 +475,21 @@ async def test_a_proxy_without_end(ground: Ground, server: LoginServer, rpc: Rpc
 
     server.before = flood
     with pytest.raises(EndpointFailed):
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
 
 
 async def test_a_proxy_that_is_slow_is_given_up(
-    ground: Ground, server: LoginServer, rpc: Rpc, monkeypatch: pytest.MonkeyPatch
+    ground: Ground, server: LoginServer, calls: Rpc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_module, "CALL_S", 0.1)
 
-    async def dawdle(request: web.Request) -> web.Response:
+    async def dawdle(request: web.BaseRequest) -> web.Response:
         await asyncio.sleep(5)
         return web.Response()
 
     server.before = dawdle
     with pytest.raises(EndpointFailed, match=r"did not answer within 0\.1 s"):
-        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), calls).send("me", REGISTER, Prepared())
 
 
 # --- exactly once ---
@@ -557,7 +532,7 @@ async def test_an_answer_that_is_lost_is_found_on_the_chain(ground: Ground, serv
 
 
 async def test_what_a_proxy_took_and_never_sent_is_asked_for_again(ground: Ground, server: LoginServer) -> None:
-    async def pretend(request: web.Request) -> web.Response:
+    async def pretend(request: web.BaseRequest) -> web.Response:
         if server.posts > 1:
             server.before = None
         return web.json_response({"hash": "0x12"})
@@ -571,7 +546,7 @@ async def test_what_a_proxy_took_and_never_sent_is_asked_for_again(ground: Groun
 
 
 async def test_a_clear_no_is_asked_again_without_waiting(ground: Ground, server: LoginServer) -> None:
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request: web.BaseRequest) -> web.Response:
         if server.posts > 3:
             server.before = None
         return web.json_response({"error": "user not found"}, status=404)
@@ -612,7 +587,7 @@ async def test_a_step_of_the_contract_is_not_offered(ground: Ground, server: Log
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_one_registered_while_the_proxy_is_asked(ground: Ground, server: LoginServer, known: bool) -> None:
-    async def overtaken(request: web.Request) -> web.Response:
+    async def overtaken(request: web.BaseRequest) -> web.Response:
         ground.swarm.register(ground.swarm.bob, "me")
         return web.json_response({"error": "PeerIdAlreadyRegistered", "metaMessages": []}, status=400)
 
@@ -629,14 +604,8 @@ async def test_a_request_that_may_have_been_taken_is_not_made_again_at_once(
     node.want("register")
     await node.run(lambda: bool(node.of(SubmissionSent)))
     await node.stop()
-    looks = 0
-
-    def tick() -> None:
-        nonlocal looks
-        looks += 1
-
-    node.on_tick = tick
-    await node.run(lambda: looks > 20)
+    since = node.ticks
+    await node.run(lambda: node.ticks > since + 20)
     assert server.posts == 1 and not node.of(CommandFailed)
     ground.swarm.register(ground.swarm.alice, "me")
     await node.run()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import requests
-from eth_account import Account
 
 from swarmd.chain.endpoints import Rpc
 from swarmd.chain.senders import make_sender
@@ -18,21 +17,24 @@ from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
 from swarmd.errors import ContractRefused, ExitCode
 from swarmd.paths import NodeDirectory
-from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman
+from tests.chain.grounds import CHAIN_ID, Answer, Call, Ground, acting, middleman, refusing
 from tests.chain.signing import (
     ADDRESS,
-    KEY,
     ORG,
+    OWNER,
     PASSPHRASE,
     SECRETS,
     TOKEN,
     Running,
-    UpstreamCoordinator,
     account_files,
+    by_hand,
     fund,
     options,
+    sent,
     signing,
     start,
+    take_nonce,
+    told,
 )
 
 pytestmark = pytest.mark.anyio
@@ -47,20 +49,6 @@ def rich(ground: Ground) -> None:
     fund(ground)
 
 
-def told(ground: Ground, kind: type) -> list[Any]:
-    return [entry for entries in ground.logs().values() for entry in entries if isinstance(entry, kind)]
-
-
-def sent(ground: Ground) -> int:
-    """Transactions of the account that blocks have."""
-    return int(ground.say("eth_getTransactionCount", ADDRESS, "latest"), 16)
-
-
-def by_hand(ground: Ground) -> None:
-    """Blocks come only when asked for."""
-    ground.say("evm_setAutomine", False)
-
-
 async def until(condition: Any, what: str) -> None:
     """Asks in a thread, for what is asked may need this loop."""
     for _ in range(400):
@@ -70,26 +58,27 @@ async def until(condition: Any, what: str) -> None:
     raise AssertionError(what)
 
 
+async def recovered(signer: Running) -> None:
+    for _ in range(400):
+        if (await signer.register(PEER)).status_code == 200:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not recover")
+
+
 # --- upstream's interface ---
 
 
 async def test_a_node_of_rl_swarm_gets_through_its_rounds(ground: Ground, tmp_path: Path) -> None:
     async with signing(tmp_path, *options(ground)) as signer:
-        node = UpstreamCoordinator(signer.url, PEER)
-        for step in (
-            node.register_peer,
-            lambda: node.submit_reward(0, 0, 7),
-            lambda: node.submit_winners(0, [PEER]),
-        ):
-            await asyncio.to_thread(step)
+        answers = [await signer.register(PEER), await signer.report(PEER, 0, 7), await signer.vote(PEER, 0, PEER)]
         ground.swarm.next_round()
-        await asyncio.to_thread(node.submit_reward, 1, 0, 0)
-        assert (len(node.hashes), node.swallowed) == (4, 0)
+        hashes = [answer.json()["hash"] for answer in (*answers, await signer.report(PEER, 1, 0))]
         assert await signer.stop() == ExitCode.OK
     assert [(entry.account, entry.peer) for entry in told(ground, RegistrationLog)] == [(ADDRESS, PEER)]
     assert [(entry.round, entry.stage, entry.reward) for entry in told(ground, RewardLog)] == [(0, 0, "7"), (1, 0, "0")]
     assert [entry.winners for entry in told(ground, VoteLog)] == [(PEER,)]
-    assert all(ground.say("eth_getTransactionReceipt", each)["status"] == "0x1" for each in node.hashes)
+    assert all(ground.say("eth_getTransactionReceipt", each)["status"] == "0x1" for each in hashes)
 
 
 async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Path) -> None:
@@ -117,7 +106,7 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
 async def test_the_contracts_refusals_have_upstreams_statuses_and_names(ground: Ground, tmp_path: Path) -> None:
     ground.swarm.register(ground.swarm.alice, OTHER)
     async with signing(tmp_path, *options(ground)) as signer:
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+        assert (await signer.register(PEER)).status_code == 200
         assert (await signer.post("submit-reward", REWARD)).status_code == 200
         vote = {"orgId": ORG, "roundNumber": 0, "winners": [PEER], "peerId": PEER}
         for method, body, status, name in (
@@ -133,7 +122,7 @@ async def test_the_contracts_refusals_have_upstreams_statuses_and_names(ground: 
             answer = await signer.post(method, body)
             assert (answer.status_code, answer.json()["error"]) == (status, name), (method, body)
             assert "metaMessages" in answer.json()
-        refused = [line["code"] for line in signer.audit() if line["what"] == "refused"]
+        refused = [line["code"] for line in signer.lines("refused")]
         assert len(refused) == 7  # what is in flight with another content needs no question to the contract
     assert sent(ground) == 2
 
@@ -181,8 +170,7 @@ async def test_what_javascript_takes_is_taken(served: Running, ground: Ground) -
 
 async def test_a_page_in_a_browser_is_refused(served: Running, ground: Ground) -> None:
     """It can reach loopback; a request without a preflight has neither this content type nor no origin."""
-    body = {"orgId": ORG, "peerId": PEER}
-    assert (await served.post("register-peer", body, headers={"Origin": "http://evil.example"})).status_code == 403
+    assert (await served.register(PEER, headers={"Origin": "http://evil.example"})).status_code == 403
     plain = b'{"orgId": "' + ORG.encode() + b'", "peerId": "Qm1"}'
     assert (await served.post("register-peer", plain, headers={"Content-Type": "text/plain"})).status_code == 400
     assert sent(ground) == 0
@@ -196,23 +184,22 @@ async def test_a_repeated_request_gets_the_same_answer(ground: Ground, tmp_path:
     by_hand(ground)
     ground.swarm.w3.provider.make_request("anvil_setCoinbase", [ground.swarm.owner])
     async with signing(tmp_path, *options(ground)) as signer:
-        first = (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json()
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+        first = (await signer.register(PEER)).json()
+        assert (await signer.register(PEER)).json() == first
         ground.mine()
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+        assert (await signer.register(PEER)).json() == first
         ground.mine(3)
         await until(lambda: "confirmed" in signer.whats(), "never confirmed")
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+        assert (await signer.register(PEER)).json() == first
     async with signing(tmp_path, *options(ground)) as signer:
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+        assert (await signer.register(PEER)).json() == first
     assert sent(ground) == 1
 
 
 async def test_the_same_request_eight_times_at_once_is_sent_once(ground: Ground, tmp_path: Path) -> None:
     by_hand(ground)
     async with signing(tmp_path, *options(ground)) as signer:
-        body = {"orgId": ORG, "peerId": PEER}
-        answers = await asyncio.gather(*(signer.post("register-peer", body) for _ in range(8)))
+        answers = await asyncio.gather(*(signer.register(PEER) for _ in range(8)))
         assert len({answer.json()["hash"] for answer in answers}) == 1
         assert signer.whats().count("signed") == 1
     ground.mine()
@@ -223,20 +210,20 @@ async def test_two_nodes_share_an_account(ground: Ground, tmp_path: Path) -> Non
     """Their requests cross each other; blocks come when they come."""
     by_hand(ground)
     async with signing(tmp_path, *options(ground)) as signer:
-        nodes = [UpstreamCoordinator(signer.url, PEER), UpstreamCoordinator(signer.url, OTHER)]
-        await asyncio.gather(*(asyncio.to_thread(node.register_peer) for node in nodes))
+        nodes = (PEER, OTHER)
+        answers = await asyncio.gather(*(signer.register(node) for node in nodes))
         ground.mine()
         for round in range(3):
-            await asyncio.gather(
-                *(asyncio.to_thread(node.submit_reward, round, 0, round) for node in nodes),
-                *(asyncio.to_thread(node.submit_winners, round, [PEER]) for node in nodes),
+            answers += await asyncio.gather(
+                *(signer.report(node, round, round) for node in nodes),
+                *(signer.vote(node, round, PEER) for node in nodes),
             )
             ground.say("evm_setAutomine", True)
             ground.mine()
             ground.swarm.next_round()
             by_hand(ground)
-        assert [node.swallowed for node in nodes] == [0, 0]
-        nonces = [line["nonce"] for line in signer.audit() if line["what"] == "signed"]
+        assert {answer.status_code for answer in answers} == {200}
+        nonces = [line["nonce"] for line in signer.lines("signed")]
         assert sorted(nonces) == list(range(14))
     counted = Counter((entry.peer, entry.round) for entry in told(ground, RewardLog))
     assert counted == {(peer, round): 1 for peer in (PEER, OTHER) for round in range(3)}
@@ -250,35 +237,32 @@ async def test_a_signer_killed_between_sending_and_replying_does_not_send_twice(
     ground: Ground, tmp_path: Path, passed_on: bool, mining: bool
 ) -> None:
     ground.swarm.register(ground.swarm.alice, OTHER)
-    body = {"orgId": ORG, "peerId": PEER}
     reached = asyncio.Event()
-    async with middleman(ground.url) as between:
 
-        async def keep(call: dict[str, Any]) -> Answer:
-            if call["method"] == "eth_sendRawTransaction":
-                if passed_on:
-                    ground.say(call["method"], *call["params"])
-                reached.set()
-                await asyncio.Event().wait()
-            return None
+    async def keep(call: Call) -> Answer:
+        if call["method"] == "eth_sendRawTransaction":
+            if passed_on:
+                ground.say(call["method"], *call["params"])
+            reached.set()
+            await asyncio.Event().wait()
+        return None
 
-        between.act = keep
-        if not mining:
-            by_hand(ground)
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            request = asyncio.create_task(signer.post("register-peer", body))
-            await asyncio.wait_for(reached.wait(), 20)
-            await signer.kill()
-            with pytest.raises(requests.ConnectionError):
-                await request
-            assert signer.whats() == ["started", "signed"]
-            signed = signer.audit()[-1]["hash"]
+    if not mining:
+        by_hand(ground)
+    async with middleman(ground.url, keep) as between, signing(tmp_path, *options(ground, between.url)) as signer:
+        request = asyncio.create_task(signer.register(PEER))
+        await asyncio.wait_for(reached.wait(), 20)
+        await signer.kill()
+        with pytest.raises(requests.ConnectionError):
+            await request
+        assert signer.whats() == ["started", "signed"]
+        signed = signer.audit()[-1]["hash"]
     async with signing(tmp_path, *options(ground)) as signer:
-        again = await signer.post("register-peer", body)
+        again = await signer.register(PEER)
         assert (again.status_code, again.json()) == (200, {"hash": signed})
         ground.say("evm_setAutomine", True)
         ground.mine()
-        assert (await signer.post("register-peer", body)).json() == {"hash": signed}
+        assert (await signer.register(PEER)).json() == {"hash": signed}
         assert signer.whats().count("signed") == 1
     assert [entry.peer for entry in told(ground, RegistrationLog)] == [OTHER, PEER]
     assert sent(ground) == 1
@@ -287,7 +271,7 @@ async def test_a_signer_killed_between_sending_and_replying_does_not_send_twice(
 async def test_what_was_out_is_sent_again_after_a_restart_without_being_asked(ground: Ground, tmp_path: Path) -> None:
     by_hand(ground)
     async with signing(tmp_path, *options(ground)) as signer:
-        hash = (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json()["hash"]
+        hash = (await signer.register(PEER)).json()["hash"]
         await signer.kill()
     ground.say("anvil_dropTransaction", hash)
     async with signing(tmp_path, *options(ground)) as signer:
@@ -298,53 +282,37 @@ async def test_what_was_out_is_sent_again_after_a_restart_without_being_asked(gr
 
 
 async def test_a_nonce_that_another_program_takes_costs_nothing(ground: Ground, tmp_path: Path) -> None:
-    taken = False
-    async with middleman(ground.url) as between:
+    def take(call: Call) -> None:
+        if not sent(ground):
+            take_nonce(ground, 0)
 
-        async def take(call: dict[str, Any]) -> Answer:
-            nonlocal taken
-            if call["method"] == "eth_sendRawTransaction" and not taken:
-                taken = True
-                transfer = {"nonce": 0, "gas": 21000, "gasPrice": 10**10, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
-                raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
-                ground.say("eth_sendRawTransaction", "0x" + raw.hex())
-            return None
-
-        between.act = take
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
-            assert answer.status_code == 200
-            assert [line["code"] for line in signer.audit() if line["what"] == "ended"] == ["not-taken"]
+    act = acting(take, "eth_sendRawTransaction")
+    async with middleman(ground.url, act) as between, signing(tmp_path, *options(ground, between.url)) as signer:
+        assert (await signer.register(PEER)).status_code == 200
+        assert [line["code"] for line in signer.lines("ended")] == ["not-taken"]
     assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 2)
-
-
-OWNER = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 
 
 # --- trouble ---
 
 
 async def test_while_the_chain_is_away_requests_fail_and_then_go_on(ground: Ground, tmp_path: Path) -> None:
-    body = {"orgId": ORG, "peerId": PEER}
     async with middleman(ground.url) as between, signing(tmp_path, *options(ground, between.url)) as signer:
         health = f"{signer.url}/healthz"
         await until(lambda: requests.get(health, timeout=9).status_code == 200, "never well")
         await between.stop()
-        answer = await signer.post("register-peer", body)
+        answer = await signer.register(PEER)
         assert answer.status_code == 500
         assert "no endpoint answers" in answer.json()["error"] and "original" in answer.json()
         assert not any(secret in answer.text for secret in SECRETS)
         await between.start()
-        await until(
-            lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
-            "it did not recover",
-        )
+        await recovered(signer)
     assert sent(ground) == 1
 
 
 async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_path: Path) -> None:
     async with signing(tmp_path, *options(ground)) as signer:
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+        assert (await signer.register(PEER)).status_code == 200
         ground.say("anvil_reset")
         answer = await signer.post("submit-reward", REWARD)
         assert answer.status_code == 500
@@ -353,43 +321,29 @@ async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_
 
 
 async def test_an_endpoint_that_may_have_taken_it_is_not_asked_for_a_second_one(ground: Ground, tmp_path: Path) -> None:
-    async with middleman(ground.url) as between:
+    def garble(call: Call) -> Answer:
+        ground.say(call["method"], *call["params"])
+        return {"nothing": "useful"}
 
-        async def garble(call: dict[str, Any]) -> Answer:
-            if call["method"] != "eth_sendRawTransaction":
-                return None
-            ground.say(call["method"], *call["params"])
-            return {"nothing": "useful"}
-
-        between.act = garble
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            body = {"orgId": ORG, "peerId": PEER}
-            assert (await signer.post("register-peer", body)).status_code == 500
-            assert "unsure" in signer.whats()
-            between.act = between._pass_on
-            await until(
-                lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
-                "it did not recover",
-            )
-            assert signer.whats().count("signed") == 1
+    act = acting(garble, "eth_sendRawTransaction")
+    async with middleman(ground.url, act) as between, signing(tmp_path, *options(ground, between.url)) as signer:
+        assert (await signer.register(PEER)).status_code == 500
+        assert "unsure" in signer.whats()
+        between.act = between._pass_on
+        await recovered(signer)
+        assert signer.whats().count("signed") == 1
     assert sent(ground) == 1
 
 
 async def test_a_refusal_by_the_node_is_told_and_forgotten(ground: Ground, tmp_path: Path) -> None:
-    async with middleman(ground.url) as between:
-
-        async def refuse(call: dict[str, Any]) -> Answer:
-            return error(call, -32000, "transaction pool is full") if "sendRaw" in call["method"] else None
-
-        between.act = refuse
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            body = {"orgId": ORG, "peerId": PEER}
-            answer = await signer.post("register-peer", body)
-            assert answer.status_code == 500 and "pool is full" in answer.json()["error"]
-            between.act = between._pass_on
-            assert (await signer.post("register-peer", body)).status_code == 200
-            nonces = [line["nonce"] for line in signer.audit() if line["what"] == "signed"]
-            assert nonces == [0, 0]
+    act = refusing(-32000, "transaction pool is full", "eth_sendRawTransaction")
+    async with middleman(ground.url, act) as between, signing(tmp_path, *options(ground, between.url)) as signer:
+        answer = await signer.register(PEER)
+        assert answer.status_code == 500 and "pool is full" in answer.json()["error"]
+        between.act = between._pass_on
+        assert (await signer.register(PEER)).status_code == 200
+        nonces = [line["nonce"] for line in signer.lines("signed")]
+        assert nonces == [0, 0]
     assert sent(ground) == 1
 
 
@@ -398,7 +352,6 @@ async def test_a_refusal_by_the_node_is_told_and_forgotten(ground: Ground, tmp_p
 
 async def test_a_wrong_token_is_refused_before_anything_is_read(ground: Ground, tmp_path: Path) -> None:
     async with signing(tmp_path, *options(ground, token_file="token")) as signer:
-        body = {"orgId": ORG, "peerId": PEER}
         for given in (
             None,
             "",
@@ -410,11 +363,11 @@ async def test_a_wrong_token_is_refused_before_anything_is_read(ground: Ground, 
             "Bearer é",
         ):
             headers = {} if given is None else {"Authorization": given.encode()}
-            answer = await signer.post("register-peer", body, headers=headers)
+            answer = await signer.register(PEER, headers=headers)
             assert (answer.status_code, answer.json()) == (401, {"error": "unauthorized"}), given
         assert sent(ground) == 0 and signer.whats("/") == []
         for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN} "):
-            answer = await signer.post("register-peer", body, headers={"Authorization": given})
+            answer = await signer.register(PEER, headers={"Authorization": given})
             assert answer.status_code == 200
         assert (await asyncio.to_thread(requests.get, f"{signer.url}/healthz", timeout=9)).status_code == 200
     assert sent(ground) == 1
@@ -426,7 +379,7 @@ async def test_only_named_peers_and_organisations_are_served(ground: Ground, tmp
         assert (await signer.post("register-peer", {"orgId": "one", "peerId": OTHER})).status_code == 403
         assert (await signer.post("register-peer", {"orgId": "three", "peerId": PEER})).status_code == 404
         assert (await signer.post("register-peer", {"orgId": "two", "peerId": PEER})).status_code == 200
-        line = next(line for line in signer.audit() if line["what"] == "signed")
+        line = signer.lines("signed")[0]
         assert (line["org"], line["remote"], line["account"]) == ("two", "127.0.0.1", ADDRESS)
 
 
@@ -509,6 +462,6 @@ org = "{ORG}"
         encoding="utf-8",
     )
     async with signing(tmp_path, "--config", "node.toml", "--listen", "127.0.0.1:0", by_exec=True) as signer:
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+        assert (await signer.register(PEER)).status_code == 200
     assert (tmp_path / "data" / "signer.audit.jsonl").is_file()
     assert PASSPHRASE not in (tmp_path / "data" / "signer.audit.jsonl").read_text(encoding="utf-8")

@@ -1,26 +1,20 @@
 """The signer in this process: transactions that are stuck, dropped, reorganised away or overtaken."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from aiohttp import web
-from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain import signer as signer_module
-from swarmd.chain.endpoints import Rpc
-from swarmd.chain.signer import AuditLog, Signer, SignerBusy, SignerChain, SignerLedger, SignerRequest
+from swarmd.chain.signer import SignerBusy, SignerChain, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
-from tests.chain.grounds import CHAIN_ID, Answer, Ground, middleman, result
-from tests.chain.signing import ADDRESS, KEY, fund
-from tests.chain.test_signer import OWNER, by_hand, sent, told
+from tests.chain.grounds import Answer, Call, Ground, ScriptedRpc, acting, middleman, result
+from tests.chain.signing import ADDRESS, by_hand, fund, seated, sent, take_nonce, told
 
 pytestmark = pytest.mark.anyio
 
@@ -30,54 +24,8 @@ def sent_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signer_module, "RESEND_S", 0.01)
 
 
-FEES = FeesConfig(stuck_s=0.01)
 PATIENT = FeesConfig()  # nothing is replaced while the test runs
 REGISTER = SignerRequest("register", "Qm1")
-
-
-class Seat:
-    """A signer and what it wrote."""
-
-    def __init__(self, signer: Signer, audit: AuditLog, ledger: SignerLedger) -> None:
-        self.signer = signer
-        self.ledger = ledger
-        self.whats: list[str] = []
-        self.lines: list[Any] = []
-        self._append, audit.append = audit.append, self._take  # type: ignore[method-assign]
-
-    def _take(self, line: Any) -> None:
-        self._append(line)
-        self.lines.append(line)
-        self.whats.append(line.what)
-
-    async def look(self) -> None:
-        """One look at the chain, as the signer takes it by itself."""
-        await self.signer._pass()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(100):
-            await self.look()
-            if condition():
-                return
-            await anyio.sleep(0.02)
-        raise AssertionError(self.whats)
-
-
-@asynccontextmanager
-async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
-    fund(ground)
-    config = ground.config(**({"sender": "wallet", "fees": FEES} | settings))
-    rpc = Rpc(config.rpc, config.chain_id, 2.0)
-    ledger = SignerLedger()
-    audit = AuditLog(home / "audit.jsonl", ledger.carried)
-    for line in audit.lines:
-        ledger.apply(line)
-    signer = Signer(config, rpc, Account.from_key(KEY), audit, ledger)
-    try:
-        yield Seat(signer, audit, ledger)
-    finally:
-        audit.close()
-        await rpc.close()
 
 
 async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, tmp_path: Path) -> None:
@@ -117,14 +65,6 @@ async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Gr
     assert sent(ground) == 1
 
 
-def take_nonce(ground: Ground, nonce: int) -> None:
-    """Another program that has the key outbids whatever waits with this nonce, and is mined."""
-    transfer = {"nonce": nonce, "gas": 21000, "gasPrice": 10**11, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
-    raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
-    ground.say("eth_sendRawTransaction", "0x" + raw.hex())
-    ground.mine()
-
-
 async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_another(
     ground: Ground, tmp_path: Path
 ) -> None:
@@ -143,24 +83,20 @@ async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_ano
 
 async def test_one_look_that_misses_a_receipt_signs_nothing_anew(ground: Ground, tmp_path: Path) -> None:
     """An endpoint that knows the account's count may not know the receipt yet."""
-    hidden = True
-    async with middleman(ground.url) as between:
+    asked: list[Call] = []
 
-        async def hide(call: dict[str, Any]) -> Answer:
-            nonlocal hidden
-            if call["method"] == "eth_getTransactionReceipt" and hidden:
-                hidden = False
-                return result(call, None)
-            return None
+    def hide(call: Call) -> Answer:
+        asked.append(call)
+        return result(call, None) if len(asked) == 1 else None
 
-        between.act = hide
-        async with seated(ground, tmp_path, rpc=(between.url,), fees=PATIENT) as seat:
-            await seat.signer.submit(REGISTER)
-            await seat.look()
-            assert not hidden
-            ground.mine(3)
-            await seat.until(lambda: "confirmed" in seat.whats)
-            assert seat.whats.count("signed") == 1
+    act = acting(hide, "eth_getTransactionReceipt")
+    async with middleman(ground.url, act) as one, seated(ground, tmp_path, rpc=(one.url,), fees=PATIENT) as seat:
+        await seat.signer.submit(REGISTER)
+        await seat.look()
+        assert asked
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+        assert seat.whats.count("signed") == 1
 
 
 async def test_one_that_cannot_be_paid_a_second_time_keeps_no_other_waiting(ground: Ground, tmp_path: Path) -> None:
@@ -171,7 +107,7 @@ async def test_one_that_cannot_be_paid_a_second_time_keeps_no_other_waiting(grou
         ground.say("anvil_setBalance", ADDRESS, "0x1")
         await seat.look()
         await seat.look()
-        with pytest.raises(ChainError, match="has 1 wei"):
+        with pytest.raises(ChainError, match="has 1e-18 coins"):
             await seat.signer.submit(REGISTER)
         seat.signer._ready = False  # as after a restart
         await seat.look()
@@ -213,17 +149,12 @@ async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_pat
 
 
 async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground: Ground, tmp_path: Path) -> None:
-    patient = FeesConfig(stuck_s=60)
-    endpoints = middleman(ground.url)
-    async with endpoints as between, seated(ground, tmp_path, rpc=(between.url, ground.url), fees=patient) as seat:
+    def take_silently(call: Call) -> Answer:
+        ground.say(call["method"], *call["params"])
+        return web.Response(status=502)
 
-        async def take_silently(call: dict[str, Any]) -> Answer:
-            if call["method"] == "eth_sendRawTransaction":
-                ground.say(call["method"], *call["params"])
-                return web.Response(status=502)
-            return None
-
-        between.act = take_silently
+    endpoints = middleman(ground.url, acting(take_silently, "eth_sendRawTransaction"))
+    async with endpoints as between, seated(ground, tmp_path, rpc=(between.url, ground.url), fees=PATIENT) as seat:
         hash = await seat.signer.submit(REGISTER)
         await seat.until(lambda: (ground.say("eth_getTransactionReceipt", hash) or {}).get("status") == "0x1")
         assert seat.whats.count("signed") == 1
@@ -231,7 +162,7 @@ async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground
 
 
 async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Ground, tmp_path: Path) -> None:
-    async with seated(ground, tmp_path, depth=0, fees=FeesConfig(stuck_s=60)) as seat:
+    async with seated(ground, tmp_path, depth=0, fees=PATIENT) as seat:
         hash = await seat.signer.submit(REGISTER)
         await seat.until(lambda: seat.whats[-1] == "confirmed")
         ground.say("anvil_rollback", 1)
@@ -278,11 +209,7 @@ async def test_a_request_does_not_wait_for_ever(
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 30)))
 async def test_the_next_nonce_is_the_first_that_nothing_in_flight_has(count: int, held: set[int]) -> None:
-    class Chain:
-        async def request(self, method: str, params: Any) -> Any:
-            return hex(count)
-
-    chain, account = SignerChain(Chain(), lambda: held), "0x" + 40 * "1"
+    chain, account = SignerChain(ScriptedRpc(lambda *_: hex(count)), lambda: held), "0x" + 40 * "1"
     given_nonce = await chain.nonce(account, "pending")
     assert given_nonce >= count and given_nonce not in held
     assert set(range(count, given_nonce)) <= held

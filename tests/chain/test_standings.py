@@ -142,13 +142,12 @@ class Played:
         self.swarm = swarm
         self.random = random.Random(seed)
         self.owners = {peer: swarm.accounts[1 + number % 3] for number, peer in enumerate(ODD)}
-        self.rewards: dict[str, list[tuple[int, int]]] = {peer: [] for peer in ODD}
-        self.wins = Counter[str]()
-        self.votes = Counter[str]()
+        self.said: list[AnyChainLog] = []
 
     def play(self, rounds: int, first: int = 0) -> None:
         for peer, owner in self.owners.items() if first == 0 else ():
             self.swarm.register(owner, peer)
+            self.said.append(RegistrationLog(0, "0x", owner, peer))
         for round in range(first, first + rounds):
             for peer in self.random.sample(ODD, 4):
                 self.reward(peer, round)
@@ -158,27 +157,15 @@ class Played:
     def reward(self, peer: str, round: int) -> None:
         amount = self.random.choice([0, -5, 412, 2**200, -(2**200), self.random.randrange(10**6)])
         self.swarm.send(self.owners[peer], "submitReward(uint256,uint256,int256,string)", round, 0, amount, peer)
-        self.rewards[peer].append((round, amount))
+        self.said.append(RewardLog(0, "0x", self.owners[peer], peer, round, 0, str(amount)))
 
     def vote(self, peer: str, round: int) -> None:
         winners = self.random.sample([*ODD, "nobody"], self.random.randrange(4))
         self.swarm.send(self.owners[peer], "submitWinners", round, winners, peer)
-        self.votes[peer] += 1
-        self.wins.update(winners)
+        self.said.append(VoteLog(0, "0x", self.owners[peer], peer, round, tuple(winners)))
 
     def expected(self) -> dict[str, PeerStanding]:
-        return {
-            peer: PeerStanding(
-                peer,
-                self.owners.get(peer, ""),
-                sum(amount for _, amount in self.rewards.get(peer, [])),
-                len({round for round, _ in self.rewards.get(peer, [])}),
-                len(self.rewards.get(peer, [])),
-                self.wins[peer],
-                self.votes[peer],
-            )
-            for peer in (*ODD, *self.wins)
-        }
+        return naive({0: ChainBlock(BlockRef(0, "0x"), tuple(self.said))})
 
 
 def read(url: str, swarm: Swarm, from_block: int = 0) -> OnchainStandings:

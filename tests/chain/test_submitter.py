@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import Price
-from swarmd.chain.senders import AccountKey, SignedTransaction, Wallet, read_signed, sign
+from swarmd.chain.ports import Price
+from swarmd.chain.senders import AccountKey, SignedTransaction, Wallet
 from swarmd.core.events import (
     CommandFailed,
     RegistrationLog,
@@ -86,22 +86,14 @@ def mining_by_hand(ground: Ground) -> Iterator[None]:
 
 def mine_every(ground: Ground, node: Node, ticks: int) -> None:
     """A block every so many ticks."""
-    passed = 0
-
-    def tick() -> None:
-        nonlocal passed
-        passed += 1
-        if passed % ticks == 0:
-            ground.say("evm_mine")
-
-    node.on_tick = tick
+    node.on_tick = lambda: None if node.ticks % ticks else ground.say("evm_mine")
 
 
 def outbid(ground: Ground, account: LocalAccount, prepared: Prepared, content: bytes = b"") -> str:
     """Another process's transaction with the nonce of this attempt, for three times the price."""
-    said = read_signed(prepared)
+    said = AccountKey.read(prepared)
     price = Price(said.price.fee_wei * 3, (said.price.tip_wei or 0) * 3)
-    other = sign(account, 31337, SignedTransaction(said.nonce, price, 100_000, account.address, content))
+    other = AccountKey(account, 31337).sign(SignedTransaction(said.nonce, price, 100_000, account.address, content))
     return "0x" + other.raw.hex()
 
 
@@ -239,7 +231,7 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, a
         ground.say("evm_mine")
         await node.run()
     check_once(ground, node, name, "register")
-    first, second = [read_signed(each) for each in attempts_of(node, name)[:2]]
+    first, second = [AccountKey.read(each) for each in attempts_of(node, name)[:2]]
     assert (first.nonce, second.nonce) == (0, 0)
     assert second.price.fee_wei >= first.price.fee_wei * 1.125
     assert (second.price.tip_wei or 0) >= (first.price.tip_wei or 0) * 1.125
@@ -253,17 +245,11 @@ async def test_at_the_bound_it_waits_and_sends_the_same_again(ground: Ground, ac
         await node.run(lambda: bool(node.of(SubmissionSent)))
         ground.say("anvil_setNextBlockBaseFeePerGas", hex(50 * GWEI))
         ground.say("evm_mine")
-        ticks = 0
-
-        def tick() -> None:
-            nonlocal ticks
-            ticks += 1
-
-        node.on_tick = tick
-        await node.run(lambda: ticks > 60)
+        since = node.ticks
+        await node.run(lambda: node.ticks > since + 60)
         for prepared in attempts_of(node, name):
             ground.say("anvil_dropTransaction", prepared.hash)
-        await node.run(lambda: ticks > 70)
+        await node.run(lambda: node.ticks > since + 70)
         assert not node.of(SubmissionIncluded) and not node.of(CommandFailed)
         assert all(int(each.fee_wei) <= 5 * GWEI for each in attempts_of(node, name))
         ground.say("anvil_setNextBlockBaseFeePerGas", hex(GWEI))
@@ -287,8 +273,7 @@ async def test_coins_that_come_are_noticed_before_it_is_ordered_again(
     async def count_calls(method: str, params: Sequence[Any]) -> None:
         looks[method] += 1
 
-    assert node.calls is not None
-    node.calls.act = count_calls
+    node.act = count_calls
     await node.run(lambda: looks["eth_getBalance"] >= 3)
     assert set(looks) == {"eth_getBalance"}, "nothing else is asked until they have come"
     account_named(ground, "alice")
@@ -305,7 +290,7 @@ async def test_an_account_emptied_after_signing_is_named_too(ground: Ground, acc
     account_named(ground, "alice", wei=5)
     node.handing = True
     await node.run(lambda: bool(node.of(CommandFailed)))
-    assert f"the account {account.address} has 5 wei" in node.of(CommandFailed)[0].reason
+    assert f"the account {account.address} has 5e-18 coins" in node.of(CommandFailed)[0].reason
     account_named(ground, "alice")
     await node.run()
     check_once(ground, node, name, "register")
@@ -340,8 +325,8 @@ def stingy_node(ground: Ground, account: LocalAccount, first_gas: int) -> Node:
     given = iter([first_gas])
 
     class Stingy(Wallet):
-        async def _gas_for(self, to: str, content: bytes) -> int:
-            return next(given, None) or await super()._gas_for(to, content)
+        async def gas_for(self, *asked: Any) -> int:
+            return next(given, None) or await super().gas_for(*asked)
 
     config = settings(ground)
     return Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
@@ -361,7 +346,7 @@ async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground:
     name = wish(node, "register")
     await node.run(timeout_s=20.0)
     check_once(ground, node, name, "register")
-    first, second = (read_signed(each) for each in attempts_of(node, name))
+    first, second = (AccountKey.read(each) for each in attempts_of(node, name))
     assert first.nonce == second.nonce == 0 and first.gas == 9_000 < second.gas
     assert second.price == first.price, "it replaces nothing that anybody has"
     assert len(node.of(CommandFailed)) == 1, "it is told once"
@@ -437,15 +422,7 @@ async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(
     assert count(ground, "register") == 0
     again = wallet_node(ground, config, account)
     again.want("register", prepared=(replace(first, raw=b""),))
-    looks = 0
-
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-        if looks == LOOKS:
-            ground.say("evm_mine")
-
-    again.on_tick = look
+    again.on_tick = lambda: ground.say("evm_mine") if again.ticks == LOOKS else None
     await again.run(lambda: bool(again.of(SubmissionIncluded)))
     assert [each.prepared for each in again.of(SubmissionPrepared)] == [first], again.story()
     assert count(ground, "register") == 1
@@ -490,25 +467,6 @@ async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground, a
     check_once(ground, node, name, "reward")
 
 
-async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: Ground, account: LocalAccount) -> None:
-    prepare(ground, account, "reward")
-    first = wallet_node(ground, settings(ground), account)
-    name = wish(first, "reward")
-    await first.run(lambda: bool(first.of(SubmissionPrepared)))
-    node = wallet_node(ground, settings(ground), account)
-    node.want("reward", reward=-7, prepared=tuple(attempts_of(first, name)), mark=(0, 0))
-    await node.run()
-    check_once(ground, node, name, "reward")
-
-
-async def test_an_empty_vote_is_refused(ground: Ground, account: LocalAccount) -> None:
-    prepare(ground, account, "winners")
-    node = wallet_node(ground, settings(ground), account)
-    node.want("winners")
-    await node.run()
-    assert node.codes() == ["empty-vote"] and nonce_of(ground, account) == 1
-
-
 # --- moving the contract on ---
 
 
@@ -543,11 +501,7 @@ async def test_a_step_under_way_is_withdrawn_when_somebody_else_makes_it(ground:
         if node.of(SubmissionSent):  # else it may send the same bytes again just when they have been dropped
             await moved.wait()
 
-    def tick() -> None:
-        assert node.calls is not None
-        node.calls.act = hold
-
-    node.on_tick = tick
+    node.act = hold
     node.want("advance")
     with mining_by_hand(ground):
         await node.run(lambda: bool(node.of(SubmissionSent)))
@@ -584,11 +538,7 @@ async def test_endpoints_that_fail_for_a_while_lose_nothing(ground: Ground, acco
         if calls % 20 < 10:
             raise EndpointFailed("no endpoint answers")
 
-    def tick() -> None:
-        assert node.calls is not None
-        node.calls.act = fail
-
-    node.on_tick = tick
+    node.act = fail
     name = wish(node, "register")
     await node.run()
     check_once(ground, node, name, "register")

@@ -1,14 +1,16 @@
-"""What is found on the chain without a transaction of this node, and what a refusal of the contract means."""
+"""What is found on the chain without a transaction of this node, what a refusal means, and which nonces are taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import anyio
 import pytest
 
-from swarmd.chain.ports import NotThere
+from swarmd.chain.fees import GWEI
+from swarmd.chain.ports import MinedTransaction, NotThere, Price, SignedTransaction
+from swarmd.chain.senders import Mined, Wallet
 from swarmd.chain.submitter import (
     REFUSED_ONCE_MAX,
     ContractRefusal,
@@ -17,7 +19,7 @@ from swarmd.chain.submitter import (
     TrackedSubmission,
     _unsignable,
 )
-from swarmd.config import ChainConfig
+from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionConfirmed, SubmissionIncluded, SubmissionLost
 from swarmd.core.values import BlockRef, Prepared
@@ -25,53 +27,111 @@ from swarmd.errors import ChainError, ContractRefused
 
 pytestmark = pytest.mark.anyio
 
+ME, CONTRACT = "0xme", "0xcontract"
+BLOCK = BlockRef(7, "0x7")
 REGISTER = Submit("submit/register/0", "register", "register")
+REWARD = Submit("submit/reward/1/0/5", "reward/1/0", "reward", 1, 0)
+ADVANCE = Submit("submit/advance/1/0/5", "advance/1/0", "advance", 1, 0)
 
 
-class Endpoint:
-    """A chain whose head stays, a contract that the test changes, and a sender that never sent anything."""
+class Chain:
+    """Blocks, contract, accounts and a key whose signatures are readable; a test sets what they say."""
 
-    account = "0xme"
+    account = ME
 
-    def __init__(self) -> None:
-        self.owner = "0xme"
+    def __init__(self, mined: int = 0, pending: int = 0) -> None:
+        self.nonces = {"latest": mined, "pending": pending}
+        self.receipts: dict[str, MinedTransaction] = {}
+        self.owner = ""  # of the peer id
+        self.where = (0, 0)  # round and stage
+        self.tip = BlockRef(7, "0x7")
         self.depth = 0  # the last block that counts as confirmed
+        self.while_read: Callable[[], None] = lambda: None
 
     @property
-    def blocks(self) -> Endpoint:
+    def blocks(self) -> Chain:
         return self
 
     async def head(self) -> BlockRef:
-        return BlockRef(7, "0x" + "a" * 64, "0x" + "b" * 64, 1.0)
+        return self.tip
 
     async def at(self, number: int) -> BlockRef:
-        assert number == 7
-        return await self.head()
-
-    async def eoa(self, peer: str) -> str:
-        return self.owner
+        return self.tip
 
     async def confirmed(self) -> int:
         return self.depth
 
+    async def eoa(self, peer: str) -> str:
+        return self.owner
 
-@pytest.mark.parametrize(("mark", "code"), [((2, 5), ""), ((3, 0), ""), ((3, 1), "below-mark"), ((4, 0), "below-mark")])
-def test_nothing_new_is_signed_up_to_the_place_that_the_chain_knows(mark: tuple[int, int], code: str) -> None:
-    refusal = _unsignable(Submit("submit/reward/3/1/0", "reward/3/1", "reward", 3, 1, mark=mark))
+    async def has_reward(self, *asked: object) -> bool:
+        return False
+
+    async def place(self, block: str) -> tuple[int, int]:
+        self.while_read()
+        return self.where
+
+    async def nonce(self, account: str, block: str = "latest") -> int:
+        return self.nonces[block]
+
+    async def receipt(self, hash: str) -> MinedTransaction | None:
+        return self.receipts.get(hash)
+
+    async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
+        return 100_000 if content else 21_000
+
+    async def base_fee_wei(self) -> int:
+        return GWEI
+
+    async def balance_wei(self, account: str) -> int:
+        return 10**18
+
+    def content_of(self, command: Submit, peer: str) -> bytes:
+        return command.submission.encode()
+
+    def sign(self, said: SignedTransaction) -> Prepared:
+        words = f"{said.nonce} {said.price.fee_wei} {said.price.tip_wei} {said.to} {said.content.decode()}"
+        return Prepared(f"0x{hash(words)}", said.nonce, words.encode(), str(said.price.fee_wei))
+
+    def read(self, prepared: Prepared) -> SignedTransaction:
+        nonce, fee, tip, to, content = prepared.raw.decode().split(" ")
+        return SignedTransaction(int(nonce), Price(int(fee), int(tip)), 100_000, to, content.encode())
+
+    def mine(self, prepared: Prepared, to: str = CONTRACT) -> None:
+        self.receipts[prepared.hash] = MinedTransaction(BLOCK, True, 100_000, GWEI, "", to)
+        self.nonces["latest"] = max(self.nonces["latest"], prepared.nonce + 1)
+        self.nonces["pending"] = max(self.nonces["pending"], prepared.nonce + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "code"),
+    [
+        ("reward", {"mark": (2, 5)}, ""),
+        ("reward", {"mark": (3, 0)}, ""),
+        ("reward", {"mark": (3, 1)}, "below-mark"),
+        ("reward", {"mark": (4, 0)}, "below-mark"),
+        ("reward", {"mark": (3, 1), "prepared": (Prepared("0xa", 4, b"signed", "9"),)}, ""),  # signed already
+        ("winners", {"mark": (2, 0), "winners": ("a",)}, ""),
+        ("winners", {"mark": (2, 0)}, "empty-vote"),
+    ],
+)
+def test_nothing_new_is_signed_that_the_chain_may_know_or_takes_twice(
+    kind: Any, fields: dict[str, Any], code: str
+) -> None:
+    refusal = _unsignable(Submit("submit/it/0", "it", kind, 3, 1, **fields))
     assert (refusal.code if refusal else "") == code
 
 
-@pytest.fixture
-def chain() -> Endpoint:
-    return Endpoint()
+def submitter_through(sender: object, told: list[Event], chain: Chain | None = None) -> Submitter:
+    config = ChainConfig(rpc=(), chain_id=1, contract=CONTRACT, fees=FeesConfig(stuck_s=1.0))
+    double = cast(Any, chain or Chain())
+    return Submitter(config, "me", double, double, cast(Any, sender), double.confirmed, told.append)
 
 
-async def follow(chain: Endpoint, *changes: Callable[[], None]) -> list[Event]:
+async def follow(chain: Chain, *changes: Callable[[], None]) -> list[Event]:
     """What is told of a registration that the contract has, with a change of the chain before each further look."""
     told: list[Event] = []
-    config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "c" * 40)
-    double = cast(Any, chain)
-    submitter = Submitter(config, "me", double, double, double, chain.confirmed, told.append)
+    submitter = submitter_through(chain, told, chain)
     submitter.take(REGISTER)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(submitter.run)
@@ -84,13 +144,17 @@ async def follow(chain: Endpoint, *changes: Callable[[], None]) -> list[Event]:
     return told
 
 
-async def test_it_is_confirmed_at_the_depth_if_the_contract_still_has_it(chain: Endpoint) -> None:
+async def test_it_is_confirmed_at_the_depth_if_the_contract_still_has_it() -> None:
+    chain = Chain()
+    chain.owner = ME
     told = await follow(chain, lambda: None, lambda: setattr(chain, "depth", 7))
     assert [type(event) for event in told] == [SubmissionIncluded, SubmissionConfirmed]
 
 
-async def test_it_is_lost_if_the_contract_has_it_no_longer_although_the_block_stands(chain: Endpoint) -> None:
+async def test_it_is_lost_if_the_contract_has_it_no_longer_although_the_block_stands() -> None:
     """One endpoint was on another branch when it was asked for the contract, another one named the block."""
+    chain = Chain()
+    chain.owner = ME
 
     def turn() -> None:
         chain.owner, chain.depth = "", 7
@@ -147,38 +211,8 @@ def test_a_request_to_a_proxy_has_no_bytes_to_wait_for() -> None:
 TOO_EARLY = ContractRefused("InvalidRoundNumber", "the call was refused: InvalidRoundNumber")
 
 
-class Contract:
-    """One that has nothing of ours, at a place that the test sets."""
-
-    def __init__(self) -> None:
-        self.where = (0, 0)
-        self.owner = ""
-        self.tip = BlockRef(7, "0x7")
-        self.while_read: Callable[[], None] = lambda: None
-
-    @property
-    def blocks(self) -> Contract:
-        return self
-
-    async def eoa(self, peer: str) -> str:
-        return self.owner
-
-    async def has_reward(self, *asked: object) -> bool:
-        return False
-
-    async def place(self, block: str) -> tuple[int, int]:
-        self.while_read()
-        return self.where
-
-    async def head(self) -> BlockRef:
-        return self.tip
-
-    async def at(self, number: int) -> BlockRef:
-        return self.tip
-
-
-def judging(account: str = "") -> tuple[Contract, SubmissionResolver]:
-    contract = Contract()
+def judging(account: str = "") -> tuple[Chain, SubmissionResolver]:
+    contract = Chain()
     return contract, SubmissionResolver(cast(Any, contract), "me", account)
 
 
@@ -243,3 +277,119 @@ async def test_a_place_of_two_blocks_says_nothing() -> None:
     contract.while_read = lambda: setattr(contract, "tip", BlockRef(7, "0x70"))
     with pytest.raises(NotThere, match="block 7 was replaced while the contract was read"):
         await verdicts.look(Submit("submit/advance/3/0/0", "advance/3/0", "advance", round=3, stage=0))
+
+
+# --- which nonce the next attempt takes ---
+
+
+def wallet_on(chain: Chain, max_gwei: float = 200.0) -> Wallet:
+    fees = FeesConfig(max_gwei=max_gwei)
+    config = ChainConfig(rpc=(), chain_id=1, contract=CONTRACT, drive="manager", fees=fees)
+    return Wallet(config, cast(Any, chain), cast(Any, chain))
+
+
+async def prepared_by(wallet: Wallet, command: Submit, attempts: Sequence[Prepared]) -> Prepared:
+    prepared = await wallet.prepare("me", command, attempts)
+    assert prepared is not None
+    return prepared
+
+
+async def test_no_second_nonce_is_taken_for_what_was_mined_since_it_was_looked_at() -> None:
+    chain = Chain(4, 4)
+    wallet = wallet_on(chain)
+    first = await prepared_by(wallet, REWARD, ())
+    chain.mine(first)
+    with pytest.raises(ChainError, match="was mined meanwhile, in block 7"):
+        await wallet.prepare("me", REWARD, [first])
+
+
+async def test_nor_is_a_gap_filled_then() -> None:
+    chain = Chain(4, 6)
+    wallet = wallet_on(chain)
+    high = await prepared_by(wallet, REWARD, ())
+    chain.nonces["pending"] = 4
+    low = await prepared_by(wallet, REWARD, [high])
+    assert (low.nonce, high.nonce) == (4, 6)
+    chain.mine(low)
+    with pytest.raises(ChainError, match="was mined meanwhile"):
+        await wallet.prepare("me", REWARD, [high, low])
+
+
+async def test_a_mined_withdrawal_is_no_success_although_the_log_has_its_hash_alone() -> None:
+    chain = Chain(4, 4)
+    wallet = wallet_on(chain)
+    withdrawal = await wallet.withdraw([await prepared_by(wallet, REWARD, ())])
+    assert withdrawal is not None
+    chain.mine(withdrawal, to=ME)
+    for known in (withdrawal, Prepared(withdrawal.hash, withdrawal.nonce)):
+        assert await wallet.trace([known]) == Mined(withdrawal.hash, BLOCK, succeeded=False)
+
+
+async def test_what_is_withdrawn_gives_up_its_own_nonce_before_one_below_is_filled() -> None:
+    """Filled first, it would have the withdrawn one mined."""
+    chain = Chain(4, 5)
+    wallet = wallet_on(chain)
+    step = await prepared_by(wallet, ADVANCE, ())
+    chain.nonces["pending"] = 4
+    first = await wallet.withdraw([step])
+    assert first is not None and first.nonce == step.nonce == 5
+    second = await wallet.withdraw([step, first])
+    assert second is not None and second.nonce == 4
+
+
+async def test_a_gap_below_a_step_of_the_contract_is_filled_with_nothing_and_the_step_keeps_its_nonce() -> None:
+    chain = Chain(4, 5)
+    wallet = wallet_on(chain)
+    step = await prepared_by(wallet, ADVANCE, ())
+    chain.nonces["pending"] = 4
+    filler = await prepared_by(wallet, ADVANCE, [step])
+    assert (filler.nonce, chain.read(filler).to, chain.read(filler).content) == (4, ME, b"")
+    chain.nonces["pending"] = 6
+    dearer = await prepared_by(wallet, ADVANCE, [step, filler])
+    assert (dearer.nonce, chain.read(dearer).to) == (5, CONTRACT)
+
+
+async def test_a_gap_below_anything_else_is_filled_with_the_thing_itself() -> None:
+    chain = Chain(4, 5)
+    wallet = wallet_on(chain)
+    reward = await prepared_by(wallet, REWARD, ())
+    chain.nonces["pending"] = 4
+    again = await prepared_by(wallet, REWARD, [reward])
+    assert (again.nonce, chain.read(again).to) == (4, CONTRACT)
+
+
+async def test_at_the_highest_price_the_lowest_nonce_is_sent_again_too() -> None:
+    """The endpoints forgot it, and the other one waits for it: nothing dearer may be signed for either."""
+    low, high = Prepared("0xa", 4, b"low", "9"), Prepared("0xb", 5, b"high", "9")
+    sent: list[Prepared] = []
+
+    class Sender:
+        account = ME
+        repeatable = True
+
+        async def prepare(self, *asked: object) -> None:
+            return None
+
+        async def send(self, peer: str, command: Submit, prepared: Prepared) -> str:
+            sent.append(prepared)
+            return prepared.hash
+
+    following = TrackedSubmission(Submit(REWARD.id, REWARD.submission, "reward", 1, 0, prepared=(low, high)))
+    following.pushed_at = 0.0
+    await submitter_through(Sender(), [])._push(following)
+    assert sent == [low, high]
+
+
+async def test_one_that_was_mined_before_its_stage_began_is_tried_again() -> None:
+    """The contract refused it in that block; by now the stage has begun."""
+    told: list[Event] = []
+
+    class Sender:
+        account = ME
+
+        async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
+            raise ContractRefused("InvalidStageNumber", "the call was refused: InvalidStageNumber")
+
+    mined = Mined("0xa", BLOCK, succeeded=False)
+    await submitter_through(Sender(), told)._end_reverted(TrackedSubmission(REWARD), mined)
+    assert told == [SubmissionLost(REWARD.submission, "the call was refused: InvalidStageNumber")]

@@ -1,7 +1,7 @@
 """The watcher: every log once, across reorganisations, and from endpoints that fail, lag or lie; own logs, members."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,13 +38,17 @@ from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, ConfigError
 from tests.anvil import running_anvil
 from tests.chain.grounds import (
+    Act,
     Answer,
+    Call,
     Ground,
     Middleman,
     Watch,
+    acting,
     entry_of,
     error,
     middleman,
+    refusing,
     result,
     watching,
     watching_through,
@@ -86,10 +90,10 @@ async def test_a_reorganisation_is_found_with_its_depth(ground: Ground, depth: i
         assert watch.seen(ChainBlock)[-1].block.number == ground.height()
 
 
-def frozen_at(ground: Ground, number: int) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+def frozen_at(ground: Ground, number: int) -> Act:
     """An endpoint that has no block after this one."""
 
-    async def act(call: dict[str, Any]) -> Answer:
+    async def act(call: Call) -> Answer:
         if call["method"] == "eth_blockNumber":
             return result(call, hex(number))
         if call["method"] != "eth_getBlockByNumber":
@@ -104,7 +108,7 @@ def frozen_at(ground: Ground, number: int) -> Callable[[dict[str, Any]], Awaitab
 
 async def test_an_endpoint_that_lags_is_no_reorganisation(ground: Ground) -> None:
     ground.register(3)
-    async with middleman(ground.url) as between, watching(ground.config(between.url, ground.url)) as watch:
+    async with watching_through(ground, Middleman._pass_on, ground.url) as (between, watch):
         await watch.settle(ground)
         between.act = frozen_at(ground, ground.height() - 2)
         ground.register()
@@ -128,22 +132,15 @@ async def test_an_endpoint_that_stands_still_is_left_for_another(
         assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
 
 
-async def refuse_blocks(call: dict[str, Any]) -> Answer:
-    return error(call, -32000, "not on this plan") if call["method"] == "eth_getBlockByNumber" else None
+UNHELPFUL = {
+    "no blocks": refusing(-32000, "not on this plan", "eth_getBlockByNumber"),
+    "no logs": refusing(-32000, "not on this plan", "eth_getLogs"),
+    "nothing there": acting(lambda call: result(call, None), "eth_getBlockByNumber"),
+}
 
 
-async def refuse_logs(call: dict[str, Any]) -> Answer:
-    return error(call, -32000, "not on this plan") if call["method"] == "eth_getLogs" else None
-
-
-async def hide_blocks(call: dict[str, Any]) -> Answer:
-    return result(call, None) if call["method"] == "eth_getBlockByNumber" else None
-
-
-@pytest.mark.parametrize("act", [refuse_blocks, refuse_logs, hide_blocks])
-async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(
-    ground: Ground, act: Callable[[dict[str, Any]], Awaitable[Answer]]
-) -> None:
+@pytest.mark.parametrize("act", UNHELPFUL.values(), ids=UNHELPFUL)
+async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(ground: Ground, act: Act) -> None:
     ground.register(3)
     async with watching_through(ground, act, ground.url) as (_, watch):
         await watch.expect(ChainUp)
@@ -151,16 +148,16 @@ async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(
         assert watch.rpc.current == name_of(ground.url) and watch.fold() == ground.logs()
 
 
-def spoil(ground: Ground, method: str, change: Callable[[Any], Any], tag: str = "") -> Callable[..., Awaitable[Answer]]:
+def spoil(ground: Ground, method: str, change: Callable[[Any], Any], tag: str = "") -> Act:
     """An endpoint that gives another result to one method, where it names `tag`, if given, among its parameters."""
 
-    async def act(call: dict[str, Any]) -> Answer:
-        if call["method"] != method or tag not in msgspec.json.encode(call["params"]).decode():
+    def answer(call: Call) -> Answer:
+        if tag not in msgspec.json.encode(call["params"]).decode():
             return None
         answer = ground.w3.provider.make_request(method, call["params"])  # type: ignore[arg-type]
         return result(call, change(answer["result"])) if "result" in answer else None
 
-    return act
+    return acting(answer, method)
 
 
 UNASKED: dict[str, Callable[[Any], Any]] = {
@@ -215,11 +212,9 @@ async def test_one_endpoint_of_another_chain_or_contract_does_not_end_a_node(gro
 
 async def test_what_all_endpoints_say_ends_a_node(ground: Ground) -> None:
     ground.register(3)
-    async with middleman(ground.url) as one, middleman(ground.url) as two:
-        for each in (one, two):
-            each.act = spoil(ground, "eth_getCode", lambda code: "0x")
-        async with watching(ground.config(one.url, two.url)) as watch:
-            failure = await watch.failure()
+    act = spoil(ground, "eth_getCode", lambda code: "0x")
+    async with middleman(ground.url, act) as two, watching_through(ground, act, two.url) as (_, watch):
+        failure = await watch.failure()
     assert isinstance(failure, ChainMismatch) and "no contract" in failure.message
 
 
@@ -325,7 +320,7 @@ async def test_another_number_of_stages_is_refused(ground: Ground) -> None:
 
 
 async def test_an_outage_is_told_once_and_passes(ground: Ground) -> None:
-    async with middleman(ground.url) as between, watching(ground.config(between.url)) as watch:
+    async with watching_through(ground, Middleman._pass_on) as (between, watch):
         await watch.settle(ground)
         await between.stop()
         await watch.expect(ChainDegraded)
@@ -339,7 +334,7 @@ async def test_an_outage_is_told_once_and_passes(ground: Ground) -> None:
 
 
 async def test_a_subscription_that_dies_comes_back(ground: Ground) -> None:
-    async with middleman(ground.url) as between, watching(ground.config(between.ws, ground.url)) as watch:
+    async with watching_through(ground, Middleman._pass_on, ground.url, way="ws") as (between, watch):
         await watch.until(lambda: bool(watch.watcher.heads.live))
         await between.stop()
         ground.swarm.register(ground.swarm.alice, "me")
@@ -352,7 +347,7 @@ async def test_a_subscription_that_dies_comes_back(ground: Ground) -> None:
 
 
 async def test_a_subscription_that_keeps_silent_is_renewed(ground: Ground) -> None:
-    async with middleman(ground.url) as between, watching(ground.config(between.ws)) as watch:
+    async with watching_through(ground, Middleman._pass_on, way="ws") as (between, watch):
         between.mute = True
         await watch.until(lambda: bool(watch.watcher.heads.live))
         for number in range(5):
@@ -363,16 +358,12 @@ async def test_a_subscription_that_keeps_silent_is_renewed(ground: Ground) -> No
 
 
 async def test_an_endpoint_without_subscriptions_is_polled(ground: Ground) -> None:
-    async def refuse(call: dict[str, Any]) -> Answer:
-        return error(call, -32601, "no such method") if call["method"] == "eth_subscribe" else None
-
-    async with middleman(ground.url) as between:
-        between.act = refuse
-        async with watching(ground.config(between.ws)) as watch:
-            await watch.settle(ground)
-            ground.swarm.register(ground.swarm.alice, "me")
-            await watch.settle(ground)
-            assert watch.watcher.heads.live == ""
+    refuse = refusing(-32601, "no such method", "eth_subscribe")
+    async with watching_through(ground, refuse, way="ws") as (_, watch):
+        await watch.settle(ground)
+        ground.swarm.register(ground.swarm.alice, "me")
+        await watch.settle(ground)
+        assert watch.watcher.heads.live == ""
 
 
 @pytest.mark.parametrize("most", [1, 7])
@@ -382,14 +373,14 @@ async def test_ranges_are_halved_until_the_endpoint_takes_them(ground: Ground, m
         ground.mine(30)
     lengths: list[int] = []
 
-    async def refuse(call: dict[str, Any]) -> Answer:
-        if call["method"] != "eth_getLogs" or "fromBlock" not in call["params"][0]:
-            return None
+    def refuse(call: Call) -> Answer:
         asked = call["params"][0]
+        if "fromBlock" not in asked:
+            return None
         lengths.append(int(asked["toBlock"], 16) - int(asked["fromBlock"], 16) + 1)
         return error(call, -32005, f"query exceeds max range of {most} blocks") if lengths[-1] > most else None
 
-    async with watching_through(ground, refuse) as (_, watch):
+    async with watching_through(ground, acting(refuse, "eth_getLogs")) as (_, watch):
         await watch.settle(ground)
     assert max(lengths) == 50 and lengths.count(50) == 1
     assert any(later > earlier for earlier, later in pairwise(lengths)), "it never tried a longer range again"
@@ -444,9 +435,7 @@ async def test_the_chains_own_tags_confirm_where_it_has_them() -> None:
 
 
 async def test_a_chain_without_tags_is_confirmed_by_depth(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
-    async def refuse(call: dict[str, Any]) -> Answer:
-        return error(call, -32602, "unknown tag") if call["params"][:1] == ["safe"] else None
-
+    refuse = acting(lambda call: error(call, -32602, "unknown tag") if call["params"][:1] == ["safe"] else None)
     async with watching_through(ground, refuse, finality="safe", depth=1) as (_, watch):
         await watch.settle(ground)
         assert await watch.watcher.confirmed_number() == ground.height() - 1
@@ -463,28 +452,17 @@ async def test_a_block_too_large_for_a_fact_loses_its_largest_entries_first() ->
 
 # --- whatever happens ---
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("register"), st.integers(1, 3)),
-        st.tuples(st.just("move"), st.integers(1, 2)),
-        st.tuples(st.just("mine"), st.integers(1, 12)),
-        st.tuples(st.just("reorg"), st.integers(1, 8)),
-        st.tuples(st.just("rollback"), st.integers(1, 4)),
-        st.tuples(st.just("restart"), st.just(0)),
-        st.tuples(st.just("settle"), st.just(0)),
-    ),
-    min_size=3,
-    max_size=10,
-)
+HAPPENINGS = ("register", "move", "mine", "reorg", "rollback", "restart", "settle")
+STEPS = st.lists(st.tuples(st.sampled_from(HAPPENINGS), st.integers(1, 8)), min_size=3, max_size=10)
 
 
 def do(ground: Ground, what: str, number: int) -> None:
     """One thing that happens to the chain; what was deployed stays."""
     deep = min(number, ground.height() - ground.floor)
     if what == "register":
-        ground.register(number)
+        ground.register(min(number, 3))
     elif what == "move":
-        ground.swarm.move_on(number)
+        ground.swarm.move_on(min(number, 2))
     elif what == "mine":
         ground.mine(number)
     elif what == "reorg" and deep > 0:
@@ -533,9 +511,11 @@ async def test_the_base_fee_is_told_and_a_known_one_counts_from_the_beginning(gr
 class Chain:
     """Its last final block, and the time."""
 
-    def __init__(self) -> None:
-        self.final = 10
-        self.time = 0.0
+    final, time = 10, 0.0
+
+    def finality(self) -> Finality:
+        config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "a1" * 20, finality="finalized")
+        return Finality(config, cast(Any, self), cast(Any, self))
 
     async def at(self, block: str) -> Any:
         assert block == "finalized"
@@ -548,8 +528,7 @@ class Chain:
 async def test_final_blocks_that_stand_still_are_told_once_until_they_move(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     chain = Chain()
-    config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "a1" * 20, finality="finalized")
-    finality = Finality(config, cast(Any, chain), cast(Any, chain))
+    finality = chain.finality()
     for minutes in range(0, 120, 5):
         chain.time = 60.0 * minutes
         assert await finality.confirmed(1000 + minutes) == 10
@@ -562,10 +541,7 @@ async def test_final_blocks_that_stand_still_are_told_once_until_they_move(caplo
 
 
 async def test_no_block_is_confirmed_that_was_not_read() -> None:
-    chain = Chain()
-    config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "a1" * 20, finality="finalized")
-    finality = Finality(config, cast(Any, chain), cast(Any, chain))
-    assert await finality.confirmed(7) == 7, "no further than what was read"
+    assert await Chain().finality().confirmed(7) == 7, "no further than what was read"
 
 
 COUNT = encode_call("stageSubmissionCount()").hex()
@@ -588,12 +564,11 @@ def said(watch: Watch, kind: type[AnyChainLog]) -> list[Any]:
 async def test_an_endpoint_that_heeds_no_topics_tells_a_node_no_more(ground: Ground) -> None:
     members(ground)
 
-    async def tell_all(call: dict[str, Any]) -> Answer:
-        if call["method"] != "eth_getLogs":
-            return None
+    def tell_all(call: Call) -> Answer:
         return result(call, ground.say("eth_getLogs", call["params"][0] | {"topics": []}))
 
-    async with watching_through(ground, tell_all, shards=16, account=ground.swarm.alice) as (_, watch):
+    act = acting(tell_all, "eth_getLogs")
+    async with watching_through(ground, act, shards=16, account=ground.swarm.alice) as (_, watch):
         await watch.reach(ground)
         assert await _read_peers(watch.coordinator.blocks, 0, ground.height()) == (2, ())
     assert [entry.peer for entry in said(watch, RegistrationLog)] == ["me", "you"]
@@ -653,13 +628,14 @@ async def test_a_count_is_told_when_it_changes_and_again_after_blocks_were_repla
 async def test_a_contract_that_counts_nothing_is_followed(ground: Ground) -> None:
     refused = []
 
-    async def act(call: dict[str, Any]) -> Answer:
-        if call["method"] != "eth_call" or COUNT not in str(call["params"]):
+    def refuse(call: Call) -> Answer:
+        if COUNT not in str(call["params"]):
             return None
         refused.append(call)
         return error(call, 3, "execution reverted")
 
     ground.swarm.register(ground.swarm.alice, "me")
+    act = acting(refuse, "eth_call")
     async with watching_through(ground, act, shards=16, account=ground.swarm.alice) as (_, watch):
         await watch.reach(ground)
     assert refused and not watch.seen(SubmissionsCounted)
@@ -668,14 +644,10 @@ async def test_a_contract_that_counts_nothing_is_followed(ground: Ground) -> Non
 CHANGES_KEPT = 3
 
 
-def forgetting(function: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+def forgetting(function: str) -> Act:
     """An endpoint that says of the contract that it has no such function."""
-
-    async def forget(call: dict[str, Any]) -> Answer:
-        asked = call["params"][0]["data"] if call["method"] == "eth_call" else ""
-        return result(call, "0x") if asked == "0x" + encode_call(function).hex() else None
-
-    return forget
+    content = "0x" + encode_call(function).hex()
+    return acting(lambda call: result(call, "0x") if call["params"][0]["data"] == content else None, "eth_call")
 
 
 async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
@@ -694,13 +666,12 @@ async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
 async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(ground: Ground) -> None:
     ground.admit_only("me")
 
-    async def add(call: dict[str, Any]) -> Answer:
-        if call["method"] != "eth_getLogs":
-            return None
-        found = list(ground.say("eth_getLogs", *call["params"]))
-        return result(call, [*found, *(each | {"topics": [], "logIndex": "0xff"} for each in map(dict, found[:1]))])
-
-    async with watching_through(ground, add, depth=0) as (_, watch):
+    act = spoil(
+        ground,
+        "eth_getLogs",
+        lambda found: [*found, *(each | {"topics": [], "logIndex": "0xff"} for each in map(dict, found[:1]))],
+    )
+    async with watching_through(ground, act, depth=0) as (_, watch):
         assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
 
 

@@ -158,7 +158,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "power.toml"], "is not valid TOML", "as 0.0003 or 3e-4"),
         (["config", "check", "urls.toml"], "chain.rpc: Expected `array`", 'rpc = ["..."]'),
         (["identity", "show", CONFIG], "is no identity", "Name a node's identity.key"),
-        (["account", "show", "node/identity.key"], "is no keystore", "Name a node's account.json"),
+        (["account", "show", "node/identity.key"], "is not a keystore", "Name a node's account.json"),
         (["model", "check", "models/tiny"], "models/tiny holds no embedded model", "`swarmd model build` wrote"),
         (["status", "https://e.org/node"], "is a URL, and a node is a directory", "of this machine"),
         (["log", "cat", "models/tiny"], "there is no node in models/tiny", "Name the directory of a node"),

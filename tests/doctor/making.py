@@ -17,7 +17,7 @@ from swarmd.core.values import ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.checks import choose_checks
 from swarmd.doctor.children import ModelFit, ProbeAnswer
-from swarmd.doctor.examination import DoctorReport, Finding, Once, Subject, examine
+from swarmd.doctor.examination import DoctorReport, Finding, Subject, examine
 from swarmd.eventlog.store import EventLog
 from tests.core.story import settings
 from tests.eventlog.making import write_planned
@@ -69,21 +69,20 @@ class Made:
 
     def subject(self, offline: bool = True, probe: ProbeAnswer = CPU) -> Subject:
         made = Subject(self.config, offline=offline)
-        made.probe = Once(_giving(probe))
+        made._ask_torch = _giving(probe)  # type: ignore[method-assign]
         return made
 
     def report(self, *names: str, offline: bool = True, probe: ProbeAnswer = CPU) -> DoctorReport:
         checks = choose_checks(names)
         return asyncio.run(examine(self.subject(offline, probe), checks))
 
-    def find(self, name: str, offline: bool = True, probe: ProbeAnswer = CPU) -> dict[str, Finding]:
+    def find(self, name: str, **given: Any) -> dict[str, Finding]:
         """The findings of one check by their ids."""
-        return {finding.id: finding for finding in self.report(name, offline=offline, probe=probe).findings}
+        return {finding.id: finding for finding in self.report(name, **given).findings}
 
-    def severities(self, name: str, offline: bool = True, probe: ProbeAnswer = CPU) -> dict[str, str]:
+    def severities(self, name: str, **given: Any) -> dict[str, str]:
         """What one check objects to or notes: severities by id."""
-        found = self.find(name, offline, probe)
-        return {id: each.severity for id, each in found.items() if each.severity != "ok"}
+        return {id: each.severity for id, each in self.find(name, **given).items() if each.severity != "ok"}
 
 
 def _giving(answer: ProbeAnswer) -> Callable[[], Awaitable[ProbeAnswer]]:

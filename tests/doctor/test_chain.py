@@ -1,18 +1,15 @@
 """Endpoints, contract and account against real chains."""
 
-import http.server
-import json
 import shutil
-import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomlkit
+from aiohttp import web
 
 from swarmd.chain.fees import GWEI
 from swarmd.cli import run_command
@@ -20,12 +17,13 @@ from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.chain import EndpointReplies, judge_endpoints
+from swarmd.doctor.checks import choose_checks
+from swarmd.doctor.examination import examine
 from tests.anvil import running_anvil
+from tests.chain.grounds import acting, middleman, refusing
 from tests.cli.owning import LISTEN, OwnChain, Shell
 from tests.doctor.making import Made, ids
 
-KEY = "secretsecretsecret"
-SPENT = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32005, "message": "daily quota used up"}}
 REFUSED = "http://127.0.0.1:1"
 
 
@@ -72,50 +70,23 @@ def severities(made: Made, name: str) -> dict[str, str]:
     return made.severities(name, offline=False)
 
 
-@contextmanager
-def endpoint(status: int, body: object = None, **headers: str) -> Iterator[str]:
-    """An HTTP endpoint that answers everything alike."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            content = json.dumps(body or {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "no"}}).encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            assert format
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/{KEY}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_a_node_on_a_chain_that_is_well(made: Made, chain: OwnChain) -> None:
     report = made.report("rpc", "account", offline=False)
     assert ids(report, "warning", "error") == []
     assert set(ids(report, "ok")) == {"rpc", "account"} and ids(report, "note") == ["account.unregistered"]
 
 
-def test_every_endpoint_is_judged_by_itself(made: Made, chain: OwnChain) -> None:
-    with (
-        endpoint(401) as denied,
-        endpoint(429, Retry_After="7") as throttled,
-        endpoint(200, SPENT) as spent,
-        running_anvil("--chain-id", "999") as foreign,
+@pytest.mark.anyio
+async def test_every_endpoint_is_judged_by_itself(made: Made, chain: OwnChain) -> None:
+    async with (
+        middleman(chain.url, acting(lambda call: web.Response(status=401))) as denied,
+        middleman(chain.url, acting(lambda call: web.Response(status=429, headers={"Retry-After": "7"}))) as throttled,
+        middleman(chain.url, refusing(-32005, "daily quota used up")) as spent,
     ):
-        change(made, rpc=[denied, throttled, spent, foreign, REFUSED, chain.url])
-        report = made.report("rpc", offline=False)
-    assert KEY not in repr(report)
+        with running_anvil("--chain-id", "999") as foreign:
+            change(made, rpc=[denied.url, throttled.url, spent.url, foreign, REFUSED, chain.url])
+            report = await examine(made.subject(offline=False), choose_checks(["rpc"]))
+    assert "secret-key" not in repr(report)
     kinds = {(finding.id, finding.severity) for finding in report.findings}
     assert kinds == {
         ("rpc.denied", "warning"),

@@ -216,6 +216,12 @@ FAULTS = [
     fault("identity", USED_TWICE, copy_key, "second/swarm.pem is the same key"),
     # The event log.
     fault("log", "log.torn=note", tear_log),
+    fault(
+        "log",
+        "",
+        all_of(log, lambda made, patch: patch.setattr(node, "WHOLE_BYTES_MAX", 0)),
+        *("9 events", "the last segment of it was read"),
+    ),
     fault("log", "log.damaged=error", damage_log, ".seg", "from a copy"),
     fault("log", "log.version=error", write_other_log),
     fault("log", "log.large=warning", large_log),

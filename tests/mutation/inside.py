@@ -315,7 +315,7 @@ swarmd/chain/submitter.py
     -             self._in_log.discard(prepared.hash)
     tests/chain/test_tracking.py
   what was found on the chain is confirmed without another look at the contract
-    - if there and deep and not following.hash:
+    - if there and deep and not tracked.hash:
     + if False:
     tests/chain/test_tracking.py
   what the chain may hold already is signed again after a restore
@@ -343,7 +343,7 @@ swarmd/chain/fees.py
     tests/chain/test_senders.py::test_a_replacement_without_1559_has_one_price
 swarmd/chain/keystore.py
   a forged keystore takes all memory
-    - if scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
+    - if isinstance(scrypt, Scrypt) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
     + if False:
     tests/chain/test_keystore.py
   a keystore of another account is taken for this one

@@ -44,7 +44,7 @@ swarmd/chain/blocks.py
     tests/chain/test_watcher.py::test_an_endpoint_that_gives_entries_unasked_is_left_for_another
 swarmd/chain/submitter.py
   what replaces a transaction that nobody took is dearer
-    - following.unwanted.add(prepared.hash)
+    - tracked.unwanted.add(prepared.hash)
     + pass
     tests/chain/test_submitter.py::test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew
 swarmd/chain/endpoints.py

@@ -202,20 +202,20 @@ def test_the_end_of_a_worker_in_an_orderly_stop_is_no_restart() -> None:
 def test_a_failed_submission_is_told_by_swarmds_own_words() -> None:
     """The words are those that the wallet and the fees really use."""
 
-    async def poor(method: str, params: list[object]) -> str:
+    async def poor(method: str, params: list[object], kind: object) -> str:
         return "0x1"
 
-    async def dear(method: str, params: list[object]) -> object:
+    async def dear(method: str, params: list[object], kind: object) -> object:
         return {"baseFeePerGas": hex(10**12), "number": "0x1"} if "Block" in method else hex(10**12)
 
     async def over_budget() -> None:
         Budget(FeesConfig(day_coins_max=1.0)).check(2 * 10**18, 0, "reward")
 
     said: list[str] = []
-    account = SimpleNamespace(account="0x" + 40 * "a", _chain=Ethereum(SimpleNamespace(request=poor)))  # type: ignore[arg-type]
+    account = SimpleNamespace(account="0x" + 40 * "a", _chain=Ethereum(SimpleNamespace(ask=poor)))  # type: ignore[arg-type]
     for call in (
         lambda: Wallet._check_funds(account, 10, "reward"),  # type: ignore[arg-type]
-        lambda: quote(Ethereum(SimpleNamespace(request=dear)), FeesConfig()),  # type: ignore[arg-type]
+        lambda: quote(Ethereum(SimpleNamespace(ask=dear)), FeesConfig()),  # type: ignore[arg-type]
         over_budget,
     ):
         with pytest.raises(ChainError) as caught:

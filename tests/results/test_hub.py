@@ -2,13 +2,14 @@
 
 import threading
 from pathlib import Path
+from queue import Queue
 
 import msgspec
 import pytest
 import yaml
 
 from swarmd.animals import animal_name
-from swarmd.config import HubConfig, ResultsConfig, SwarmConfig
+from swarmd.config import Config, HubConfig, ResultsConfig, SwarmConfig
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import ConfigError
@@ -37,28 +38,25 @@ def checkpoint(tmp_path: Path) -> Path:
     return place
 
 
-class Listener:
-    """Keeps what becomes of pushes."""
+class Pushes(Queue[ModelPushed]):
+    """What becomes of pushes."""
 
-    def __init__(self) -> None:
-        self.events: list[ModelPushed] = []
-        self._heard = threading.Event()
+    def wait(self) -> ModelPushed:
+        return self.get(timeout=120.0)
 
-    def __call__(self, event: ModelPushed) -> None:
-        self.events.append(event)
-        self._heard.set()
 
-    def wait(self, within_s: float = 120.0) -> ModelPushed:
-        assert self._heard.wait(within_s), "nothing was told"
-        self._heard.clear()
-        return self.events[-1]
+def pushed(paths: NodeDirectory, checkpoint: Path, config: Config | None = None) -> ModelPushed:
+    """What becomes of one push."""
+    pushes = Pushes()
+    Pusher(config or config_of(), paths, PEER, pushes.put).push(trained(), checkpoint)
+    return pushes.wait()
 
 
 def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
     hub: HubDouble, paths: NodeDirectory, checkpoint: Path
 ) -> None:
-    heard = Listener()
-    pusher = Pusher(config_of(), paths, PEER, heard)
+    heard = Pushes()
+    pusher = Pusher(config_of(), paths, PEER, heard.put)
     pusher.push(trained(), checkpoint)
     for file in checkpoint.iterdir():  # what the next save does to an old checkpoint
         file.unlink()
@@ -84,9 +82,7 @@ def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
 
 def test_adapters_are_pushed_as_peft_looks_for_them(hub: HubDouble, paths: NodeDirectory, checkpoint: Path) -> None:
     (checkpoint / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "/srv/models/base"}')
-    heard = Listener()
-    Pusher(config_of("someone/mine"), paths, PEER, heard).push(trained(), checkpoint)
-    assert heard.wait().error == ""
+    assert pushed(paths, checkpoint, config_of("someone/mine")).error == ""
     files = hub.files["someone/mine"]
     assert files["adapter_model.safetensors"] == b"w" * 100_000 and "model.safetensors" not in files
     assert msgspec.json.decode(files["adapter_config.json"]) == {"r": 8, "base_model_name_or_path": "embedded"}
@@ -99,9 +95,7 @@ def test_a_refusal_of_the_hub_is_told_without_the_token(
     hub: HubDouble, paths: NodeDirectory, checkpoint: Path, part: str, status: int, word: str
 ) -> None:
     hub.faults[part] = status
-    heard = Listener()
-    Pusher(config_of(), paths, PEER, heard).push(trained(), checkpoint)
-    event = heard.wait()
+    event = pushed(paths, checkpoint)
     assert word in event.error and event.revision == "" and TOKEN not in event.error
     assert hub.commits == []
 
@@ -111,24 +105,24 @@ def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
 ) -> None:
     monkeypatch.setattr(hub_module, "PUSH_S", 1.5)
     hub.faults["/commit/"] = "hang"
-    heard = Listener()
-    pusher = Pusher(config_of(), paths, PEER, heard)
+    heard = Pushes()
+    pusher = Pusher(config_of(), paths, PEER, heard.put)
     pusher.push(trained(7), checkpoint)
-    assert heard.events == [], "training is not kept waiting for what becomes of it"
+    assert heard.empty(), "training is not kept waiting for what becomes of it"
     assert "given up" in heard.wait().error
     hub.faults.clear()
     monkeypatch.setattr(hub_module, "PUSH_S", 60.0)
-    pusher = Pusher(config_of(), paths, PEER, heard)
+    pusher = Pusher(config_of(), paths, PEER, heard.put)
     pusher.push(trained(8), checkpoint)
     assert heard.wait().revision == COMMIT and hub.commits == ["Round 8"]
 
 
 def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: NodeDirectory) -> None:
     config = msgspec.structs.replace(config_of(every=3), swarm=SwarmConfig(id="local", stages=3))
-    pusher = Pusher(config, paths, PEER, Listener())
+    pusher = Pusher(config, paths, PEER, print)
     due = [(round, stage) for round in range(7) for stage in range(3) if pusher.is_due(trained(round, stage))]
     assert due == [(2, 2), (5, 2)]
-    silent = Pusher(msgspec.structs.replace(config, results=ResultsConfig()), paths, PEER, Listener())
+    silent = Pusher(msgspec.structs.replace(config, results=ResultsConfig()), paths, PEER, print)
     assert not silent.is_due(trained(2, 2))
 
 
@@ -146,24 +140,24 @@ def test_the_name_is_completed_and_fits() -> None:
 @pytest.mark.parametrize("repo", ["someone", "a/b/c", "/x", "some one/", "-x/", "someone/na me"])
 def test_a_wrong_repository_ends_the_start(paths: NodeDirectory, repo: str) -> None:
     with pytest.raises(ConfigError, match=r"results\.hub\.repo"):
-        Pusher(config_of(repo), paths, PEER, Listener())
+        Pusher(config_of(repo), paths, PEER, print)
 
 
 def test_a_missing_open_or_empty_token_ends_the_start(paths: NodeDirectory) -> None:
     token = paths.root / "hub.token"
     token.chmod(0o644)
     with pytest.raises(ConfigError, match="others may read it"):
-        Pusher(config_of(), paths, PEER, Listener())
+        Pusher(config_of(), paths, PEER, print)
     token.chmod(0o600)
     token.write_text(" \n")
     with pytest.raises(ConfigError, match="there is no token"):
-        Pusher(config_of(), paths, PEER, Listener())
+        Pusher(config_of(), paths, PEER, print)
     token.unlink()
     with pytest.raises(ConfigError, match="there is no token"):
-        Pusher(config_of(), paths, PEER, Listener())
+        Pusher(config_of(), paths, PEER, print)
     nameless = ResultsConfig(hub=HubConfig(repo="someone/"))
     with pytest.raises(ConfigError, match=r"results\.hub\.token"):
-        Pusher(msgspec.structs.replace(config_of(), results=nameless), paths, PEER, Listener())
+        Pusher(msgspec.structs.replace(config_of(), results=nameless), paths, PEER, print)
 
 
 def test_without_a_token_of_its_own_that_of_the_environment_counts(
@@ -171,12 +165,8 @@ def test_without_a_token_of_its_own_that_of_the_environment_counts(
 ) -> None:
     (paths.root / "hub.token").unlink()
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    listener = Listener()
     bare = msgspec.structs.replace(config_of(), results=ResultsConfig(hub=HubConfig("someone/")))
-    pusher = Pusher(bare, paths, PEER, listener)
-    pusher.push(trained(), checkpoint)
-    assert listener.wait().revision == COMMIT
-    pusher.close()
+    assert pushed(paths, checkpoint, bare).revision == COMMIT
 
 
 def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
@@ -184,10 +174,11 @@ def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
 ) -> None:
     token = paths.root / "hub.token"
     token.write_text("hf_wrong\n")
-    heard = Listener()
-    pusher = Pusher(config_of(), paths, PEER, heard)
+    heard = Pushes()
+    pusher = Pusher(config_of(), paths, PEER, heard.put)
     pusher.push(trained(7), checkpoint)
-    assert "401" in heard.wait().error and "hf_wrong" not in heard.events[-1].error
+    error = heard.wait().error
+    assert "401" in error and "hf_wrong" not in error
     token.write_text(f"{TOKEN}\n")
     while pusher.busy:
         threading.Event().wait(0.01)

@@ -8,13 +8,13 @@ from tests.sim.planting import read_mutants
 SHIPPED_CHAIN_MUTANTS = read_mutants(r"""
 swarmd/chain/submitter.py
   an attempt is sent before it is in the log
-    - elif (prepared := following.released()) is not None:
-    + elif (prepared := following.attempts[-1]) is not None:
+    - elif (prepared := tracked.released()) is not None:
+    + elif (prepared := tracked.attempts[-1]) is not None:
     with nodes=3
   what is in the log is never let out
     -         self._in_log.add(prepared.hash)
   the block that has it is never looked at again
-    -         there = await self._hash_at(block.number) == block.hash
+    -         there = await is_on_chain(self._blocks, block)
     +         there = True
   a block counts as confirmed at once
     - deep = block.number <= self._depth
@@ -28,9 +28,9 @@ swarmd/chain/submitter.py
     +             pass
     with day_calls=8
   a lost submission is not forgotten
-    -         self._emit(SubmissionLost(following.submission, reason))
-    -         self._forget(following)
-    +         self._emit(SubmissionLost(following.submission, reason))
+    -         self._emit(SubmissionLost(tracked.submission, reason))
+    -         self._forget(tracked)
+    +         self._emit(SubmissionLost(tracked.submission, reason))
 swarmd/chain/senders.py
   every attempt takes a nonce of its own
     - free = [each for each in attempts if each.nonce >= mined]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from swarmd.chain.contract import ERRORS
-from swarmd.chain.fees import GWEI, Budget, Price
+from swarmd.chain.fees import GWEI, Budget
 from swarmd.chain.logs import LogEntry
-from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, RoundPolicy, SignedTransaction, Span
+from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, Price, RoundPolicy, SignedTransaction, Span
 from swarmd.chain.senders import Wallet
 from swarmd.chain.submitter import ChainAgent, Submitter
 from swarmd.chain.watcher import ChainRequirements, Watcher
@@ -289,7 +289,7 @@ class SimEndpoint:
     async def base_fee_wei(self) -> int | None:
         return await self.gas_price_wei()
 
-    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
+    async def estimate_gas(self, account: str, to: str, content: bytes) -> int:
         if not content:
             await self._ask()
             return GAS_IDLE
