@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,8 +26,9 @@ from starlette.routing import Route
 from swarmd.errors import SwarmdError
 from swarmd.observe.status import Health, Status, live, productive, ready
 from swarmd.observe.story import Story
+from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpRefusal
-from swarmd.web.http.endpoints import (
+from swarmd.web.endpoints import (
     SEQ_MAX,
     Background,
     Endpoint,
@@ -33,12 +36,13 @@ from swarmd.web.http.endpoints import (
     Parameter,
     integers,
     keep_up,
+    openapi,
     refusal,
     refusal_of,
 )
-from swarmd.web.http.guard import AccessRules, Login, RequestGuard
-from swarmd.web.http.openapi import openapi
-from swarmd.web.http.stream import Stream
+from swarmd.web.guard import AccessRules, Login, RequestGuard
+from swarmd.web.moments import plain
+from swarmd.web.node import LogNode
 from swarmd.web.shapes import (
     CURVES_MAX,
     EVENTS_PAGE_MAX,
@@ -54,12 +58,11 @@ from swarmd.web.shapes import (
     PeerPage,
     RecipeView,
     StagesView,
-    SwarmSource,
     SwarmView,
     TrainingView,
 )
-from swarmd.web.views.moments import plain
-from swarmd.web.views.node import LogNode
+from swarmd.web.source import SwarmSource
+from swarmd.web.stream import Stream
 
 STATIC = Path(__file__).parent / "static"
 PAGES = {"/node": "node.html", "/login": "login.html"}
@@ -198,14 +201,11 @@ def productive_of(node: LogNode, status: Status | None) -> Health:
     return productive(status, node.metrics.progress)
 
 
-def endpoints_of(
-    swarm: SwarmSource, node: LogNode | None, stream: Stream, here: PageSource | None = None
-) -> tuple[Endpoint, ...]:
+def endpoints_of(swarm: SwarmSource, node: LogNode | None, stream: Stream) -> tuple[Endpoint, ...]:
     """All addresses of the interface, those of a node where there is one."""
     of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
-    shows = (lambda: node.here()) if node is not None else (lambda: here)
     return (
-        Endpoint("/api/v1/here", "What this server shows.", PageSource, shows),
+        Endpoint("/api/v1/here", "What this server shows.", PageSource, lambda: swarm.here()),
         *swarm_endpoints(swarm),
         *of_node,
         Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open),
@@ -216,7 +216,6 @@ def make_app(
     swarm: SwarmSource,
     doors: AccessRules,
     node: LogNode | None = None,
-    here: PageSource | None = None,
     background: Sequence[Background] = (),
 ) -> RequestGuard:
     """The application as a server runs it.
@@ -225,11 +224,10 @@ def make_app(
         swarm: where the swarm page's figures come from.
         doors: who is let in.
         node: the node's log, where there is one; started and stopped with the application.
-        here: what is shown, where there is no node.
         background: further tasks that run beside it, for example what sends notifications.
     """
     stream = Stream(swarm, node)
-    endpoints = endpoints_of(swarm, node, stream, here)
+    endpoints = endpoints_of(swarm, node, stream)
     document = openapi(endpoints)
 
     async def serve_document(request: Request) -> Response:
@@ -281,3 +279,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 REFUSALS = dict.fromkeys((SwarmdError, HttpRefusal, HTTPException, Exception), _refuse)
+
+
+def write_openapi(path: Path) -> None:
+    """Write the OpenAPI document of a node's server: `python -m swarmd.web.app docs/openapi.json`."""
+    node = LogNode(NodeDirectory(Path()))
+    document = openapi(endpoints_of(node, node, Stream(node, node)))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    write_openapi(Path(sys.argv[1]))

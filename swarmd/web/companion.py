@@ -34,10 +34,10 @@ from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
 from swarmd.web.app import make_app, running
-from swarmd.web.http.endpoints import Background
-from swarmd.web.http.guard import AccessRules, RequestGuard
-from swarmd.web.views.moments import cover_also
-from swarmd.web.views.node import LogNode
+from swarmd.web.endpoints import Background
+from swarmd.web.guard import AccessRules, RequestGuard
+from swarmd.web.moments import cover_also
+from swarmd.web.node import LogNode
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told

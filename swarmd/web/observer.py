@@ -13,7 +13,8 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -71,20 +72,11 @@ from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
 from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
-from swarmd.web.http.endpoints import WorkPool
-from swarmd.web.shapes import (
-    PEERS_ANSWERED_MAX,
-    ChangeSignal,
-    Curves,
-    Gossip,
-    Message,
-    PageSource,
-    PeerPage,
-    SwarmView,
-)
-from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.moments import shown_text
-from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_curves, peer_page, swarm_view
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.moments import shown_text
+from swarmd.web.shapes import ChangeSignal, PageSource, SwarmView
+from swarmd.web.source import SwarmSource
+from swarmd.web.swarm import PeerLedger, ViewContext, isolated_words, swarm_view
 from swarmd.worker.messages import EventSink
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
@@ -356,8 +348,8 @@ IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, Rollou
 OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
 
 
-class DhtSwarm:
-    """Follows a swarm; a `SwarmSource`.
+class DhtSwarm(SwarmSource):
+    """Follows a swarm.
 
     Args:
         manifest: of the swarm.
@@ -367,6 +359,7 @@ class DhtSwarm:
     """
 
     def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
+        super().__init__(THREADS)
         self.changes = ChangeSignal()
         self._manifest = manifest
         self._paths = NodeDirectory(place)
@@ -375,14 +368,13 @@ class DhtSwarm:
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
         self._ledger = PeerLedger()
-        self._feed = GossipFeed(self._blobs, self._ledger)
+        self._gossip = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
         self._link = "no node of the swarm has answered yet"
         self._isolated = ""  # why the coordinator is not heard although nodes answer
         self._seq = 0
         self._begun_at = time.time()
-        self._answers = WorkPool("answers", THREADS)
-        self._books = threading.RLock()  # held where the event loop writes what the answers' thread reads
+        self._lock = threading.RLock()  # held where the event loop writes what the answers' thread reads
         self._session: Session
         self._clock: SwarmClock
         self._members: Members
@@ -445,7 +437,7 @@ class DhtSwarm:
 
     def observe(self, event: Event) -> None:
         """Take an event of the session. In the event loop."""
-        with self._books:
+        with self._lock:
             noted = self._take(event)
         if noted:
             self.changes.notify()
@@ -475,7 +467,7 @@ class DhtSwarm:
         chain = self._state.chain
         if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
             self._ledger.apply(applied)  # rounds of blocks that are still to be read would not count after a later one
-        self._feed.apply(applied)
+        self._gossip.apply(applied)
 
     def _heed_clock(self, event: RoundAnnounced) -> None:
         """The coordinator tells where the swarm is; a contract that can be read knows better."""
@@ -543,46 +535,27 @@ class DhtSwarm:
 
     def _settle(self, board: LeaderboardBody) -> None:
         """Take over the coordinator's sums."""
-        with self._books:
+        with self._lock:
             self._ledger.settle(board.round, board.standings, time.time())
         self._session.gossip.comparison.read_board(board.reports)
         self.changes.notify()
 
     # --- what is asked ---
 
-    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        """Where the swarm is and who takes part."""
-        return await self._answers.do(self._view, peers_max)
+    @contextmanager
+    def _books(self) -> Iterator[tuple[State, PeerLedger]]:
+        with self._lock:
+            yield self._state, self._ledger
+
+    @property
+    def _feed(self) -> GossipFeed:
+        return self._gossip
 
     def _view(self, peers_max: int) -> SwarmView:
         around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
-        with self._books:
-            seen = swarm_view(self._state, self._ledger, around, peers_max)
+        with self._books() as (state, ledger):
+            seen = swarm_view(state, ledger, around, peers_max)
             return replace(seen, source="dht", notes=self._notes())
-
-    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        """Part of the leaderboard."""
-        return await self._answers.do(self._peers, first, count, find)
-
-    def _peers(self, first: int, count: int, find: str) -> PeerPage:
-        with self._books:
-            return peer_page(self._state, self._ledger, first, count, find)
-
-    async def curves(self, peers: Sequence[str]) -> Curves:
-        """Rewards since this observer came; where a contract is read, those in the blocks that were read."""
-        return await self._answers.do(self._curves, tuple(peers))
-
-    def _curves(self, peers: tuple[str, ...]) -> Curves:
-        with self._books:
-            return peer_curves(self._state, self._ledger, peers)
-
-    async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers shared."""
-        return Gossip(await asyncio.to_thread(self._feed.latest, since_round))
-
-    async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages."""
-        return await asyncio.to_thread(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
 
     def _notes(self) -> tuple[str, ...]:
         notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []

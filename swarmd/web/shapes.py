@@ -7,8 +7,7 @@ Texts of peers are as they came, cut to a length; whoever shows them must show t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -405,40 +404,3 @@ class ChangeSignal:
         while self.version == version:
             await self._changed.wait()
         return self.version
-
-
-class SwarmSource(Protocol):
-    """A swarm, seen from somewhere: a node's log, or the DHT.
-
-    Attributes:
-        changes: rung whenever a view, a curve or the gossip may have changed.
-    """
-
-    changes: ChangeSignal
-
-    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        """Where the swarm is and who takes part, the first `peers_max` by rank.
-
-        Raises:
-            SwarmdError: it cannot be told at present.
-        """
-
-    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        """`count` peers behind the `first` by rank, of all or of those with a text in name or id.
-
-        Raises:
-            SwarmdError: it cannot be told at present.
-        """
-
-    async def curves(self, peers: Sequence[str]) -> Curves:
-        """Rewards of these peers, by default (none named) of the first ten by rank; unknown ones are left out."""
-
-    async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers shared in this round and later, newest first."""
-
-    async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1.
-
-        Raises:
-            SwarmdError: it cannot be told at present.
-        """

@@ -23,7 +23,7 @@ from swarmd.observe.otlp import make_exporter, push_metrics, push_once
 from swarmd.observe.status import status_of
 from swarmd.paths import NodeDirectory
 from swarmd.web.companion import tasks_of
-from swarmd.web.views.node import LogNode
+from swarmd.web.node import LogNode
 from tests.core.story import announced, trained
 from tests.daemon.node import fake_node
 from tests.observe.counting import Samples, read, tell

@@ -33,7 +33,7 @@ from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.story import StoryTeller, sentences_of
 from swarmd.observe.words import AGAIN, NO_NEWCOMERS, SILENT, skills_words
-from swarmd.web.views.swarm import PeerLedger, ViewContext, swarm_view
+from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 from tests.core import story as core
 from tests.core.coordinator.swarm import Swarm
 from tests.core.story import Story, announced, settings

@@ -17,8 +17,8 @@ from swarmd.http_server import Address
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
-from swarmd.web.http.guard import AccessRules
-from swarmd.web.views.node import LogNode
+from swarmd.web.guard import AccessRules
+from swarmd.web.node import LogNode
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -22,7 +22,7 @@ from swarmd.observe.words import reached_words
 from swarmd.paths import NodeDirectory
 from swarmd.results.card import accuracy_of, accuracy_words
 from swarmd.results.history import TrainingHistory, read_history
-from swarmd.web.views.moments import plain
+from swarmd.web.moments import plain
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
 from tests.web.serving import Served, copy_of, served, until

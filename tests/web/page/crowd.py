@@ -11,8 +11,8 @@ from swarmd.observe.status import LogStatus, status_of
 from swarmd.observe.story import Story as RoundStory
 from swarmd.uvicorn_server import url_of
 from swarmd.web import shapes
+from swarmd.web.moments import charts_view
 from swarmd.web.shapes import PEERS_ANSWERED_MAX
-from swarmd.web.views.moments import charts_view
 from tests.core.story import Story, settings
 from tests.web.serving import running
 

@@ -17,7 +17,7 @@ from swarmd.gas import COIN_WEI
 from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.web.views.swarm import PeerLedger, ViewContext, swarm_view
+from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, announced, chain_settings, settings, trained
 from tests.web.page.conftest import Watched

@@ -25,7 +25,7 @@ from swarmd.bounds import RateLimiter
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
 from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
-from swarmd.web.http.endpoints import BadRequest, JsonAnswer, asker, refusal
+from swarmd.web.endpoints import BadRequest, JsonAnswer, asker, refusal
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none

@@ -16,10 +16,11 @@ from starlette.types import Receive, Scope, Send
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.uvicorn_server import cut, narrow
-from swarmd.web.http.endpoints import asker, encode, refusal
-from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, SwarmSource
-from swarmd.web.views.moments import charts_of, event_row
-from swarmd.web.views.node import LogNode
+from swarmd.web.endpoints import asker, encode, refusal
+from swarmd.web.moments import charts_of, event_row
+from swarmd.web.node import LogNode
+from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT
+from swarmd.web.source import SwarmSource
 
 CLIENTS_MAX = 32
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import Address, origin_of
-from swarmd.web.http.guard import (
+from swarmd.web.guard import (
     COOKIE,
     FAILURES_MAX,
     PASSES_MAX,

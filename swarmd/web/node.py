@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,29 +26,26 @@ from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import LogStatus, ProcessState, Status, status_of, with_offer
 from swarmd.paths import NodeDirectory
-from swarmd.web.http.endpoints import WorkPool
+from swarmd.web.endpoints import WorkPool
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.moments import charts_view, event_row, moment_of, plain, recipe_view
+from swarmd.web.reading import LogReading, is_long
 from swarmd.web.shapes import (
-    PEERS_ANSWERED_MAX,
     ChangeSignal,
     ChartsView,
-    Curves,
     EventPage,
     EventRow,
-    Gossip,
-    Message,
     Moment,
     Overview,
     PageSource,
-    PeerPage,
     RecipeView,
     StagesView,
     SwarmView,
     TrainingView,
     Unavailable,
 )
-from swarmd.web.views.moments import charts_view, event_row, moment_of, plain, recipe_view
-from swarmd.web.views.reading import LogReading, is_long
-from swarmd.web.views.swarm import ViewContext, peer_curves, peer_page, swarm_view
+from swarmd.web.source import SwarmSource
+from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
@@ -56,7 +53,7 @@ STATUS_FRESH_S = 0.4  # a status so young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
 
-class LogNode:
+class LogNode(SwarmSource):
     """Follows the log of one node.
 
     Args:
@@ -76,6 +73,7 @@ class LogNode:
         metrics: Metrics | None = None,
         archive: Path | None = None,
     ) -> None:
+        super().__init__(THREADS)
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
         self.told: Callable[[Sequence[Applied]], None] | None = None
@@ -89,13 +87,11 @@ class LogNode:
         self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
         self._told_seq: int | None = None  # the event that is told next
         self._folds = WorkPool("folds", FOLDING_THREADS)
-        self._answers = WorkPool("answers", THREADS)
         self._watch = WorkPool("watch", 1, bounded=False)  # so that health is told whatever else is asked
         self._standings_stamp = 0
         self._status: Status | None = None
         self._status_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
-        self.changes: ChangeSignal
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
@@ -155,29 +151,28 @@ class LogNode:
 
     # --- the swarm ---
 
-    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        return await self._answers.do(self._view, peers_max)
+    @contextlib.contextmanager
+    def _books(self) -> Iterator[tuple[State, PeerLedger]]:
+        self._settle()
+        shown = self._shown
+        with shown.history.lock:
+            yield shown.history.state, shown.ledger
+
+    @property
+    def _feed(self) -> GossipFeed:
+        return self._shown.feed
 
     def _view(self, peers_max: int) -> SwarmView:
-        self._settle()
         process: ProcessState = "mute"
         with contextlib.suppress(SwarmdError):
             process = self._fresh_status().process.state
+        self._settle()
         shown = self._shown
         history = shown.history
         with history.lock:
             kind = self._config.swarm.kind if self._config is not None else ""
             around = ViewContext(kind, history.at, history.first, self._notes(), process)
             return swarm_view(history.state, shown.ledger, around, peers_max)
-
-    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        return await self._answers.do(self._peers, first, count, find)
-
-    def _peers(self, first: int, count: int, find: str) -> PeerPage:
-        self._settle()
-        shown = self._shown
-        with shown.history.lock:
-            return peer_page(shown.history.state, shown.ledger, first, count, find)
 
     def _settle(self) -> None:
         """Take over the coordinator's sums where the network worker has read newer ones."""
@@ -199,23 +194,6 @@ class LogNode:
         trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
         return notes + ((f"The log is being read: {share:.0%} so far{self._whole.why_anew}.",) if share < 1 else ())
-
-    async def curves(self, peers: Sequence[str]) -> Curves:
-        return await self._answers.do(self._curves, tuple(peers))
-
-    def _curves(self, peers: Sequence[str]) -> Curves:
-        self._settle()
-        shown = self._shown
-        with shown.history.lock:
-            return peer_curves(shown.history.state, shown.ledger, peers)
-
-    async def gossip(self, since_round: int = -1) -> Gossip:
-        return Gossip(await self._answers.do(self._shown.feed.latest, since_round))
-
-    async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
-        feed = self._shown.feed
-        return await self._answers.do(feed.since, count) if feed.has_beyond(count) else ([], count)
 
     # --- the node ---
 

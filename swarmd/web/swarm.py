@@ -40,6 +40,7 @@ from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.observe.status import ENDED, ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
+from swarmd.web.moments import number, shown_text
 from swarmd.web.shapes import (
     CURVE_POINTS_MAX,
     CURVES_MAX,
@@ -51,7 +52,6 @@ from swarmd.web.shapes import (
     Point,
     SwarmView,
 )
-from swarmd.web.views.moments import number, shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
 VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: whoever is registered may vote for any names

@@ -22,6 +22,7 @@ from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
 from swarmd.results.history import curves_of
+from swarmd.web.moments import number
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
     OVERVIEW_ROUNDS_MAX,
@@ -33,7 +34,6 @@ from swarmd.web.shapes import (
     TrainedStage,
     TrainingView,
 )
-from swarmd.web.views.moments import number
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500

@@ -16,11 +16,10 @@ from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status
-from swarmd.web import shapes
-from swarmd.web.http import stream
-from swarmd.web.http.endpoints import WorkBusy
-from swarmd.web.http.stream import CLIENTS_MAX, Client
-from swarmd.web.views.node import LogNode
+from swarmd.web import shapes, stream
+from swarmd.web.endpoints import WorkBusy
+from swarmd.web.node import LogNode
+from swarmd.web.stream import CLIENTS_MAX, Client
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, served, until

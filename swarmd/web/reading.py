@@ -29,10 +29,10 @@ from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.files import open_regular
 from swarmd.logger import get_logger
 from swarmd.observe.story import Story, StoryTeller
-from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
-from swarmd.web.views.stages import StageFollower, Timeline, TrainedStages
-from swarmd.web.views.swarm import PeerLedger
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
+from swarmd.web.stages import StageFollower, Timeline, TrainedStages
+from swarmd.web.swarm import PeerLedger
 
 POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
 SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage

@@ -23,9 +23,9 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
 from swarmd.swarms.plan import ScoredGroup, decode_scored
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
+from swarmd.web.moments import shown_text
 from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
-from swarmd.web.views.moments import shown_text
-from swarmd.web.views.swarm import PeerLedger
+from swarmd.web.swarm import PeerLedger
 
 BODIES_WAITING_MAX = 64  # not looked at yet, and as many stages' scores; the oldest are forgotten
 PEERS_PER_STAGE = 20  # of those gathered at once, drawn by their digests
