@@ -23,7 +23,7 @@ from swarmd.files import remove_left
 from swarmd.logger import get_logger
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
 from swarmd.observe.status import Status
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import ObserveEvent
 
 __all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "ask_status", "bind_control"]
 
@@ -86,10 +86,10 @@ def bind_control(path: Path) -> socket.socket:
 class Control:
     """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once."""
 
-    def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
+    def __init__(self, path: Path, status: Callable[[], bytes], observe: ObserveEvent) -> None:
         self._path = path
         self._status = status
-        self._facts = facts
+        self._observe = observe
         self._connections = 0
 
     async def serve(self, endpoint: socket.socket) -> None:
@@ -132,6 +132,6 @@ class Control:
                 log.warning("the status cannot be told", error=str(error))
                 return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
         if request.verb == "stop":
-            await self._facts.observe(StopRequested("the operator asked for it"))
+            await self._observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))

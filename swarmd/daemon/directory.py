@@ -42,7 +42,7 @@ from swarmd.eventlog.segment import list_segments
 from swarmd.files import sync_directory, write_durably, write_failure
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quoted
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import ObserveEvent
 from swarmd.training.checkpoint_files import newest_bytes
 
 if TYPE_CHECKING:
@@ -318,13 +318,13 @@ class SpaceGuard:
         checkpoints: Path,
         storage: StorageConfig,
         make_room: Callable[[], Awaitable[None]],
-        facts: FactSink,
+        observe: ObserveEvent,
     ) -> None:
         self._root = root
         self._checkpoints = checkpoints
         self._storage = storage
         self._make_room = make_room
-        self._facts = facts
+        self._observe = observe
         self._paused = False
 
     async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
@@ -341,14 +341,14 @@ class SpaceGuard:
             await self._make_room()
             free, bounds = await to_thread.run_sync(self._measure)
         if free < bounds.stop:
-            await self._facts.observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            await self._observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
             return False
         if free < bounds.low and not self._paused:
             self._paused = True
-            await self._facts.observe(SpaceLow(free, bounds.wanted))
+            await self._observe(SpaceLow(free, bounds.wanted))
         elif self._paused and free >= bounds.wanted:
             self._paused = False
-            await self._facts.observe(SpaceFreed(free))
+            await self._observe(SpaceFreed(free))
         return True
 
     def _measure(self) -> tuple[int, SpaceBounds]:

@@ -18,8 +18,7 @@ from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, StopRe
 from swarmd.core.state import State
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.logger import get_logger
-from swarmd.shell.loop import Loop
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import Loop, ObserveEvent
 from swarmd.worker.runtime import ClockWatch, TimeSource
 
 LOOK_EVERY_S = 1.0
@@ -28,7 +27,7 @@ HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 log = get_logger("swarmd.engine")
 
 
-async def watch_clock(facts: FactSink, every_s: float = LOOK_EVERY_S) -> None:
+async def watch_clock(observe: ObserveEvent, every_s: float = LOOK_EVERY_S) -> None:
     """Record that somebody set the machine's clock, within `every_s` of it: the core's waits go by that clock.
 
     The daemon does it, for a worker that notices may be the one that waits for its next start.
@@ -37,12 +36,12 @@ async def watch_clock(facts: FactSink, every_s: float = LOOK_EVERY_S) -> None:
     while True:
         await anyio.sleep(every_s)
         if step_s := watch.step_s():
-            await facts.observe(ClockSet(step_s))
+            await observe(ClockSet(step_s))
 
 
 async def heed_signals(
     received: AsyncIterator[signal.Signals],
-    facts: FactSink,
+    observe: ObserveEvent,
     end_at_once: Callable[[int], None],
     tasks: TaskGroup,
 ) -> None:
@@ -61,7 +60,7 @@ async def heed_signals(
         else:
             stopping = True
             log.info("stopping; a second signal ends at once", signal=name)
-            tasks.start_soon(facts.observe, StopRequested(f"signal {name}"))
+            tasks.start_soon(observe, StopRequested(f"signal {name}"))
 
 
 class Engine:

@@ -55,7 +55,6 @@ from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of, with_offer
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import Loop
-from swarmd.shell.ports import Ports
 from swarmd.training.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
 
@@ -137,12 +136,12 @@ async def serve_inside(
         node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), end)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
-            tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
-            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine)
+            tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
+            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe)
             tasks.start_soon(control.serve, endpoint)
-            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
+            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
-            tasks.start_soon(watch_clock, node.engine)
+            tasks.start_soon(watch_clock, node.engine.observe)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
             await node.begin(run, read_restored(data))
@@ -181,15 +180,14 @@ class Node:
         self._blobs = Blobs(data.blobs)
         self._pruning = False
         self._supervisor: Supervisor
-        self._ports: Ports
         self._companion: Companion | None = None
         self._tasks: TaskGroup
         loop = Loop(event_log, state, (EventLines(), self))
-        loop.connect(self)
+        loop.connect(self.perform)
         self.engine = Engine(loop, time.time, notifier)
 
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
-        """Make the supervisor and the ports. `tag` marks the node's processes."""
+        """Make the supervisor. `tag` marks the node's processes."""
         self._tasks = tasks
         cover = Redactor(known_secrets(self._config, self._data.root, signing=True))
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
@@ -198,10 +196,7 @@ class Node:
             for worker, argv in programs.items()
             if worker != "chain" or self._config.chain is not None
         }
-        supervisor = Supervisor(wanted, start, self._config.workers, self.engine, tasks, cover)
-        chain = supervisor.worker("chain") if "chain" in wanted else None
-        self._ports = Ports(supervisor, supervisor.worker("network"), supervisor.worker("trainer"), chain)
-        self._supervisor = supervisor
+        self._supervisor = Supervisor(wanted, start, self._config.workers, self.engine.observe, tasks, cover)
         environment = worker_environment(os.environ, tag, withheld_from("web"))
         if is_wanted(self._config, environment):
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
@@ -220,9 +215,9 @@ class Node:
     # --- commands ---
 
     def perform(self, command: Command) -> None:
-        """Hand a command to the port that it is for. Never waits."""
+        """Hand a command to the supervisor. Never waits."""
         log.debug("command", command=command.id)
-        self._ports.perform(command)
+        self._supervisor.perform(command)
 
     def end_at_once(self, code: int) -> None:
         """Kill the workers and end this process without another write; the log is whole, as after any crash."""

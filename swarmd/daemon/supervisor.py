@@ -26,7 +26,7 @@ from swarmd.logger import get_logger
 from swarmd.observe.layers import WorkerLive
 from swarmd.observe.logs import LineFolder
 from swarmd.observe.redaction import Redactor
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import ObserveEvent
 from swarmd.shell.supervision import (
     DRAIN_S,
     MESSAGES_QUEUED_MAX,
@@ -38,6 +38,7 @@ from swarmd.shell.supervision import (
     Supervision,
     Tell,
     Terminate,
+    worker_of,
 )
 from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, Progress, Start, ToWorker, encode_frame
 
@@ -161,7 +162,7 @@ class WorkerProcess:
                 except FrameError as error:
                     log.error("a message is too large for the worker", worker=self.worker, error=str(error))
                     if isinstance(message, Perform):
-                        await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
+                        await self._supervisor.observe(CommandFailed(message.command.id, str(error)))
                     continue
                 await child.write(frame)
 
@@ -201,7 +202,7 @@ class Program(NamedTuple):
 
 
 class Supervisor:
-    """The worker processes of a node: the port of the commands that start and end them.
+    """The worker processes of a node; carries out all of its commands.
 
     Args:
         start: the first message to every new process.
@@ -214,14 +215,14 @@ class Supervisor:
         programs: Mapping[Worker, Program],
         start: Start,
         limits: WorkersConfig,
-        facts: FactSink,
+        observe: ObserveEvent,
         tasks: TaskGroup,
         cover: Redactor | None = None,
     ) -> None:
         self._programs = dict(programs)
         self._first = start
         self._limits = limits
-        self.facts = facts
+        self.observe = observe
         self._tasks = tasks
         self._cover = cover or Redactor()
         self._supervision = Supervision(tuple(programs), limits)
@@ -229,17 +230,16 @@ class Supervisor:
 
     # --- what it is told ---
 
-    def perform(self, command: SupervisorCommand) -> None:
-        """Start a worker, kill one, or stop all; returns at once."""
+    def perform(self, command: Command) -> None:
+        """Start a worker, kill one, stop all, or hand a command to a worker's process; returns at once."""
+        if not isinstance(command, SupervisorCommand):
+            self._hand(worker_of(command), command)
+            return
         self._act(self._supervision.perform(command, anyio.current_time()))
         if isinstance(command, StopWorkers):
             self._tasks.start_soon(self._end_in_time)
 
-    def worker(self, worker: Worker) -> WorkerPort:
-        """The port of a worker's own commands."""
-        return WorkerPort(self, worker)
-
-    def hand(self, worker: Worker, command: Command) -> None:
+    def _hand(self, worker: Worker, command: Command) -> None:
         """Hand a command to a worker's process, or drop it."""
         actions = self._supervision.hand(worker, command)
         if not actions:
@@ -260,7 +260,7 @@ class Supervisor:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Tell):
-                self._tasks.start_soon(self.facts.observe, action.event)
+                self._tasks.start_soon(self.observe, action.event)
             else:
                 self._carry_out(action)
 
@@ -268,7 +268,7 @@ class Supervisor:
         """As `_act`, where there is time to bring one fact after the other."""
         for action in actions:
             if isinstance(action, Tell):
-                await self.facts.observe(action.event)
+                await self.observe(action.event)
             else:
                 self._carry_out(action)
 
@@ -331,15 +331,3 @@ class Supervisor:
     def ping(self, worker: Worker) -> None:
         """Time for a ping."""
         self._act(self._supervision.ping(worker))
-
-
-class WorkerPort:
-    """The port of one worker's own commands."""
-
-    def __init__(self, supervisor: Supervisor, worker: Worker) -> None:
-        self._supervisor = supervisor
-        self._worker: Worker = worker
-
-    def perform(self, command: Command) -> None:
-        """Hand a command to the running process, or drop it."""
-        self._supervisor.hand(self._worker, command)

@@ -12,8 +12,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -35,7 +36,43 @@ from swarmd.core.events import (
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.errors import CommitTooLarge, LogDamaged, LogWriteFailed
 from swarmd.eventlog.frame import digest_commands
-from swarmd.shell.ports import CommandPort, CommitLog
+
+# Takes a command and returns at once; what comes of it, or goes wrong, is a fact, later. Raises nothing. Commands are
+# known by their ids, and one for a worker that is not there is dropped: it is given again when the worker is up.
+PerformCommand = Callable[[Command], None]
+# Takes an event for the log; waits while the inbox is full. Those of one caller keep their order. Raises nothing: the
+# node ends if its log cannot be written, and the call is cancelled.
+ObserveEvent = Callable[[Event], Coroutine[Any, Any, None]]
+
+
+class CommitLog(Protocol):
+    """Where commits are made durable: `swarmd.eventlog.store.EventLog`, or a simulated disk."""
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number of the next event."""
+        ...
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> object:
+        """Write one commit and make it durable; blocks.
+
+        Raises CommitTooLarge if nothing was written; LogWriteFailed or NoSpaceLeft if it may or may not be durable, and
+        the process must end.
+        """
+        ...
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a snapshot of the state should be taken now."""
+        ...
+
+    def write_snapshot(self, state: State) -> object:
+        """Keep the fold of all events so far, and remove the oldest segments by budget; blocks.
+
+        Raises LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot, and the log goes on without it.
+        """
+        ...
+
 
 ROW_MIN = 16  # facts of a kind that are worth an event for all of them
 ROW_MAX = 1024  # facts of one such event
@@ -174,11 +211,11 @@ class Loop:
         self._inbox_max = inbox_max
         self._beginning: NodeStarted | None = None
         self._fired: set[Deadline] = set()  # timers reported while their deadline still stands in the state
-        self._ports: CommandPort[Command] | None = None
+        self._perform: PerformCommand | None = None
 
-    def connect(self, ports: CommandPort[Command]) -> None:
+    def connect(self, perform: PerformCommand) -> None:
         """Say where commands go; before the first commit."""
-        self._ports = ports
+        self._perform = perform
 
     # --- facts ---
 
@@ -265,7 +302,7 @@ class Loop:
         return [planned]
 
     def adopt(self, written: Sequence[Plan]) -> None:
-        """Take over what was written: its state, then the projections, then its commands to their ports."""
+        """Take over what was written: its state, then the projections, then its commands to who carries them out."""
         for planned in written:
             self.state = planned.state
             if self._fired:
@@ -277,5 +314,5 @@ class Loop:
             if isinstance(last, NodeStopped):
                 self.ended = last
             for command in planned.commands:
-                assert self._ports is not None, "commands have nowhere to go before `connect`"
-                self._ports.perform(command)
+                assert self._perform is not None, "commands have nowhere to go before `connect`"
+                self._perform(command)

@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from swarmd.config import WorkersConfig
-from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers, SupervisorCommand
+from swarmd.core.commands import (
+    ChainCommand,
+    Command,
+    KillWorker,
+    NetworkCommand,
+    StartWorker,
+    StopWorkers,
+    SupervisorCommand,
+    TrainerCommand,
+)
 from swarmd.core.events import (
     ClockSet,
     Event,
@@ -86,12 +95,19 @@ class Kill(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Give an event to the `FactSink`."""
+    """Give an event to the node's loop."""
 
     event: Event
 
 
 Action = Execute | Send | Terminate | Kill | Tell
+
+
+def worker_of(command: NetworkCommand | TrainerCommand | ChainCommand) -> Worker:
+    """The worker that carries a command out."""
+    if isinstance(command, NetworkCommand):
+        return "network"
+    return "trainer" if isinstance(command, TrainerCommand) else "chain"
 
 
 class Process:

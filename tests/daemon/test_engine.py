@@ -79,7 +79,7 @@ class Bench:
         self.now = 1000.0
         self.log = MemoryLog(self.record)
         loop = Loop(self.log, State(), (self,))
-        loop.connect(self)
+        loop.connect(self.perform)
         self.engine = Engine(loop, lambda: self.now, self.pulse)
 
     def perform(self, command: Command) -> None:

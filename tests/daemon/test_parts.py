@@ -54,13 +54,12 @@ async def test_that_the_machines_clock_was_set_becomes_an_event_once(
     told: list[Event] = []
     heard = anyio.Event()
 
-    class Sink:
-        async def observe(self, event: Event) -> None:
-            told.append(event)
-            heard.set()
+    async def observe(event: Event) -> None:
+        told.append(event)
+        heard.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch_clock, Sink(), 0.01)
+        tasks.start_soon(watch_clock, observe, 0.01)
         await anyio.sleep(0.03)
         wrong.time = lambda: time.time() + ahead_s
         with anyio.fail_after(30.0):
@@ -140,11 +139,10 @@ def _well() -> bytes:
 
 
 async def _with_control(path: Path, body: object, facts: list[Event], status: Callable[[], bytes] = _well) -> None:
-    class Sink:
-        async def observe(self, event: Event) -> None:
-            facts.append(event)
+    async def observe(event: Event) -> None:
+        facts.append(event)
 
-    served = Control(path, status, Sink())
+    served = Control(path, status, observe)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(served.serve, bind_control(path))
         await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
@@ -305,7 +303,7 @@ class Disk:
         self.facts: list[Event] = []
         self.rooms = 0
         storage = StorageConfig(free_bytes_min=100)
-        self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self)
+        self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self.observe)
         monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=self.free))
 
     async def observe(self, event: Event) -> None:
