@@ -83,8 +83,8 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
 
 def has_daemon(directory: Path) -> bool:
     """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
-    from swarmd.daemon.control import ask_status
     from swarmd.eventlog.segment import find_log
+    from swarmd.observe.control import ask_status
 
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 

@@ -94,7 +94,7 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     Where it is known, the configuration is read for a node without a log. Raises NotFoundError where there is no node,
     LogDamaged where the daemon is down and the log cannot be read.
     """
-    from swarmd.daemon.control import ask_status
+    from swarmd.observe.control import ask_status
 
     reply = ask_status(paths.control)
     return reply.status or status_from_log(Located(config, paths.root), reply.mute)
@@ -105,16 +105,14 @@ def status_from_log(node: Located, mute: str = "") -> Status:
     from swarmd.eventlog.fold import load
     from swarmd.eventlog.reader import read_commits
     from swarmd.eventlog.segment import list_segments
-    from swarmd.eventlog.store import log_bytes
-    from swarmd.observe.status import LogStatus, status_of, with_offer
+    from swarmd.observe import status as observed
 
-    events = NodeDirectory(node.data).events
-    if not events.is_dir() or not list_segments(events):
+    data = NodeDirectory(node.data)
+    if not data.events.is_dir() or not list_segments(data.events):
         return _never_started(node, mute)
-    state, next_seq = load(events)
-    last_at = next((commit.at for commit in read_commits(events, next_seq - 1)), None) if next_seq else None
-    log = LogStatus(str(events), next_seq, log_bytes(events), last_at)
-    return with_offer(status_of(state, time.time(), log, mute=mute), NodeDirectory(node.data).weights)
+    state, next_seq = load(data.events)
+    last_at = next((commit.at for commit in read_commits(data.events, next_seq - 1)), None) if next_seq else None
+    return observed.status_from_log(data, state, observed.measure_log(data.events, next_seq, last_at), mute)
 
 
 def _never_started(node: Located, mute: str) -> Status:
@@ -125,7 +123,7 @@ def _never_started(node: Located, mute: str) -> Status:
     from swarmd.observe.status import LogStatus, status_of
 
     refuse_unmade(node)
-    status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
+    status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:
         reason = f"made, and never started: `{node.next_command}` starts it"
         status = msgspec.structs.replace(status, process=msgspec.structs.replace(status.process, reason=reason))

@@ -21,11 +21,8 @@ from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
-from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
-from swarmd.observe.status import Status
+from swarmd.observe.control import CALL_S, ControlRequest, short_address
 from swarmd.shell.loop import ObserveEvent
-
-__all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "ask_status", "bind_control"]
 
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
@@ -38,29 +35,6 @@ class ControlRefusal(msgspec.Struct, frozen=True):
     """The answer to a request that cannot be met; `error` says what is wrong."""
 
     error: str
-
-
-class DaemonReply(msgspec.Struct, frozen=True):
-    """What the control socket says: a status; or that nobody listens; or why a daemon does not answer."""
-
-    status: Status | None = None
-    mute: str = ""
-
-    @property
-    def runs(self) -> bool:
-        return self.status is not None or bool(self.mute)
-
-
-def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
-    """What a daemon says of itself. Blocks as `ask`."""
-    try:
-        return DaemonReply(msgspec.json.decode(ask(path, "status", within_s), type=Status))
-    except NoDaemon:
-        return DaemonReply()
-    except ControlError as failure:
-        return DaemonReply(mute=failure.message)
-    except DECODE_ERRORS as failure:
-        return DaemonReply(mute=f"its answer is not understood, is it another version of swarmd? ({failure})")
 
 
 def bind_control(path: Path) -> socket.socket:

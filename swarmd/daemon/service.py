@@ -46,13 +46,13 @@ from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.store import EventLog, log_bytes
+from swarmd.eventlog.store import EventLog
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
-from swarmd.observe.layers import Live
+from swarmd.observe.layers import Live, muster_words
 from swarmd.observe.logs import EventLines, progress_words
 from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
-from swarmd.observe.status import LogStatus, Status, headline, status_of, with_offer
+from swarmd.observe.status import Status, headline, measure_log, status_of, with_offer
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import Loop
 from swarmd.training.checkpoint_files import drop_older
@@ -63,6 +63,7 @@ WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "trainer": (sys.executable, "-m", "swarmd.training.worker"),
     "chain": (sys.executable, "-m", "swarmd.chain.worker"),
 }
+WAITING_EVERY_S = 60.0
 STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at once
 
 log = get_logger("swarmd.daemon")
@@ -142,6 +143,7 @@ async def serve_inside(
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
             tasks.start_soon(watch_clock, node.engine.observe)
+            tasks.start_soon(tell_waiting, lambda: node.engine.state)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
             await node.begin(run, read_restored(data))
@@ -157,6 +159,14 @@ async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
         await anyio.sleep(every_s)
         if words := progress_words(status()):
             log.info(words)
+
+
+async def tell_waiting(state: Callable[[], State], every_s: float = WAITING_EVERY_S) -> None:
+    """A line every so often while a coordinator waits for members before its first round."""
+    while True:
+        await anyio.sleep(every_s)
+        if words := muster_words(state(), time.time()):
+            log.info(f"the coordinator {words}")
 
 
 class Node:
@@ -280,7 +290,7 @@ class Node:
             self._supervisor.live("trainer"),
             self._supervisor.live("chain"),
         )
-        log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
+        log_status = measure_log(self._data.events, self.engine.loop.next_seq)
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
         status = status_of(self.engine.state, time.time(), log_status, live, __version__)

@@ -19,7 +19,7 @@ from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.observe.layers import first_line, hold_words, holding
+from swarmd.observe.layers import awaited_members, first_line, hold_words, holding, muster_words
 from swarmd.observe.learning import NOTHING, example_words, flat_words
 from swarmd.observe.words import (
     NO_NEWCOMERS,
@@ -86,6 +86,8 @@ def describe(applied: Applied, stopped_s: float | None = None) -> Description:
         told = told._replace(
             level="warning" if alone else "info", text=f"{told.text}; {held}", told=True, trouble=alone
         )
+    if awaited_members(after) and not awaited_members(before):
+        told = told._replace(text=f"{told.text}; the coordinator {muster_words(after, applied.at)}")
     if waits := waiting_turn(before, after):
         told = told._replace(level="warning" if waits == NO_NEWCOMERS else "info", text=f"{told.text}; {waits}")
     return told

@@ -101,6 +101,28 @@ def hold_words(held: Coordination) -> str:
     return f"alone: no peer is connected; round {held.round} stage {held.stage} is held until one is back"
 
 
+def awaited_members(state: State) -> str:
+    """For what a coordinator waits before it opens the first round of this run; empty for any other node."""
+    coordination, rules = state.coordination, state.settings.coordination if state.settings else None
+    if coordination is None or rules is None or coordination.chart != "mustering" or muster_due_at(state) is None:
+        return ""
+    if state.restored:
+        return "waits for the clock that it kept after its backup was made"
+    return f"waits for members: {coordination.members.present} of {rules.min_peers} are there"
+
+
+def muster_due_at(state: State) -> float | None:
+    """When a coordinator stops waiting for members and opens its first round, in POSIX seconds; None if it does not
+    wait."""
+    return next((deadline.due_at for deadline in state.deadlines if deadline.name == "muster"), None)
+
+
+def muster_words(state: State, now: float) -> str:
+    """As `awaited_members`, with how long it waits at most."""
+    awaited, due_at = awaited_members(state), muster_due_at(state)
+    return f"{awaited}, {max(0.0, due_at - now):.0f} s more at most" if awaited and due_at is not None else ""
+
+
 def first_line(text: str) -> str:
     """The headline of a reason that carries output, as it may be printed."""
     return printable(text.partition("\n")[0].removesuffix("; last output:"))

@@ -43,14 +43,15 @@ class LearningStatus(Layer, frozen=True, kw_only=True):
     advice: str = ""  # what to do
 
 
-def learning_status(state: State, now: float) -> LearningStatus | None:
-    """What the log says of it; None until a stage is trained."""
+def learning_status(state: State, now: float, absent: str) -> LearningStatus | None:
+    """What the log says of it; None until a stage is trained. `absent` says why no daemon answers, if none does."""
     known = state.learning
     if known is None:
         return None
     status = LearningStatus(
         state="learning",
-        healthy=True,
+        healthy=not absent,
+        reason=absent,
         age_s=now - known.since,
         stages=known.stages,
         round=known.round,
@@ -64,8 +65,8 @@ def learning_status(state: State, now: float) -> LearningStatus | None:
     return replace(
         status,
         state=NOTHING,
-        healthy=flat.cause == "right",  # a model that knows its questions is not in trouble
-        reason=f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
+        healthy=flat.cause == "right" and not absent,  # a model that knows its questions is not in trouble
+        reason=absent or f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
         cause=flat.cause,
         groups=flat.groups,
         flat=flat.flat,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -21,14 +22,17 @@ from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.rounds import is_barred
 from swarmd.core.state import Coordination, FirstAccuracy, State, WeightsOutcome
 from swarmd.core.values import Skill
+from swarmd.eventlog.store import log_bytes
 from swarmd.observe.layers import (
     Layer,
     LayerName,
     Live,
     WorkerStatus,
+    awaited_members,
     first_line,
     hold_words,
     holding,
+    muster_words,
     pause_words,
     silence,
     worker_status,
@@ -191,7 +195,7 @@ SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
 STANDINGS_SHOWN = 32
 ProcessState = Literal["never started", "running", "stopping", "stopped", "dead", "mute"]
-ENDED: tuple[ProcessState, ...] = ("stopped", "dead")
+ENDED: tuple[ProcessState, ...] = ("stopped", "dead", "never started")
 LEFT: tuple[RoundState, ...] = ("stopped", "failed", "draining")
 
 
@@ -311,7 +315,7 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
 class LogStatus(msgspec.Struct, frozen=True):
     """The event log."""
 
-    directory: str
+    directory: str  # an absolute path
     next_seq: int
     size_bytes: int
     last_at: float | None = None  # commit time of its last event, POSIX seconds; not told by a running daemon
@@ -358,8 +362,25 @@ class Status(msgspec.Struct, frozen=True):
         return {name: layer for name, layer in found.items() if layer is not None}
 
 
+def measure_log(directory: Path, next_seq: int, last_at: float | None = None) -> LogStatus:
+    """What is known of a log's files. Raises NotFoundError if there are none."""
+    return LogStatus(str(directory.resolve()), next_seq, log_bytes(directory), last_at)
+
+
+def status_from_log(data: NodeDirectory, state: State, log: LogStatus, mute: str = "") -> Status:
+    """How a node is whose daemon does not answer; for the arguments see `status_of`."""
+    status = status_of(state, time.time(), log, mute=mute, restored=data.restored.exists())
+    return with_offer(status, data.weights)
+
+
 def status_of(
-    state: State, now: float, log: LogStatus, live: Live | None = None, version: str = "", mute: str = ""
+    state: State,
+    now: float,
+    log: LogStatus,
+    live: Live | None = None,
+    version: str = "",
+    mute: str = "",
+    restored: bool = False,
 ) -> Status:
     """Say how a node is.
 
@@ -370,9 +391,10 @@ def status_of(
         live: what the running daemon adds, None when it is down.
         version: of the running daemon.
         mute: why a daemon that seems to run does not answer.
+        restored: its data was restored from a backup, and it was not started here since.
     """
     settings = state.settings
-    process = _process(state, now, live, version, mute)
+    process = _process(state, now, live, version, mute, restored)
     absent = "the daemon does not answer" if mute else "the daemon does not run"
     network = _network(state, now, live, absent)
     training = _training(state, now, live, absent)
@@ -380,7 +402,7 @@ def status_of(
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
     coordinator = _coordinator(state, state.coordination, now, "" if live else absent) if state.coordination else None
-    learning = learning_status(state, now)
+    learning = learning_status(state, now, "" if live else absent)
     layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
     ended_at = log.last_at if process.state in ENDED else None
     return Status(
@@ -406,7 +428,7 @@ def status_of(
         coordinator=as_of(coordinator, ended_at, now) if coordinator else None,
         chain=as_of(chain, ended_at, now) if chain else None,
         submissions=submissions,
-        learning=learning,
+        learning=as_of(learning, ended_at, now) if learning else None,
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
         first_accuracy=state.first_accuracy,
@@ -426,7 +448,7 @@ def last_fallen(status: Status) -> tuple[Skill, ...]:
     return next((each.fallen for each in reversed(status.rewards) if each.held_out is not None), ())
 
 
-def _process(state: State, now: float, live: Live | None, version: str, mute: str) -> ProcessStatus:
+def _process(state: State, now: float, live: Live | None, version: str, mute: str, restored: bool) -> ProcessStatus:
     if mute:
         age_s = now - state.started_at if state.started_at else 0.0
         return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=mute, run=state.run)
@@ -442,15 +464,17 @@ def _process(state: State, now: float, live: Live | None, version: str, mute: st
             version=version,
             rss_bytes=live.rss_bytes,
         )
-    ended = state.chart in ("stopped", "failed")
+    ended = state.chart in ("stopped", "failed") and not restored
     if not state.settings:
         reason = "it has never run here"
+    elif restored:
+        reason = "restored from a backup, and never started here"
     elif ended:
         reason = state.stop_reason or "it stopped"
     else:
         reason = "no daemon runs, and the log holds no orderly stop: it was killed or crashed"
     return ProcessStatus(
-        state="never started" if not state.settings else "stopped" if ended else "dead",
+        state="never started" if restored or not state.settings else "stopped" if ended else "dead",
         healthy=False,
         age_s=now - state.since if state.since else 0.0,
         reason=reason,
@@ -517,10 +541,10 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
     stalled = overdue_s > 2 * patience_s
     in_swarm = state.chart == "waiting" or state.chart.startswith("round.") or state.chart == "skipping"
     return RoundStatus(
-        state="dead" if process == "dead" else state.chart,
+        state="dead" if process == "dead" else "stopped" if process == "never started" else state.chart,
         healthy=in_swarm and not stalled and state.low_space is None and not absent,
         age_s=now - state.since if state.since else 0.0,
-        reason=_round_reason(state, overdue_s) if state.chart in LEFT or not absent else absent,
+        reason=_round_reason(state, overdue_s, now) if state.chart in LEFT or not absent else absent,
         round=clock.round if clock else -1,
         stage=clock.stage if clock else -1,
         deadline_in_s=clock.deadline_at - now if clock and not ended else None,
@@ -537,7 +561,7 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
     )
 
 
-def _round_reason(state: State, overdue_s: float) -> str:
+def _round_reason(state: State, overdue_s: float, now: float) -> str:
     if state.chart in LEFT:
         return state.stop_reason or ("the node has stopped" if state.settings else "it has never run here")
     if state.clock is not None and state.clock.final:
@@ -545,6 +569,8 @@ def _round_reason(state: State, overdue_s: float) -> str:
     if pause := pause_words(state):
         return pause
     reason = ROUND_WORDS.get(state.chart, state.chart)
+    if awaited := muster_words(state, now):
+        reason = f"the coordinator {awaited}"
     if doubt := coordinator_trouble(state):
         reason += f"; {doubt}"
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
@@ -562,7 +588,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
 
 def _coordinator(state: State, coordination: Coordination, now: float, absent: str) -> CoordinatorStatus:
     held = holding(state)
-    reason = hold_words(held) if held else _mustering_words(state, coordination, now)
+    reason = hold_words(held) if held else muster_words(state, now)
     standings = sorted(coordination.standings, key=lambda row: (not row.admitted, -row.reward))[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
@@ -582,20 +608,10 @@ def _coordinator(state: State, coordination: Coordination, now: float, absent: s
     )
 
 
-def _mustering_words(state: State, coordination: Coordination, now: float) -> str:
-    """For what a coordinator waits before it opens the first round of its life, and how long at most."""
-    due = next((deadline.due_at for deadline in state.deadlines if deadline.name == "muster"), None)
-    if coordination.chart != "mustering" or due is None:
-        return ""
-    awaited = "the clock that it kept after its backup was made" if state.restored else "enough members"
-    return f"waits for {awaited}, {max(0.0, due - now):.0f} s more at most"
-
-
 def headline(state: State) -> str:
     """One line for the service manager."""
     parts: list[str] = [state.chart]
-    if pause := pause_words(state):
-        parts.append(pause)
+    parts += filter(None, (pause_words(state), awaited_members(state)))
     if state.clock is not None:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")

@@ -11,20 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from swarmd import __version__
-from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.state import State
 from swarmd.dht.wire.bodies import read_standings
-from swarmd.errors import ControlError, NotFoundError, SwarmdError
+from swarmd.errors import NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.store import log_bytes
-from swarmd.observe.control import NoDaemon, ask
+from swarmd.observe.control import DaemonReply, ask_status
 from swarmd.observe.metrics import Metrics
-from swarmd.observe.status import LogStatus, ProcessState, Status, status_of, with_offer
+from swarmd.observe.status import ProcessState, Status, measure_log, status_from_log
 from swarmd.paths import NodeDirectory
 from swarmd.web.endpoints import WorkPool
 from swarmd.web.gossip import GossipFeed
@@ -330,23 +326,13 @@ class LogNode(SwarmSource):
             return self._status
 
     def _ask(self) -> Status:
-        if not self._live:
-            return self._status_of_log("")
-        try:
-            return msgspec.json.decode(ask(self.paths.control, "status", ASK_S), type=Status)
-        except NoDaemon:
-            return self._status_of_log("")
-        except ControlError as error:
-            return self._status_of_log(error.message)
-        except DECODE_ERRORS as error:
-            return self._status_of_log(f"the daemon's answer is not understood: {error}")
-
-    def _status_of_log(self, mute: str) -> Status:
+        reply = ask_status(self.paths.control, ASK_S) if self._live else DaemonReply()
+        if reply.status is not None:
+            return reply.status
         if not self._shown.tail.caught_up.is_set():
             raise Unavailable("no daemon answers, and the log is still being read", "Ask again in a moment")
         try:
-            size_bytes = log_bytes(self._directory)
+            log = measure_log(self._directory, self.next_seq, self._shown.history.at)
         except (NotFoundError, OSError) as error:
             raise Unavailable(f"neither daemon nor log can be read: {error}") from error
-        log = LogStatus(str(self._directory), self.next_seq, size_bytes, self._shown.history.at)
-        return with_offer(status_of(self.state, time.time(), log, mute=mute), self.paths.weights)
+        return status_from_log(self.paths, self.state, log, reply.mute)

@@ -38,7 +38,7 @@ from swarmd.core.evidence import barred_until
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
-from swarmd.observe.status import ENDED, ProcessState
+from swarmd.observe.status import ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
 from swarmd.web.moments import number, shown_text
 from swarmd.web.shapes import (
@@ -417,16 +417,18 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         total=len(ledger.accounts),
         chain=_chain(state, ledger) if state.chain else None,
         process=around.process,
-        notes=(*around.notes, *_notes(state, ledger, around.begin), *_ended_notes(around)),
+        notes=(*around.notes, *_notes(state, ledger, around.begin), *(_ended_notes(around) if settings else ())),
     )
 
 
 def _ended_notes(around: ViewContext) -> tuple[str, ...]:
     """That nothing here is of the present, where the node's daemon does not run."""
-    if around.process not in ENDED:
-        return ()
-    how = "ended without a word: it was killed or crashed" if around.process == "dead" else "was stopped"
-    return (f"This node {how}. What is shown is where the swarm was then.",)
+    how = {
+        "dead": "ended without a word: it was killed or crashed",
+        "stopped": "was stopped",
+        "never started": "was restored from a backup and never started here",
+    }.get(around.process)
+    return (f"This node {how}. What is shown is where the swarm was then.",) if how else ()
 
 
 def _coordinator(state: State) -> str:

@@ -20,7 +20,7 @@ import pytest
 from swarmd.config import StorageConfig
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
 from swarmd.daemon import control
-from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
+from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.directory import SpaceBounds, SpaceGuard, bounds_of
 from swarmd.daemon.engine import watch_clock
 from swarmd.daemon.notify import ServiceNotifier
@@ -37,6 +37,7 @@ from swarmd.daemon.process import (
 )
 from swarmd.daemon.service import program_of
 from swarmd.errors import NotFoundError
+from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.worker import runtime
 from tests.log_capture import capture_logs

@@ -79,6 +79,13 @@ def test_it_is_told_at_the_end_of_the_stage(node: Told, cause: FlatCause) -> Non
     assert "own groups" in reason_of(found) and ADVICE[cause][1:] in reason_of(found), "before it is cut"
 
 
+def test_a_dead_node_learns_nothing(node: Told) -> None:
+    train(node, 0, None, 0.4)
+    dead = status_of(node.state, node.at, LOG)
+    assert dead.learning is not None and dead.learning.reason == "the daemon does not run"
+    assert read(Metrics(clock=lambda: dead.at), dead)["swarmd_layer_healthy", "learning"] == 0
+
+
 def test_it_goes_on_until_there_is_something_to_learn_again(node: Told) -> None:
     train(node, 0, flat("form"))
     since = node.at
