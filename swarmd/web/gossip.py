@@ -42,14 +42,6 @@ class Waiting(NamedTuple):
     swarm: str
 
 
-class _KeptFeed(msgspec.Struct, array_like=True):
-    """A `GossipFeed` as it is kept: what it would look at, had nobody asked yet."""
-
-    named: list[Waiting]
-    scores: list[str]
-    seen: list[str]
-
-
 class Kept:
     """A message, and by which key and completion scores find it."""
 
@@ -104,17 +96,17 @@ class GossipFeed:
             self._scored.append(event.scored)
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(_KeptFeed(list(self._named), list(self._scored), list(self._seen)))
+        return msgspec.msgpack.encode((list(self._named), list(self._scored), list(self._seen)))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptFeed)
+        named, scored, seen = msgspec.msgpack.decode(kept, type=tuple[list[Waiting], list[str], list[str]])
         self.begin(Base())
-        with self._lock:
-            for own in (self._waiting, self._named):
-                own.extend(read.named)
+        with self._lock:  # bodies and scores are looked at as if nobody had asked yet
+            for bodies in (self._waiting, self._named):
+                bodies.extend(named)
             for scores in (self._scores, self._scored):
-                scores.extend(read.scores)
-            self._seen.extend(read.seen)
+                scores.extend(scored)
+            self._seen.extend(seen)
 
     def has_beyond(self, count: int) -> bool:
         """Whether `since` may have more than the first `count`."""

@@ -47,14 +47,6 @@ _TIMES: dict[RoundState, str] = {
 _ORDER: tuple[RoundState, ...] = (*_TIMES, "round.settling")
 
 
-class _KeptStages(msgspec.Struct, array_like=True):
-    """A `StageFollower` as it is kept."""
-
-    rows: list[StageRow]
-    skips: list[SkipRow]
-    entered_at: float
-
-
 class StageFollower:
     """Follows the fold and keeps when each stage's parts began and ended."""
 
@@ -78,13 +70,12 @@ class StageFollower:
             self._advance(before.chart, after.chart, applied.at)
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(_KeptStages(list(self._rows), list(self._skips), self._entered_at))
+        return msgspec.msgpack.encode((list(self._rows), list(self._skips), self._entered_at))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptStages)
-        self._rows = deque(read.rows, maxlen=STAGES_KEPT)
-        self._skips = deque(read.skips, maxlen=SKIPS_KEPT)
-        self._entered_at = read.entered_at
+        rows, skips, entered_at = msgspec.msgpack.decode(kept, type=tuple[list[StageRow], list[SkipRow], float])
+        self._rows, self._skips = deque(rows, maxlen=STAGES_KEPT), deque(skips, maxlen=SKIPS_KEPT)
+        self._entered_at = entered_at
 
     def view(self) -> StagesView:
         """The stages as the HTTP interface answers them."""
@@ -147,16 +138,8 @@ def _place(state: State) -> tuple[int, int] | None:
     return (state.work.round, state.work.stage) if state.work else None
 
 
+KeptTrained = tuple[list[tuple[TrainedStage, tuple[Skill, ...]]], int, Trainer, float | None]
 STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
-
-
-class _KeptTrained(msgspec.Struct, array_like=True):
-    """`TrainedStages` as they are kept."""
-
-    stages: list[tuple[TrainedStage, tuple[Skill, ...]]]
-    total: int
-    trainer: Trainer
-    before: float | None
 
 
 class TrainedStages:
@@ -205,12 +188,12 @@ class TrainedStages:
 
     def keep(self) -> bytes:
         stages = list(self._stages.values())
-        return msgspec.msgpack.encode(_KeptTrained(stages, self._total, self.trainer, self._before))
+        return msgspec.msgpack.encode((stages, self._total, self.trainer, self._before))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptTrained)
-        self._stages = {(row.round, row.stage): (row, skills) for row, skills in read.stages}
-        self._total, self.trainer, self._before = read.total, read.trainer, read.before
+        read = msgspec.msgpack.decode(kept, type=KeptTrained)
+        stages, self._total, self.trainer, self._before = read
+        self._stages = {(row.round, row.stage): (row, skills) for row, skills in stages}
 
     def _thin(self) -> None:
         stages = list(self._stages.items())
@@ -232,15 +215,6 @@ WARNS = 8  # bit of a code
 
 TYPES: dict[str, str] = dict(LANE_OF)
 _CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
-
-
-class _KeptTimeline(msgspec.Struct, array_like=True):
-    """A `Timeline` as it is kept."""
-
-    first: int
-    times: list[float]
-    codes: bytes
-    rounds: list[RoundMark]
 
 
 class Timeline:
@@ -269,14 +243,12 @@ class Timeline:
         self._keep_in_bounds()
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(
-            _KeptTimeline(self._first, self._times.tolist(), bytes(self._codes), self._rounds)
-        )
+        return msgspec.msgpack.encode((self._first, self._times.tolist(), bytes(self._codes), self._rounds))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptTimeline)
-        self._first, self._rounds = read.first, read.rounds
-        self._times, self._codes = array("d", read.times), bytearray(read.codes)
+        read = msgspec.msgpack.decode(kept, type=tuple[int, list[float], bytes, list[RoundMark]])
+        self._first, times, codes, self._rounds = read
+        self._times, self._codes = array("d", times), bytearray(codes)
 
     def _keep_in_bounds(self) -> None:
         if len(self._times) > EVENTS_MAX:

@@ -134,16 +134,9 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
 
 
-class _KeptLedger(msgspec.Struct, array_like=True):
-    """A `PeerLedger` as it is kept."""
-
-    accounts: dict[str, PeerAccount]
-    votes: list[tuple[int, str, int, tuple[str, ...]]]
-    turned_away: int
-    settled_round: int
-    on_chain: list[tuple[int, str, int, int, float]]
-    own: str
-    strangers: list[str]
+Vote = tuple[int, str, int, tuple[str, ...]]  # block, voter's peer id, round, winners' peer ids
+RewardEntry = tuple[int, str, int, int, float]  # block, peer id, round, stage, reward
+KeptLedger = tuple[dict[str, PeerAccount], list[Vote], int, int, list[RewardEntry], str, list[str]]
 
 
 class PeerLedger:
@@ -153,7 +146,7 @@ class PeerLedger:
 
     Attributes:
         accounts: by peer id.
-        votes: latest votes on the chain: (block, voter's peer id, round, winners' peer ids).
+        votes: latest votes on the chain.
         turned_away: peers beyond `PEERS_MAX`, whether they had no place or lost it.
         settled_round: up to which the coordinator's sums were taken over, -1 for none.
         version: changes with every change.
@@ -164,11 +157,11 @@ class PeerLedger:
 
     def begin(self, base: Base) -> None:
         self.accounts: dict[str, PeerAccount] = {}
-        self.votes: deque[tuple[int, str, int, tuple[str, ...]]] = deque(maxlen=VOTES_KEPT)
+        self.votes: deque[Vote] = deque(maxlen=VOTES_KEPT)
         self.turned_away = 0
         self.settled_round = -1
         self.version = 0
-        self._on_chain: deque[tuple[int, str, int, int, float]] = deque(maxlen=BLOCKS_OPEN)
+        self._on_chain: deque[RewardEntry] = deque(maxlen=BLOCKS_OPEN)
         self._own = ""
         self._strangers: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
         self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
@@ -224,16 +217,15 @@ class PeerLedger:
     def keep(self) -> bytes:
         votes, on_chain, strangers = list(self.votes), list(self._on_chain), list(self._strangers)
         kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, strangers)
-        return msgspec.msgpack.encode(_KeptLedger(*kept), enc_hook=array.tolist)
+        return msgspec.msgpack.encode(kept, enc_hook=array.tolist)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
+        read = msgspec.msgpack.decode(kept, type=KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
         self.begin(Base())
-        self.accounts = read.accounts
-        self.votes.extend(read.votes)
-        self._on_chain.extend(read.on_chain)
-        self._strangers = dict.fromkeys(each for each in read.strangers if each in self.accounts)
-        self.turned_away, self.settled_round, self._own = read.turned_away, read.settled_round, read.own
+        self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, strangers = read
+        self.votes.extend(votes)
+        self._on_chain.extend(on_chain)
+        self._strangers = dict.fromkeys(each for each in strangers if each in self.accounts)
 
     def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
         """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
