@@ -162,7 +162,7 @@ def restore(
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
-        from swarmd.observe.panel import span
+        from swarmd.observe.words import span
 
         age = span(time.time() - manifest.made_at)
         typer.echo(

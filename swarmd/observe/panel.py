@@ -14,8 +14,17 @@ from rich.text import Text
 
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
-from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus, WeightsStatus, last_fallen
-from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words
+from swarmd.observe.status import (
+    CoordinatorStatus,
+    NetworkStatus,
+    ProcessStatus,
+    RoundStatus,
+    Status,
+    TrainingStatus,
+    WeightsStatus,
+    last_fallen,
+)
+from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words, span
 from swarmd.results.card import accuracy_words
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -177,8 +186,8 @@ def rewards_table(histories: Mapping[str, Sequence[TrainedRound]], title: str = 
     for name in ("round", *by_round):
         table.add_column(Text(name), justify="right")
     table.add_column("mean")
-    for span, row in zip(spans, means, strict=True):
-        label = str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}"
+    for shown, row in zip(spans, means, strict=True):
+        label = str(shown[0]) if len(shown) == 1 else f"{shown[0]}-{shown[-1]}"
         table.add_row(label, *map(number, row), f"{number(_mean(row))} {bar(_mean(row), high)}")
     return table
 
@@ -248,35 +257,40 @@ def _layers(status: Status) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    rows: list[tuple[str, Layer, list[str]]] = [
-        ("process", status.process, _process_words(status)),
-        ("network", status.network, _network_words(status)),
-        ("training", status.training, _training_words(status.training)),
-        ("round", status.round, _round_words(status.round, status.chain is not None)),
-    ]
-    if status.chain is not None:
-        rows.append(("chain", status.chain, _chain_words(status.chain)))
-    if status.submissions is not None:
-        rows.append(("on chain", status.submissions, _submission_words(status.submissions)))
-    if status.learning is not None:
-        rows.append(("learning", status.learning, []))
-    for name, layer, words in rows:
+    for name, layer in status.layers.items():
         mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
-        said = [layer.reason] if layer.reason else []
-        table.add_row(name, mark, span(layer.age_s), Text("; ".join(first_line(text) for text in said + words)))
+        said = [layer.reason, *_words_of(layer, status)]
+        row = (name.replace("submissions", "on chain"), mark, span(layer.age_s))
+        table.add_row(*row, Text("; ".join(first_line(text) for text in said if text)))
     return table
 
 
-def _process_words(status: Status) -> list[str]:
-    process = status.process
+def _words_of(layer: Layer, status: Status) -> list[str]:
+    """What is said of a layer besides its state, age and reason."""
+    match layer:
+        case ProcessStatus():
+            return _process_words(layer)
+        case NetworkStatus():
+            return _network_words(layer)
+        case TrainingStatus():
+            return _training_words(layer)
+        case RoundStatus():
+            return _round_words(layer, status.chain is not None)
+        case ChainStatus():
+            return _chain_words(layer)
+        case SubmissionsStatus():
+            return _submission_words(layer)
+    return []
+
+
+def _process_words(process: ProcessStatus) -> list[str]:
     words = [f"pid {process.pid}"] if process.pid else []
     words += [f"version {process.version}"] if process.version else []
     words += [size(process.rss_bytes)] if process.rss_bytes else []
     return words + ([f"exit code {process.exit_code}"] if process.exit_code is not None else [])
 
 
-def _network_words(status: Status) -> list[str]:
-    network = status.network
+def _network_words(network: NetworkStatus) -> list[str]:
     addresses = [address.partition("/p2p/")[0] for address in network.addresses[:ADDRESSES_PRINTED]]
     return [count(network.peers, "peer"), *_worker_words(network.worker), *addresses]
 
@@ -403,15 +417,6 @@ def _coordinator(view: CoordinatorStatus, ended: bool) -> RenderableType:
 def progress_bar(share: float) -> str:
     """A progress bar of fixed width."""
     return bar(share, 1.0, BAR_CELLS).ljust(BAR_CELLS, "░")
-
-
-def span(seconds: float) -> str:
-    """A time span in at most two units."""
-    seconds = max(0.0, seconds)
-    for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= unit_s:
-            return f"{int(seconds // unit_s)}{unit} {int(seconds % unit_s // below_s)}{below}"
-    return f"{seconds:.0f}s"
 
 
 def size(size_bytes: int) -> str:

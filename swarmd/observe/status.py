@@ -20,10 +20,11 @@ from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.rounds import is_barred
-from swarmd.core.state import Coordination, FirstAccuracy, State, WeightsOutcome
+from swarmd.core.state import Coordination, FirstAccuracy, State
 from swarmd.core.values import Skill
 from swarmd.eventlog.store import log_bytes
 from swarmd.observe.layers import (
+    MIB,
     Layer,
     LayerName,
     Live,
@@ -39,7 +40,14 @@ from swarmd.observe.layers import (
 )
 from swarmd.observe.learning import LearningStatus, learning_status
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
-from swarmd.observe.words import Kind, coordinator_trouble, equivocation_notes, not_waited_for, waiting_notes
+from swarmd.observe.words import (
+    Kind,
+    coordinator_trouble,
+    equivocation_notes,
+    not_waited_for,
+    outcome_words,
+    waiting_notes,
+)
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED
@@ -94,10 +102,6 @@ def _free(directory: Path) -> int | None:
     return room.f_bavail * room.f_frsize
 
 
-PEER_SHOWN = 12  # last characters of a peer's id
-MIB = 1024 * 1024
-
-
 class OfferedStatus(msgspec.Struct, frozen=True):
     """What this node offers now."""
 
@@ -150,7 +154,7 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
         last.received_bytes,
         last.held_out_before,
         last.held_out,
-        _words(last),
+        outcome_words(last),
     )
     return WeightsStatus(awaited_s, taken=taken)
 
@@ -169,26 +173,6 @@ def with_offer(status: Status, directory: Path) -> Status:
     words = f"offers its own after round {offer.round}{claimed}, {size_bytes / MIB:.1f} MiB on disk"
     offered = OfferedStatus(offer.round, age_s, offer.accuracy, size_bytes, words)
     return replace(status, weights=replace(status.weights or WeightsStatus(), offered=offered))
-
-
-def _words(last: WeightsOutcome) -> str:
-    whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
-    whose += f" after round {last.round}" if last.round >= 0 else ""
-    match last.outcome:
-        case "fetched":
-            return f"fetched {whose}, {last.received_bytes / MIB:.1f} MiB, not measured yet"
-        case "adopted":
-            began = f"began from {'a mean with ' if last.averaged else ''}{whose}"
-            here, before = _number(last.held_out), _number(last.held_out_before)
-            return f"{began}: held-out accuracy {here} here, its own had {before}"
-        case "refused":
-            return f"did not begin from {whose} ({last.cause}): {last.reason}"
-        case "late":
-            return f"{whose} did not come in time"
-
-
-def _number(accuracy: float | None) -> str:
-    return "-" if accuracy is None else f"{accuracy:.2f}"
 
 
 SKIPS_SHOWN = 5

@@ -11,13 +11,23 @@ from swarmd.core.applied import Applied
 from swarmd.core.coordinator.coordination import COLLECTING
 from swarmd.core.coordinator.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
-from swarmd.core.state import Coordination, Equivocation, Member, State
+from swarmd.core.state import Coordination, Equivocation, Member, State, WeightsOutcome
 from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
+from swarmd.observe.layers import MIB
 
 
 def count(number: int, thing: str) -> str:
     """A number with its noun, in singular or plural: "1 peer", "2 peers"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def span(seconds: float) -> str:
+    """A time span in at most two units: "1m 30s"."""
+    seconds = max(0.0, seconds)
+    for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit} {int(seconds % unit_s // below_s)}{below}"
+    return f"{seconds:.0f}s"
 
 
 # --- what a stage set aside of peers' rollouts ---
@@ -215,7 +225,7 @@ def weights_words(event: WeightsEvent) -> str:
     """A sentence without its full stop."""
     match event:
         case events.WeightsFetched():
-            mib = event.received_bytes / 2**20
+            mib = event.received_bytes / MIB
             return (
                 f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
                 f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
@@ -229,6 +239,26 @@ def weights_words(event: WeightsEvent) -> str:
         case events.WeightsRefused():
             whose = f"the weights of {event.peer}" if event.peer else "a peer's weights"
             return f"it did not begin from {whose} ({event.cause}): {event.reason}"
+
+
+PEER_SHOWN = 12  # last characters of a peer's id in a status
+
+
+def outcome_words(last: WeightsOutcome) -> str:
+    """What a status says of a peer's weights that came last."""
+    whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
+    whose += f" after round {last.round}" if last.round >= 0 else ""
+    match last.outcome:
+        case "fetched":
+            return f"fetched {whose}, {last.received_bytes / MIB:.1f} MiB, not measured yet"
+        case "adopted":
+            mean = "a mean with " if last.averaged else ""
+            here, before = ("-" if each is None else f"{each:.2f}" for each in (last.held_out, last.held_out_before))
+            return f"began from {mean}{whose}: held-out accuracy {here} here, its own had {before}"
+        case "refused":
+            return f"did not begin from {whose} ({last.cause}): {last.reason}"
+        case "late":
+            return f"{whose} did not come in time"
 
 
 def weights_level(event: WeightsEvent) -> Literal["info", "warning"]:

@@ -42,6 +42,7 @@ from swarmd.observe.metrics import Metrics
 from swarmd.observe.onchain import account_layer
 from swarmd.observe.redaction import redact_text, service_secrets
 from swarmd.observe.status import STALE_S, ProcessStatus, Status
+from swarmd.observe.words import span
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
 from swarmd.worker.runtime import TimeSource
@@ -226,13 +227,6 @@ class HealthMessage(msgspec.Struct, frozen=True):
     text: str  # all of it in one line
 
 
-def span(seconds: float) -> str:
-    """A time in whole units: "40 s", "5 min", "3 h"."""
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
 class HealthChanges:
     """Turns one node's statuses over time into messages about changes.
 
@@ -309,17 +303,13 @@ def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
     if now - status.at > STALE_S:
         reason = f"neither its daemon nor its log says anything, for {span(now - status.at)} so far"
         return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
-    layers: list[tuple[LayerName, Layer | None]] = [("process", status.process)]
     starts = 0 <= status.process.age_s < START_S  # below 0, the clock was set back since it started
-    if status.source == "daemon" and status.process.healthy and not starts:
-        layers += [("network", status.network), ("training", status.training), ("round", status.round)]
-        layers += [
-            ("chain", status.chain),
-            ("submissions", status.submissions),
-            ("account", account_layer(status.chain)),
-            ("learning", status.learning),
-        ]
-    return [(name, layer) for name, layer in layers if layer is not None]
+    if status.source != "daemon" or not status.process.healthy or starts:
+        return [("process", status.process)]
+    layers = status.layers
+    if account := account_layer(status.chain):
+        layers["account"] = account
+    return list(layers.items())
 
 
 def reason_of(layer: Layer) -> str:

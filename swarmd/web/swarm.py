@@ -415,11 +415,12 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
 
 def _ended_notes(around: ViewContext) -> tuple[str, ...]:
     """That nothing here is of the present, where the node's daemon does not run."""
-    how = {
+    endings: dict[ProcessState | Literal[""], str] = {
         "dead": "ended without a word: it was killed or crashed",
         "stopped": "was stopped",
         "never started": "was restored from a backup and never started here",
-    }.get(around.process)
+    }
+    how = endings.get(around.process)
     return (f"This node {how}. What is shown is where the swarm was then.",) if how else ()
 
 

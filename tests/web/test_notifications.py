@@ -390,8 +390,8 @@ def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> No
     assert said(told) == [("network", False), ("network", True)]
     (at, ill), (well_at, well) = told
     assert at == 360 and well_at == 2360
-    assert ill.text == "alpha: network has not been well for 60 s: no peer"
-    assert well.text == "alpha: network is well again after 33 min; it was: no peer"
+    assert ill.text == "alpha: network has not been well for 1m 0s: no peer"
+    assert well.text == "alpha: network is well again after 33m 20s; it was: no peer"
     assert (ill.node, ill.at) == ("alpha", at)
 
 
