@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from prometheus_client.exposition import choose_encoder
@@ -156,10 +156,48 @@ class Outcomes(msgspec.Struct, array_like=True):
         """Count an event."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         _count_changes(self, envelope.at, before, after)
-        rule = _RULES.get(type(envelope.event))
-        if rule is not None:
-            rule(self, envelope.event, before, after)
+        self._count_event(envelope.event, before, after)
         self._note_progress(envelope, after)
+
+    def _count_event(self, event: events.Event, before: State, after: State) -> None:
+        """Count what an event says itself."""
+        match event:
+            case events.StageTrained():
+                self.count("stages_trained")
+                self.count("generated_tokens", by=event.tokens)
+                self.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
+                self.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
+                self.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
+                self.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
+            case events.TrainingCancelled():
+                self.count("stages_cancelled")
+            case events.ReportPublished():
+                self.count("reports_published")
+            case events.Equivocated():
+                if before.equivocations is not after.equivocations:  # else it was known already
+                    self.count("equivocations", event.kind)
+            case events.WorkerExited():
+                if before.chart not in LEAVING:
+                    self.count("worker_exits", event.worker, labels.exit_cause(event))
+            case events.WorkerStartFailed():
+                self.count("worker_exits", event.worker, labels.exit_cause(event))
+            case events.CommandFailed():
+                kind = labels.command_of(event.command)
+                self.count("commands_failed", kind)
+                if kind in ("submit", "broadcast"):
+                    self.count("submission_failures", labels.failure_cause(event.reason))
+            case events.ChainReorged():
+                self.count("chain_reorgs")
+                self.count("chain_reorged_blocks", by=event.depth)
+            case events.ModelPushed():
+                self.count("model_pushes", labels.OUTCOMES[bool(event.error)])
+            case events.WeightsFetched():
+                self.count("peer_weights", "fetched")
+                self.count("peer_weights_bytes", by=event.received_bytes)
+            case events.WeightsAdopted():
+                self.count("peer_weights", "adopted")
+            case events.WeightsRefused():
+                self.count("peer_weights", event.cause)
 
     def _note_progress(self, envelope: events.Envelope, after: State) -> None:
         progress, clock = self.progress, after.clock
@@ -249,61 +287,6 @@ def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState,
     elif "confirmed" in (submission.chart, chart):
         sign = 1 if submission.chart == "confirmed" else -1
         to.reward_confirmed += sign * submission.reward / scale
-
-
-# --- what an event says itself ---
-
-
-def _on_stage_trained(to: Outcomes, event: events.StageTrained, before: State, after: State) -> None:
-    to.count("stages_trained")
-    to.count("generated_tokens", by=event.tokens)
-    to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
-    to.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
-    to.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
-    to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
-
-
-def _on_equivocated(to: Outcomes, event: events.Equivocated, before: State, after: State) -> None:
-    if before.equivocations is not after.equivocations:  # else it was known, and is told again
-        to.count("equivocations", event.kind)
-
-
-def _on_worker_exited(to: Outcomes, event: events.WorkerExited, before: State, after: State) -> None:
-    if before.chart not in LEAVING:
-        to.count("worker_exits", event.worker, labels.exit_cause(event))
-
-
-def _on_command_failed(to: Outcomes, event: events.CommandFailed, before: State, after: State) -> None:
-    kind = labels.command_of(event.command)
-    to.count("commands_failed", kind)
-    if kind in ("submit", "broadcast"):
-        to.count("submission_failures", labels.failure_cause(event.reason))
-
-
-def _on_chain_reorged(to: Outcomes, event: events.ChainReorged, before: State, after: State) -> None:
-    to.count("chain_reorgs")
-    to.count("chain_reorged_blocks", by=event.depth)
-
-
-def _on_weights_fetched(to: Outcomes, event: events.WeightsFetched, before: State, after: State) -> None:
-    to.count("peer_weights", "fetched")
-    to.count("peer_weights_bytes", by=event.received_bytes)
-
-
-_RULES: dict[type[events.EventBase], Callable[[Outcomes, Any, State, State], None]] = {
-    events.StageTrained: _on_stage_trained,
-    events.TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
-    events.ReportPublished: lambda to, *_: to.count("reports_published"),
-    events.Equivocated: _on_equivocated,
-    events.WorkerExited: _on_worker_exited,
-    events.WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
-    events.CommandFailed: _on_command_failed,
-    events.ChainReorged: _on_chain_reorged,
-    events.ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
-    events.WeightsFetched: _on_weights_fetched,
-    events.WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
-    events.WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
-}
 
 
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value

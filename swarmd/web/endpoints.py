@@ -109,20 +109,21 @@ class WorkPool:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-_encoder = msgspec.json.Encoder()  # NaN becomes null
-REASONS = {
-    400: "bad-request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not-found",
-    405: "method-not-allowed",
-    408: "too-slow",
-    413: "too-large",
-    414: "too-long",
-    421: "misdirected",
-    429: "too-many",
-    500: "internal",
-    503: "unavailable",
+encode = msgspec.json.Encoder().encode  # NaN becomes null
+# Every status that is not a success: the short word in its JSON, and what it means.
+STATUSES = {
+    400: ("bad-request", "a parameter or the body makes no sense"),
+    401: ("unauthorized", "a token is needed"),
+    403: ("forbidden", "the request comes from another site's page"),
+    404: ("not-found", "there is no such thing, or not any more"),
+    405: ("method-not-allowed", "not with this method"),
+    408: ("too-slow", "the request came too slowly"),
+    413: ("too-large", "the body is too large"),
+    414: ("too-long", "the address is too long"),
+    421: ("misdirected", "the Host header names another server"),
+    429: ("too-many", "too many wrong tokens"),
+    500: ("internal", "the server met an error that it does not know"),
+    503: ("unavailable", "it cannot be told now"),
 }
 
 
@@ -136,17 +137,12 @@ class JsonAnswer(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return _encoder.encode(content)
-
-
-def encode(content: Any) -> bytes:
-    """JSON as answers have it."""
-    return _encoder.encode(content)
+        return encode(content)
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JsonAnswer:
     """A refusal in JSON."""
-    return JsonAnswer(Failure(REASONS[status], message), status, headers)
+    return JsonAnswer(Failure(STATUSES[status][0], message), status, headers)
 
 
 def refusal_of(error: SwarmdError) -> JsonAnswer:
@@ -238,19 +234,6 @@ class Endpoint(NamedTuple):
 
 # --- the OpenAPI document ---
 
-REFUSALS = {
-    400: "a parameter or the body makes no sense",
-    401: "a token is needed",
-    403: "the request comes from another site's page",
-    404: "there is no such thing, or not any more",
-    405: "not with this method",
-    408: "the request came too slowly",
-    413: "the body is too large",
-    414: "the address is too long",
-    421: "the Host header names another server",
-    429: "too many wrong tokens",
-    503: "it cannot be told now",
-}
 ALWAYS = (400, 401, 403, 404, 414, 421, 503)
 
 
@@ -295,7 +278,7 @@ def _operation(endpoint: Endpoint, schema: Any, failure: Any) -> dict[str, Any]:
     for status in sorted({*ALWAYS, *endpoint.refusals}):
         shapes = [schema, failure] if status == 503 and endpoint.answer is Health else [failure]
         content = {"application/json": {"schema": {"anyOf": shapes} if len(shapes) > 1 else failure}}
-        responses[str(status)] = {"description": REFUSALS[status], "content": content}
+        responses[str(status)] = {"description": STATUSES[status][1], "content": content}
     operation: dict[str, Any] = {
         "operationId": endpoint.path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace("-", "_"),
         "summary": endpoint.summary,
