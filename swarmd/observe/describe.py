@@ -19,8 +19,16 @@ from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.observe.layers import awaited_members, first_line, hold_words, holding, muster_words
-from swarmd.observe.learning import NOTHING, example_words, flat_words
+from swarmd.observe.layers import (
+    NOTHING,
+    awaited_members,
+    example_words,
+    first_line,
+    flat_words,
+    hold_words,
+    holding,
+    muster_words,
+)
 from swarmd.observe.words import (
     NO_NEWCOMERS,
     WeightsEvent,

@@ -27,18 +27,19 @@ from swarmd.observe.layers import (
     MIB,
     Layer,
     LayerName,
+    LearningStatus,
     Live,
     WorkerStatus,
     awaited_members,
     first_line,
     hold_words,
     holding,
+    learning_status,
     muster_words,
     pause_words,
     silence,
     worker_status,
 )
-from swarmd.observe.learning import LearningStatus, learning_status
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.words import (
     Kind,

@@ -22,7 +22,7 @@ from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.describe import describe
-from swarmd.observe.learning import advice_on as advice_on_learning
+from swarmd.observe.layers import advice_on as advice_on_learning
 from swarmd.observe.words import closed_without, reached_words
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted

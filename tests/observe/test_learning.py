@@ -9,7 +9,7 @@ from swarmd.core.values import FlatCause, FlatStage
 from swarmd.doctor.node import _examine_status
 from swarmd.observe.describe import line_of
 from swarmd.observe.labels import FLAT_CAUSES
-from swarmd.observe.learning import ADVICE
+from swarmd.observe.layers import ADVICE
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status, ready, status_of
 from swarmd.web.notifications import START_S, HealthChanges, HealthMessage, reason_of
