@@ -3,9 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StartWorker
-from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, ReportSeen, TimerFired, reports_in
+from swarmd.core.events import (
+    Event,
+    MemberLeft,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    ReportSeen,
+    TimerFired,
+    reports_in,
+)
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import Settings
 from swarmd.errors import CommitTooLarge
@@ -13,29 +24,33 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import ROW_MAX, WAIT_S_MAX, Loop
+from swarmd.shell.loop import BATCH_FACTS_MAX, ROW_MAX, WAIT_S_MAX, Loop
 
 STARTED = NodeStarted(Settings("me", "test", "follower", "boss"), "run")
 
 
 class MemoryLog:
-    """Keeps commits of at most so many events."""
-
-    snapshot_due = False
+    """Keeps commits of at most so many events in memory; fails on demand."""
 
     def __init__(self, events_max: int = 100) -> None:
         self.commits: list[tuple[Event, ...]] = []
         self.next_seq = 0
         self.events_max = events_max
+        self.fails: Exception | None = None
+        self.snapshot_due = False
+        self.snapshot_fails: Exception | None = None
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:
+        if self.fails:
+            raise self.fails
         if len(events) > self.events_max:
             raise CommitTooLarge("too large")
         self.commits.append(tuple(events))
         self.next_seq += len(events)
 
     def write_snapshot(self, state: State) -> None:
-        raise AssertionError("no snapshot is due")
+        if self.snapshot_fails:
+            raise self.snapshot_fails
 
 
 class Told:
@@ -114,6 +129,27 @@ def test_a_snapshot_that_cannot_be_kept_is_counted_and_due_again_with_the_next_s
             assert loop.next_seq < 200
         assert loop.snapshots.failed == 0 and len(list_snapshots(tmp_path)) == 1
     assert load(tmp_path) == (loop.state, loop.next_seq)
+
+
+def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
+    loop = Loop(MemoryLog(), State())
+    facts = [MemberLeft(f"peer{number}") for number in range(BATCH_FACTS_MAX + 6)]
+    for fact in facts:
+        loop.offer(fact)
+    assert [loop.next_facts(1.0) for _ in range(2)] == [facts[:BATCH_FACTS_MAX], facts[BATCH_FACTS_MAX:]]
+
+
+def test_timers_that_are_due_together_come_earliest_first_and_once() -> None:
+    """Also while the state still holds their deadlines."""
+    waits = {"late": 900.0, "early": 800.0, "ahead": 1001.0}
+    loop = Loop(MemoryLog(), State(deadlines=tuple(Deadline(name, due_at) for name, due_at in waits.items())))
+    assert loop.next_facts(1000.0) == [TimerFired("early", 800.0), TimerFired("late", 900.0)]
+    assert loop.next_facts(1000.0) == [] and loop.idle_s(1000.0) == 1.0
+
+
+def test_a_single_fact_that_is_too_large_is_an_error() -> None:
+    with pytest.raises(CommitTooLarge):
+        Loop(MemoryLog(events_max=0), State()).write(1.0, [STARTED])
 
 
 def test_a_full_inbox_takes_nothing_until_facts_were_taken_out() -> None:

@@ -1,6 +1,5 @@
 """All views of one log say the same: the page's API, `status`, `explain`, `report` and `leaderboard`."""
 
-import io
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from swarmd.cli.explain import has_daemon, tell_latest, tell_round
 from swarmd.cli.status import read_status
@@ -25,6 +23,7 @@ from swarmd.results.history import TrainingHistory, read_history
 from swarmd.web.moments import plain
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
+from tests.observe import printing
 from tests.web.serving import FOLLOWER, Served, copy_of, served, until
 
 CLOSE = 1e-9
@@ -72,9 +71,7 @@ def look(directory: Path, server: Served) -> Views:
 
 def printed(status: Status) -> str:
     """What `swarmd status` shows."""
-    console = Console(record=True, width=400, file=io.StringIO())
-    console.print(panel_of(status))
-    return console.export_text()
+    return printing.printed(panel_of(status), 400)
 
 
 @pytest.fixture(scope="module", params=LOGS, ids=lambda node: node.name)

@@ -74,11 +74,12 @@ def made(place: Path) -> Path:
 
 
 @asynccontextmanager
-async def observing(manifest: Manifest, place: Path) -> AsyncIterator[DhtSwarm]:
-    observed = DhtSwarm(manifest, made(place))
+async def observing(manifest: Manifest, place: Path, *rpc: str) -> AsyncIterator[DhtSwarm]:
+    observed = DhtSwarm(manifest, made(place), rpc=rpc)
     running = asyncio.ensure_future(observed.run())
     try:
         yield observed
+        assert not running.done(), "the observer ended"
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
