@@ -1,7 +1,7 @@
-"""The application: the table of all addresses of the HTTP interface, the page's files, and the guard around them.
+"""The application: the table of all endpoints of the HTTP interface, the page's files, and the guard around them.
 
-- What serves a request and what the OpenAPI document says are one table.
-- `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else of the disk can be reached.
+- Routes and the OpenAPI document are made from one table.
+- `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else on the disk can be reached.
 """
 
 from __future__ import annotations
@@ -82,22 +82,22 @@ TYPES = {
 
 
 async def serve_page(request: Request) -> Response:
-    """A page, never stored; an address that is not known shows the start page."""
+    """A page, which browsers do not cache; an unknown address shows the start page."""
     return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")
 
 
 async def serve_static(request: Request) -> Response:
-    """A file of the page; browsers ask each time whether it changed."""
+    """A file of the page; browsers check each time whether it changed."""
     return serve_file(request, request.path_params["name"], "no-cache")
 
 
 async def refuse_unknown(request: Request) -> Response:
-    """An address of the interface that there is not."""
+    """The answer to an unknown address below /api."""
     return refusal(404, "there is no such address; /api/openapi.json lists those that there are")
 
 
 def serve_file(request: Request, name: str, caching: str) -> Response:
-    """One of the files that are there."""
+    """One of the page's files, or 404."""
     known = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
     if name not in known or known[name].suffix not in TYPES:
         return refusal(404, "there is no such file")
@@ -191,7 +191,7 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
 
 
 def productive_of(node: LogNode, status: Status | None) -> Health:
-    """Whether a node's work came to something of late; that is in its log, and not known before all of it was read."""
+    """Whether a node was productive lately, which is not known before all of its log was read."""
     if live(status).ok:
         here = node.here()
         if here.trouble:
@@ -202,7 +202,7 @@ def productive_of(node: LogNode, status: Status | None) -> Health:
 
 
 def endpoints_of(swarm: SwarmSource, node: LogNode | None, stream: Stream) -> tuple[Endpoint, ...]:
-    """All addresses of the interface, those of a node where there is one."""
+    """All endpoints of the interface; those of a node only if there is one."""
     of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
     return (
         Endpoint("/api/v1/here", "What this server shows.", PageSource, lambda: swarm.here()),
@@ -221,10 +221,10 @@ def make_app(
     """The application as a server runs it.
 
     Args:
-        swarm: where the swarm page's figures come from.
+        swarm: the source of the swarm page.
         doors: who is let in.
-        node: the node's log, where there is one; started and stopped with the application.
-        background: further tasks that run beside it, for example what sends notifications.
+        node: the source of the node page, if there is one; started and stopped with the application.
+        background: further tasks that run as long as the application, for example the notifier.
     """
     stream = Stream(swarm, node)
     endpoints = endpoints_of(swarm, node, stream)
@@ -252,7 +252,7 @@ def make_app(
 
 @asynccontextmanager
 async def running(node: LogNode | None, background: Sequence[Background]) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Follow the node's log, where there is one, and run tasks beside it until the block ends. Gives the tasks."""
+    """Follow the node's log, if there is one, and run the tasks until the block ends. Gives the tasks."""
     if node is not None:
         await node.start()
     tasks = [asyncio.create_task(keep_up(task)) for task in background]

@@ -1,11 +1,11 @@
-"""The processes that serve a page, `python -m swarmd.web`: beside a node, and alone.
+"""The processes that serve a page, `python -m swarmd.web`: the web process of a node, and `swarmd dashboard`.
 
 - The daemon starts one without arguments, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
   one line on stdout says that it runs, and where its page is, if it has one. It serves the node's page, tells of its
-  health and pushes its metrics. The end of stdin is the daemon's. Then this process ends too, but where it sends
+  health and pushes its metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends
   notifications it first stays long enough to tell that the daemon is gone.
-- With an order, `PageServerSetup`, it is what `swarmd dashboard` becomes, without the memory that a command line
-  takes.
+- With an argument, `PageServerSetup` in JSON, it is what `swarmd dashboard` replaces itself by, to free the memory of
+  the command line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = get_logger("swarmd.web")
 
 
 class CompanionSetup(msgspec.Struct, frozen=True):
-    """What to do."""
+    """The node that the process is for."""
 
     config: bytes  # as `swarmd.config.encode` has it
     root: str  # the data directory
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def run(config: Config, root: Path) -> int:
-    """Serve, notify, or both. Raises SwarmdError where that cannot be done as configured."""
+    """Serve, notify, or both. Raises SwarmdError if that is impossible as configured."""
     paths = NodeDirectory(root)
     cover_also(known_secrets(config, root))
     metrics = Metrics(paths, config)
@@ -94,7 +94,7 @@ def run(config: Config, root: Path) -> int:
 
 
 def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
-    """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
+    """The tasks that run beside the server. Raises ConfigError for notifications; a missing exporter is only logged."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
     from swarmd.web.notifications import LOOK_S, notifier_of  # here: what sends messages takes memory
@@ -125,11 +125,11 @@ async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_
 
 
 def at_end_of_input(call: Callable[[], Any]) -> None:
-    """Call, in a thread, when whoever started this process is gone."""
+    """Call, in a thread, when stdin ends: the daemon that started this process is gone."""
     descriptor = sys.stdin.fileno()
 
     def wait() -> None:
-        while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at its end where a thread waits in that
+        while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at exit if a thread waits in that
             continue
         call()
 
@@ -137,7 +137,7 @@ def at_end_of_input(call: Callable[[], Any]) -> None:
 
 
 class PageServerSetup(msgspec.Struct, frozen=True):
-    """What to show, to whom. No secret is in it: it stands in the process list.
+    """What to show, and to whom. It holds no secret, because it is visible in the process list.
 
     Attributes:
         root: the node's data directory.
@@ -161,7 +161,7 @@ class PageServerSetup(msgspec.Struct, frozen=True):
 
 
 def become(show: PageServerSetup) -> None:
-    """Put the server in this process's place; does not return."""
+    """Replace this process by the server; does not return."""
     os.set_inheritable(show.descriptor, True)
     sys.stdout.flush()
     order = msgspec.json.encode(show).decode()

@@ -1,5 +1,5 @@
-"""What an address of the interface is: its parameters, checked in one place, its answer's type, refusals in one shape,
-and bounds on the work that questions cause.
+"""Endpoints of the HTTP interface: checked parameters, typed answers, refusals in one shape, the OpenAPI document that
+is made of them, and bounds on the work that requests cause.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from swarmd.web.shapes import Failure, Unavailable
 asker: ContextVar[str] = ContextVar("asker", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
 
 
-RESTART_S = 5.0  # before a task that broke begins again
+RESTART_S = 5.0  # before a task that failed starts again
 
 Background = Callable[[], Awaitable[None]]
 
@@ -36,7 +36,7 @@ log = get_logger("swarmd.web")
 
 
 async def keep_up(task: Background) -> None:
-    """Run a task until it returns or this is cancelled; whenever it breaks, say so and begin it again."""
+    """Run a task until it returns or this is cancelled; log each error, and start the task again."""
     while True:
         try:
             await task()
@@ -46,24 +46,24 @@ async def keep_up(task: Background) -> None:
         await asyncio.sleep(RESTART_S)
 
 
-WAITING_MAX = 16  # questions worked on or waiting, of everybody
-WAITING_OF_ONE_MAX = 8  # of these, of one address
-RETRY_S = 1  # told to who is refused
+WAITING_MAX = 16  # calls worked on or waiting, of all clients
+WAITING_OF_ONE_MAX = 8  # of one address
+RETRY_S = 1  # retry-after of a refusal
 
 T = TypeVar("T")
 
 
 class WorkBusy(SwarmdError):
-    """Too much is asked at once; the same question may be asked again after `RETRY_S`."""
+    """Too much is asked at once; the same request may be made again after `RETRY_S`."""
 
 
 class WorkPool:
-    """Threads for one kind of questions.
+    """Threads for one kind of calls. Equal calls that overlap are made once.
 
     Args:
         name: of the threads.
-        threads: how many questions are worked on at once.
-        bounded: whether what is too much is refused; else only the same question is shared.
+        threads: how many calls are made at once.
+        bounded: refuse calls beyond the bounds above.
     """
 
     def __init__(self, name: str, threads: int, bounded: bool = True) -> None:
@@ -73,16 +73,16 @@ class WorkPool:
         self._of: Counter[str] = Counter()
 
     async def do(self, call: Callable[..., T], *args: Any) -> T:
-        """The result of `call(*args)`, or what it raises; who asks while the same is worked on gets the same.
+        """The result of `call(*args)`, or what it raises.
 
         Raises:
-            Busy: too much waits already.
+            WorkBusy: too many calls wait already.
         """
         key = (call, args)
         future = self._under_way.get(key)
         if future is None:
             future = self._begin(key, asker.get())
-        result: T = await asyncio.shield(future)  # who leaves does not end it for others
+        result: T = await asyncio.shield(future)  # a client that leaves does not end the call for others
         return result
 
     def _begin(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
@@ -99,7 +99,7 @@ class WorkPool:
             if not self._of[origin]:
                 del self._of[origin]
             if not ended.cancelled():
-                ended.exception()  # nobody may be left to hear of it
+                ended.exception()  # retrieved, because there may be nobody left to do so
 
         future.add_done_callback(end)
         return future
@@ -128,11 +128,11 @@ STATUSES = {
 
 
 class BadRequest(SwarmdError):
-    """What was asked makes no sense."""
+    """A parameter or a body that makes no sense."""
 
 
 class JsonAnswer(Response):
-    """Any value made of Structs."""
+    """An answer in JSON, of any value made of Structs."""
 
     media_type = "application/json"
 
@@ -146,7 +146,7 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 
 def refusal_of(error: SwarmdError) -> JsonAnswer:
-    """What an error becomes."""
+    """The answer that an error becomes."""
     if isinstance(error, BadRequest):
         return refusal(400, str(error))
     if isinstance(error, WorkBusy):
@@ -158,7 +158,7 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
 
 SEQ_MAX = 10**15
 
-Serve = Callable[..., Any]  # of the parameters, by name; gives the answer, or what awaits it
+Serve = Callable[..., Any]  # takes the parameters by name; gives the answer, or an awaitable of it
 ServeRequest = Callable[[Request], Awaitable[Response]]
 
 
@@ -171,8 +171,8 @@ class Parameter(NamedTuple):
     """One query or path parameter.
 
     Attributes:
-        type: of a value, with its bounds.
-        many: may be given several times, at most `many` times; 0: once.
+        type: of one value, with its bounds.
+        many: how often it may be given; 0: once, and the value is not a tuple.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Endpoint(NamedTuple):
 
     Attributes:
         answer: type of the answer in JSON, or a content type.
-        refusals: statuses that it may answer with, beside those that all may.
+        refusals: statuses that it may answer with, besides those that all may.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""A node's log as source: of the swarm as it knows it, and of all that the node did."""
+"""A node's log as the source of both pages: the swarm as the node knows it, and all that the node did."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
-STATUS_FRESH_S = 0.4  # a status so young is given again
+STATUS_FRESH_S = 0.4  # a status this young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
 
@@ -54,12 +54,12 @@ class LogNode(SwarmSource):
 
     Args:
         paths: its data directory; the daemon may be up or down.
-        config: the node's, where it is known.
-        metrics: counts along.
+        config: the node's; None if it is not known.
+        metrics: counts the events of the log.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
 
     Attributes:
-        told: called in the event loop with each batch of new events.
+        told: called in the event loop with each batch of new events; None for nobody.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogNode(SwarmSource):
         self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
         self._told_seq: int | None = None  # the event that is told next
         self._folds = WorkPool("folds", FOLDING_THREADS)
-        self._watch = WorkPool("watch", 1, bounded=False)  # so that health is told whatever else is asked
+        self._watch = WorkPool("watch", 1, bounded=False)  # so that health is answered however much else is asked
         self._standings_stamp = 0
         self._status: Status | None = None
         self._status_lock = threading.Lock()
@@ -119,28 +119,28 @@ class LogNode(SwarmSource):
         )
 
     def _hear(self, whole: bool, batch: list[Applied]) -> None:
-        """In the thread that reads all, or in that which reads the newest part."""
+        """Called in the thread that reads all of the log, or in the one that reads its newest part."""
         self._loop.call_soon_threadsafe(self._ring, batch, whole)
 
     def _ring(self, batch: list[Applied], whole: bool) -> None:
-        """Pass on what a reading has told."""
+        """Pass on the events of one reading."""
         recent = self._recent
         if recent is not None:
             batch = self._once(batch, whole, recent)
         elif not whole:
-            batch = []  # on its way when the other took over
+            batch = []  # it was on its way when the other reading took over
         if batch and self.told is not None:
             self.told(batch)
         self.changes.notify()
 
     def _once(self, batch: list[Applied], whole: bool, recent: LogReading) -> list[Applied]:
-        """Of two readings that tell, each event once and in order; the whole one takes over where it goes on."""
+        """Pass on each event of the two readings once and in order; the whole one takes over when it has caught up."""
         seq = self._told_seq
         if not batch or not whole:
             self._told_seq = batch[-1].seq + 1 if batch else seq
             return batch
         if seq is not None and batch[0].seq > seq and recent.is_sound:
-            return []  # the other has what lies between, and will bring these too
+            return []  # the other reading has what lies between, and will bring these too
         self._recent = None
         recent.tail.stopping.set()
         return [applied for applied in batch if seq is None or applied.seq >= seq]
@@ -171,7 +171,7 @@ class LogNode(SwarmSource):
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     def _settle(self) -> None:
-        """Take over the coordinator's sums where the network worker has read newer ones."""
+        """Take over the coordinator's sums if the network worker has read newer ones."""
         shown = self._shown
         settings = shown.history.state.settings
         if not self._live or settings is None or settings.role != "follower" or not shown.tail.caught_up.is_set():
@@ -195,21 +195,21 @@ class LogNode(SwarmSource):
 
     @property
     def state(self) -> State:
-        """After the last event read."""
+        """The state after the last event read."""
         return self._shown.history.state
 
     @property
     def next_seq(self) -> int:
-        """Of the event that comes next."""
+        """Sequence number of the next event."""
         return self._shown.history.next_seq
 
     @property
     def begun(self) -> int:
-        """How often the log was begun anew: with another number it may be another log."""
+        """How often reading began again; another number means that it may be another log."""
         return self._shown.history.begun
 
     def here(self) -> PageSource:
-        """What this server shows: version, kind of source, directory."""
+        """What this server shows: version, node, directory, how much was read."""
         settings = self.state.settings
         return PageSource(
             version=__version__,
@@ -248,7 +248,7 @@ class LogNode(SwarmSource):
         return moment_of(self._shown.history.moment(seq))
 
     def charts(self) -> ChartsView:
-        """The charts and where they are."""
+        """The charts and the state of each."""
         return charts_view(self.state)
 
     def stages(self) -> StagesView:
@@ -296,7 +296,7 @@ class LogNode(SwarmSource):
 
     @property
     def latest_status(self) -> Status | None:
-        """The status that was asked for last; `keep_status` keeps it young."""
+        """The status that was asked for last; `keep_status` keeps it fresh."""
         return self._status
 
     async def keep_status(self, every_s: float) -> None:
@@ -307,11 +307,11 @@ class LogNode(SwarmSource):
             await asyncio.sleep(every_s)
 
     async def status(self) -> Status:
-        """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""
+        """How the node is: from its daemon, or from its log. Raises Unavailable if neither can be read."""
         return await self._watch.do(self._fresh_status)
 
     async def shown_status(self) -> dict[str, Any]:
-        """The status as anybody may see it: without what looks like a secret."""
+        """The status for anybody to see: without what looks like a secret."""
         shown = plain(await self.status())
         assert isinstance(shown, dict)
         return shown

@@ -1,6 +1,4 @@
-"""What a node did of each stage and what each gave, and how many events of which kind lie where in time: followed
-through the fold, in bounded memory.
-"""
+"""Followers of a log that keep, in bounded memory, how long each stage took, what it gave, and a timeline of events."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from swarmd.web.shapes import (
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500
-# The parts of a stage, and where a row has the time that each took; that one was left says that it was done.
+# The field of a row that holds the time of each part of a stage. A part is done once its state was left.
 _TIMES: dict[RoundState, str] = {
     "round.gathering": "gathered_s",
     "round.training": "trained_s",
@@ -82,13 +80,13 @@ class StageFollower:
         return StagesView(tuple(self._rows), tuple(self._skips))
 
     def joined_before(self, round_: int, count: int) -> int | None:
-        """The event with which the node joined the `count`-th last stage that it trained before a round; None where
-        fewer are known."""
+        """The event with which the node joined the `count`-th last stage that it trained before a round; None if fewer
+        are known."""
         trained = [row.first_seq for row in self._rows if row.round < round_ and row.reward is not None]
         return trained[-count] if len(trained) >= count else None
 
     def _change(self, before: State, after: State, applied: Applied) -> None:
-        """The stage in hand is another one now, or none."""
+        """Close the row of the stage that was left, and open one for the stage that was joined, if any."""
         if before.work is not None and self._rows and self._rows[-1].outcome == "open":
             if after.chart == "round.settling" or before.chart == "round.settling":
                 self._advance(before.chart, "round.settling", applied.at)
@@ -102,11 +100,11 @@ class StageFollower:
                 self._advance("round.gathering", after.chart, applied.at)
 
     def _end(self) -> None:
-        """The node has left the stage: it is done where it was trained, though its report may still be on its way."""
+        """Close the last row: the stage is done if it was trained, even if its report is still on its way."""
         self._rows[-1] = replace(self._rows[-1], outcome="abandoned" if self._rows[-1].reward is None else "done")
 
     def _advance(self, left: RoundState, entered: RoundState, at: float) -> None:
-        """Note how long the part took that was left; every part in between took no time of its own."""
+        """Record how long the part took that was left; parts that were passed over took no time."""
         if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
             if entered == "waiting" and self._rows[-1].outcome == "open":
                 self._end()
@@ -146,7 +144,7 @@ class TrainedStages:
     """Follows the fold and keeps what each trained stage gave.
 
     Attributes:
-        trainer: the last one that was ready, be it down now.
+        trainer: the last one that was ready, even if it is down now.
     """
 
     def __init__(self) -> None:
@@ -232,7 +230,7 @@ class Timeline:
     def apply(self, applied: Applied) -> None:
         at = max(applied.at, self._times[-1]) if self._times else applied.at
         self._times.append(at)
-        # Routine is no warning, and frequent: it is spared being put into words.
+        # Routine events are frequent and never warnings, so they are not put into words.
         warns = tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS
         self._codes.append(_CODES[type(applied.event)] | (WARNS if warns else 0))
         round_ = getattr(applied.event, "round", None)
@@ -259,19 +257,19 @@ class Timeline:
             del self._rounds[: ROUNDS_MAX // DROP_SHARE]
 
     def opening_of(self, round_: int) -> int | None:
-        """The event with which the swarm was first seen at a round or beyond it; None: it has not come so far."""
+        """The event with which the swarm was first seen at a round or beyond it; None if it has not got that far."""
         index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
         return self._rounds[index].seq if index < len(self._rounds) else None
 
     def forgot(self, round_: int) -> bool:
-        """Whether a round lies before all of which it is known where they were seen first."""
+        """Whether a round is older than all whose first event is known."""
         return bool(self._rounds) and round_ < self._rounds[0].round
 
     def overview(self, since: float | None, until: float | None, buckets: int, begin: int) -> Overview:
-        """The part between two times, in so many buckets.
+        """Count the events between two times, in equally long buckets.
 
         Args:
-            since, until: POSIX seconds; None for where the log begins and ends.
+            since, until: POSIX seconds; None for the beginning and the end of the log.
             buckets: 1 to `OVERVIEW_BUCKETS_MAX`.
             begin: first event that the log still has.
         """
