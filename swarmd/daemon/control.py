@@ -1,7 +1,7 @@
-"""The daemon's own socket, `run/control.sock`: one JSON line asks, one JSON line answers.
+"""The server of the control socket, `run/control.sock`: one JSON line as request, one JSON line as answer.
 
 `{"verb": "status"}` gives the status; `{"verb": "stop"}` asks for an orderly stop. Only this node's user may connect
-(mode 0600). Who asks uses `swarmd.observe.control`.
+(mode 0600). The client is `swarmd.observe.control`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarmd.shell.loop import ObserveEvent
 
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
-ACCEPT_AGAIN_S = 1.0  # after a connection that could not be taken
+ACCEPT_AGAIN_S = 1.0  # after a connection that could not be accepted
 
 log = get_logger("swarmd.control")
 
@@ -40,7 +40,7 @@ class ControlRefusal(msgspec.Struct, frozen=True):
 def bind_control(path: Path) -> socket.socket:
     """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError.
 
-    Whoever calls this holds the event log's lock, so no living daemon can own what lies there.
+    The caller holds the event log's lock, so the old socket cannot belong to a running daemon.
     """
     endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -74,7 +74,7 @@ class Control:
                 while True:
                     try:
                         await listener.serve(self._answer, answering)
-                    except anyio.BrokenResourceError as error:  # for want of files or memory, which may pass
+                    except anyio.BrokenResourceError as error:  # lack of descriptors or memory, which may pass
                         log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
                     await anyio.sleep(ACCEPT_AGAIN_S)
         finally:
@@ -102,7 +102,7 @@ class Control:
         if request.verb == "status":
             try:
                 return self._status()
-            except (OSError, SwarmdError) as error:  # a question about a node never ends it
+            except (OSError, SwarmdError) as error:  # a request must never end the node
                 log.warning("the status cannot be told", error=str(error))
                 return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
         if request.verb == "stop":

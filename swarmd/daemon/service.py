@@ -1,4 +1,4 @@
-"""A whole node: opens the log, wires engine, supervisors, signals, socket and service manager, runs until it stops."""
+"""A whole node: opens the log, connects engine, supervisor, signals, control socket and service manager, runs them."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "chain": (sys.executable, "-m", "swarmd.chain.worker"),
 }
 WAITING_EVERY_S = 60.0
-STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at once
+STOP_SLACK_S = 5.0  # added to twice `workers.stop_s`; then the daemon ends at once
 
 log = get_logger("swarmd.daemon")
 
 
 def program_of(worker: Worker, argv: Sequence[str], tag: str) -> Program:
-    """What is executed for a worker. Trainers make each other's questions again, and some tasks of reasoning-gym draw
-    them from sets of texts, so in all trainers such sets have the same order."""
+    """The program and environment of a worker. Trainers regenerate each other's questions, and some tasks of
+    reasoning-gym draw them from sets of texts, so such sets must have the same order in all trainers."""
     return Program(argv, worker_environment(os.environ, tag, withheld_from(worker), repeats=worker == "trainer"))
 
 
@@ -85,10 +85,10 @@ def run_node(
 
     Args:
         programs: what to execute for each worker.
-        progress_s: seconds between two lines about what the trainer is at; 0: none.
+        progress_s: seconds between two lines about the trainer's progress; 0: no lines.
 
     Raises:
-        OtherSwarm: the data directory is another swarm's; nothing was changed.
+        OtherSwarm: the data directory belongs to another swarm; nothing was changed.
         SwarmdError: the node could not start, or its log could not be written; workers have been ended.
     """
 
@@ -112,9 +112,10 @@ async def serve_inside(
     begun: Callable[[Node], None] = lambda node: None,
     end: Callable[[int], None] = os._exit,
 ) -> int:
-    """As `run_node`, with signals that somebody else receives or makes up, in a process with a life of its own.
+    """As `run_node`, for a process that receives or makes signals itself.
 
-    `begun` is called once the node has taken up its log; `end` ends what an orderly stop leaves, without workers.
+    `begun` is called once the node has started on its log; `end` is called with an exit code to end at once, after the
+    workers were killed.
     """
     data.create()
     check_space(data.root, config.storage)
@@ -154,7 +155,7 @@ async def serve_inside(
 
 
 async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
-    """A line every so often about what the trainer is at, as long as it is at anything."""
+    """Log the trainer's progress every so often while it is busy."""
     while True:
         await anyio.sleep(every_s)
         if words := progress_words(status()):
@@ -162,7 +163,7 @@ async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
 
 
 async def tell_waiting(state: Callable[[], State], every_s: float = WAITING_EVERY_S) -> None:
-    """A line every so often while a coordinator waits for members before its first round."""
+    """Log every so often that a coordinator waits for members before its first round."""
     while True:
         await anyio.sleep(every_s)
         if words := muster_words(state(), time.time()):
@@ -170,7 +171,7 @@ async def tell_waiting(state: Callable[[], State], every_s: float = WAITING_EVER
 
 
 class Node:
-    """The parts of a running daemon and the wires between them."""
+    """The parts of a running daemon and their connections."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class Node:
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
     async def begin(self, run: str, restored: Restored | None) -> None:
-        """Take up the log, and say so; `run` is the id of this run of the process."""
+        """Record the start in the log, and report it; `run` is the id of this run of the process."""
         from_round = restored.from_round if restored else 0
         settings = settings_of(self._config, self._peer)
         await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))
@@ -230,7 +231,7 @@ class Node:
         self._supervisor.perform(command)
 
     def end_at_once(self, code: int) -> None:
-        """Kill the workers and end this process without another write; the log is whole, as after any crash."""
+        """Kill the workers and end this process without another write; the log stays sound, as after any crash."""
         self._supervisor.kill_all()
         remove_left(self._data.control)
         with contextlib.suppress(OSError):
@@ -240,19 +241,19 @@ class Node:
     # --- a projection ---
 
     def apply(self, applied: Applied) -> None:
-        """Tell the service manager, set a limit to a stop, and keep the disk in bounds."""
+        """Report to the service manager, limit the time of a stop, and prune old rollouts."""
         self._notifier.status(headline(applied.after))
         if isinstance(applied.event, StopRequested):
             self._tasks.start_soon(self._limit_stop)
         if any(isinstance(command, StopWorkers) for command in applied.commands):
             self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
         before, after = applied.before.clock, applied.after.clock
-        if after is not None and before != after and not self._pruning:  # earlier stages leave what can be pruned
+        if after is not None and before != after and not self._pruning:  # rollouts of earlier stages may be pruned
             self._pruning = True
             self._tasks.start_soon(self._prune)
 
     async def _limit_stop(self) -> None:
-        """An orderly stop that does not come to its end is ended."""
+        """End the process if an orderly stop takes too long."""
         await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
         log.error("the orderly stop took too long, ending at once")
         self.end_at_once(ExitCode.FAILURE)
@@ -264,7 +265,7 @@ class Node:
             self._pruning = False
 
     async def _prune_blobs(self, bytes_max: int) -> None:
-        """Remove old rollouts. One that stays costs room, and no node: when there is too little left, it pauses."""
+        """Remove old rollouts. A failure is only logged: if too little room is left, the node pauses."""
         try:
             pruned = await to_thread.run_sync(self._blobs.prune, digests_in_use(self.engine.state), bytes_max)
         except LogWriteFailed as error:
@@ -299,10 +300,10 @@ class Node:
 
 
 def digests_in_use(state: State) -> frozenset[str]:
-    """Blobs that the work in hand or a pending command still needs."""
+    """Blobs that the present stage or a pending command still needs."""
     needed: list[RolloutsRef] = []
     if state.work is not None:
-        needed += state.work.rollouts + state.work.context  # later stages' questions are made of the context
+        needed += state.work.rollouts + state.work.context  # questions of later stages are made from the context
         needed += [state.work.result.rollouts] if state.work.result else []
     for command in state.pending:
         rollouts = getattr(command, "rollouts", ())

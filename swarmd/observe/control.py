@@ -1,7 +1,7 @@
-"""Asking a running daemon over its socket, `run/control.sock`: one JSON line asks, one JSON line answers.
+"""The client of a daemon's control socket, `run/control.sock`: one JSON line as request, one JSON line as answer.
 
-What may be asked, and how the daemon answers, is in `swarmd.daemon.control`. A socket path longer than the kernel
-allows is reached through a descriptor of its directory.
+The server with the verbs is in `swarmd.daemon.control`. A socket path that is longer than the kernel allows is reached
+through a descriptor of its directory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from swarmd.observe.status import Status
 
 ADDRESS_BYTES_MAX = 107  # sun_path without its terminating zero
 REPLY_BYTES_MAX = 4 * 1024 * 1024
-CALL_S = 5.0  # longest exchange, on either side
+CALL_S = 5.0  # longest call, on either side
 
 
 class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be asked."""
+    """A request."""
 
     verb: str
 

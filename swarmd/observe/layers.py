@@ -56,8 +56,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process."""
 
     pid: int = 0
-    restarts: int = 0  # unplanned exits within the restart window, without those that others caused,
-    outside: int = 0  # which cost nothing of the budget
+    restarts: int = 0  # unplanned exits within the restart window, without those that others caused
+    outside: int = 0  # exits that others caused, which cost nothing of the restart budget
     last_exit: str = ""
     silent_s: float | None = None
     answering: bool | None = None  # unknown when the daemon is down
@@ -76,7 +76,7 @@ def worker_status(life: WorkerState, live: Live | None, worker: WorkerLive | Non
 
 
 def silence(worker: WorkerLive | None) -> str:
-    """Why a running process does not count as healthy, empty when it does."""
+    """Why a running process does not count as healthy; empty if it does."""
     if worker is None or worker.answering:
         return ""
     if not worker.spoken:
@@ -85,7 +85,7 @@ def silence(worker: WorkerLive | None) -> str:
 
 
 def pause_words(state: State) -> str:
-    """Why a node pauses whose disk was nearly full, or still is; empty where it does not pause."""
+    """Why a node pauses because of its disk; empty if it does not pause."""
     low = state.low_space
     if low is not None:
         return f"paused: {low.free_bytes / MIB:.0f} MiB free of {low.wanted_bytes / MIB:.0f} wanted"
@@ -93,7 +93,7 @@ def pause_words(state: State) -> str:
 
 
 def holding(state: State) -> Coordination | None:
-    """What the coordinator's side of a node knows that is alone and holds the open stage; None for any other node."""
+    """The coordination of a node that is alone and holds the open stage; None for any other node."""
     coordination = state.coordination
     if coordination is None or coordination.held_since is None or not is_alone(state):
         return None
@@ -101,7 +101,7 @@ def holding(state: State) -> Coordination | None:
 
 
 def hold_words(held: Coordination) -> str:
-    """What a coordinator does that is alone."""
+    """What a coordinator does while it is alone."""
     return f"alone: no peer is connected; round {held.round} stage {held.stage} is held until one is back"
 
 
@@ -128,12 +128,12 @@ def muster_words(state: State, now: float) -> str:
 
 
 def first_line(text: str) -> str:
-    """The headline of a reason that carries output, as it may be printed."""
+    """The first line of a reason, without the output that may follow, safe to print."""
     return printable(text.partition("\n")[0].removesuffix("; last output:"))
 
 
 def printable(text: str, kept: str = "") -> str:
-    """The text with its control characters escaped, but those in `kept`: what others wrote commands no terminal."""
+    """The text with control characters escaped, except those in `kept`, so that it cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -165,14 +165,14 @@ ADVICE: dict[FlatCause, str] = {
 
 
 class LearningStatus(Layer, frozen=True, kw_only=True):
-    """Whether there is anything to learn. Not being well, it costs no round: the node is just not getting better."""
+    """Whether there is anything to learn. If not, it costs no round: the node just does not get better."""
 
-    stages: int  # trained last, of which all this is so
-    round: int  # the last of them
+    stages: int  # the last ones, of which all this holds
+    round: int  # of the last of them
     stage: int
     reward: float  # mean of the completions of that one
     cause: FlatCause | None = None  # why there was nothing to learn; None: there was something
-    groups: int = 0  # of the node's own, in the last of them; this and the next where there was nothing to learn
+    groups: int = 0  # the node's own, in the last stage; this and the next are set if there was nothing to learn
     flat: int = 0  # of these, with every completion paid alike
     example: str = ""  # a completion
     advice: str = ""  # what to do

@@ -1,9 +1,9 @@
-"""A node's metrics, for Prometheus and OpenMetrics: outcomes counted from its events, and readings of how it is now.
+"""A node's metrics, for Prometheus and OpenMetrics: counters of its events, and gauges read from its present status.
 
-- Every name begins with `swarmd_` and stands in docs/MONITORING.md.
-- No label has a value of a peer's, a provider's or a file's making (`swarmd.observe.labels`), so the number of series
-  has a bound, and no secret gets in.
-- Counters begin with the daemon, as its last `NodeStarted` does; gauges are read off a status when they are asked for.
+- Every name begins with `swarmd_` and is documented in docs/MONITORING.md.
+- Label values come from fixed lists (`swarmd.observe.labels`), never from peers, providers or files, so the number of
+  series has a bound, and no secret gets in.
+- Counters begin at the daemon's last `NodeStarted`; gauges are read from a status when they are asked for.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.worker.runtime import TimeSource
 
 PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
-# A part of a stage took what the node spent in the first state, where the second one followed.
+# The time of a part of a stage is the time in the first state, if the second state followed.
 _PARTS: dict[tuple[RoundState, RoundState], str] = {
     ("round.gathering", "round.training"): "gather",
     ("round.training", "round.publishing"): "train",
@@ -113,11 +113,11 @@ COUNTERS: Mapping[str, Count] = {
 
 
 class Outcomes(msgspec.Struct, array_like=True):
-    """Counts of one life of a daemon; they are kept as this struct."""
+    """Counts of one run of a daemon, in the form in which they are kept."""
 
     progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # what health is judged by besides the status
     counts: dict[tuple[str, tuple[str, ...]], float] = {}  # of counters above 0, by name and values of labels
-    # By part of a stage: how many took as long as each bound of `PART_SECONDS` at most, or longer; and all seconds
+    # By part of a stage: the number in each bucket of `PART_SECONDS`, and the sum of seconds.
     parts: dict[str, list[int]] = msgspec.field(
         default_factory=lambda: {part: [0] * (len(PART_SECONDS) + 1) for part in labels.PARTS}
     )
@@ -125,16 +125,16 @@ class Outcomes(msgspec.Struct, array_like=True):
     reward_confirmed: float = 0.0  # in the unit that rewards are earned in
 
     def count(self, name: str, *values: str, by: int = 1) -> None:
-        """Add to a counter of the table; a figure that makes no sense adds nothing."""
+        """Add to a counter of the table; a negative number adds nothing."""
         self.counts[name, values] = self.counts.get((name, values), 0.0) + max(0, by)
 
     def time_part(self, part: str, seconds: float) -> None:
-        """Note how long a part of a stage took."""
+        """Record how long a part of a stage took."""
         self.parts[part][bisect_left(PART_SECONDS, seconds)] += 1
         self.part_s[part] += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """What there is, by name."""
+        """All counters and histograms."""
         for name, counter in COUNTERS.items():
             yield counter_of(name, counter, self.counts)
         parts = HistogramMetricFamily(
@@ -209,15 +209,19 @@ class Outcomes(msgspec.Struct, array_like=True):
             progress.trained_at = envelope.at
         elif isinstance(envelope.event, events.SubmissionConfirmed):
             kind = envelope.event.submission.partition("/")[0]
-            progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
+            progress.confirmed_at = {
+                **progress.confirmed_at,
+                kind: envelope.at,
+            }  # a new dict, because other threads read the old one
         elif isinstance(envelope.event, events.NodeStarted):
             progress.submits = _submits(after)
 
 
 def progress_of(state: State) -> NodeProgress:
-    """What a state tells of a life whose beginning the log does not have any more.
+    """The progress of a run whose beginning was removed from the log, by a state.
 
-    When it trained last is not among it: the last change of state, which is later by a stage at most, counts for that.
+    The state does not say when the node trained last. The time of the last change of its chart, which is later by at
+    most one stage, is taken instead.
     """
     confirmed: dict[str, float] = {each.kind: each.since for each in state.submissions if each.chart == "confirmed"}
     trained = state.done >= (0, 0) and state.since > state.started_at
@@ -235,7 +239,7 @@ def _submits(state: State) -> bool:
 
 
 def counter_of(name: str, counter: Count, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
-    """A counter with every series, at 0 too, so that the first event is an increase."""
+    """A counter with all its series, those at 0 too, so that the first event is an increase."""
     family = CounterMetricFamily(f"swarmd_{name}", counter.text, labels=tuple(counter.labels))
     for values in product(*counter.labels.values()):
         family.add_metric(values, counts.get((name, values), 0.0))
@@ -281,7 +285,7 @@ def _count_submissions(to: Outcomes, before: State, after: State) -> None:
 
 
 def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState, scale: int) -> None:
-    """Count what was refused or confirmed, and take back what a reorganisation dropped; `chart` is the one before."""
+    """Count a refusal or a confirmation, and take back what a reorganisation dropped; `chart` is the one before."""
     if submission.chart == "refused":
         to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
     elif "confirmed" in (submission.chart, chart):
@@ -363,7 +367,7 @@ GAUGES: dict[str, Gauge] = {
 
 
 def families(readings: Iterable[Reading]) -> Iterator[Metric]:
-    """Gauges in the order of the table; a name without a value is left out."""
+    """Gauges in the order of the table; those without a value are left out."""
     found: dict[str, GaugeMetricFamily] = {}
     for name, values, value in readings:
         if name not in found:
@@ -373,12 +377,12 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
 
 
 def read_build() -> Iterator[Reading]:
-    """What is known without any node."""
+    """Gauges that are known without any node."""
     yield "build_info", (__version__,), 1
 
 
 def read_status(status: Status) -> Iterator[Reading]:
-    """Gauges read off a status."""
+    """Gauges read from a status."""
     yield "node_info", (status.swarm, status.role, status.process.version), 1
     yield "daemon_up", (), status.source == "daemon"
     for name, layer in status.layers.items():
@@ -427,7 +431,7 @@ def _rewards(status: Status) -> Iterator[Reading]:
 
 
 def _skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
-    """Of all tasks together: a task's name is the operator's to choose, and would be a series for each."""
+    """Gauges of all tasks together: the operator chooses their names, so labels by name would be unbounded."""
     more = sum(skill.weight > 1 for skill in fallen)
     for drawn, count in zip(labels.DRAWN, (more, len(fallen) - more), strict=True):
         yield "tasks_fallen", (drawn,), count
@@ -474,7 +478,7 @@ def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
 
 
 def read_progress(progress: NodeProgress) -> Iterator[Reading]:
-    """What the node got done in its present life."""
+    """Gauges of what the node achieved in this run."""
     if progress.started_at:
         yield "start_time_seconds", (), progress.started_at
     if progress.trained_at:
@@ -489,13 +493,13 @@ def read_progress(progress: NodeProgress) -> Iterator[Reading]:
 
 
 def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
-    """Gauges of health: live, ready, earning."""
+    """Gauges of health: live, ready, productive."""
     for depth, health in depths:
         yield "health", (depth,), health.ok
 
 
 def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
-    """What the data directory takes, and how much it may."""
+    """Gauges of the data directory's size, and its limits."""
     yield "log_bytes", (), disk.log
     yield "log_segments", (), disk.segments
     yield "blob_bytes", (), disk.blobs
@@ -516,7 +520,7 @@ def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
 
 
 def read_memory(status: Status, processes: Path = Path("/proc")) -> Iterator[Reading]:
-    """What the workers hold, as this machine's kernel says; nothing where it cannot be told."""
+    """Gauges of the workers' memory, as the kernel says; none if it cannot be read."""
     if status.source != "daemon":
         return
     for name, worker in _workers(status):
@@ -534,23 +538,23 @@ def _held_bytes(path: Path) -> int | None:
     return sum(int(part[1]) for part in parts if len(part) == 3 and part[1].isdigit()) * 1024
 
 
-DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
+DISK_LOOK_S = 15.0  # least time between two measurements of the disk
 NOTIFICATIONS = Count(
     "Messages about the node's health, by how they were sent and what came of it.",
     {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
 )
-ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts as none, as does nonsense
+ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer or malformed one is ignored
 
 
 class Metrics:
-    """Counts outcomes and renders them, together with what the status says.
+    """Counts events and renders the counters together with the gauges of a status.
 
     The caller folds the log from its last `NodeStarted` on, or calls `begin` with the state that its log begins with,
-    and hands over every event from there; a later one begins the counts anew.
+    and applies every event from there. A later `NodeStarted` resets the counts.
 
     Args:
-        paths: the node's data directory, for sizes on disk; None for none.
-        config: the node's, for what it allows; None if it is not known.
+        paths: the node's data directory, for sizes on disk; None to leave these out.
+        config: the node's, for its limits; None if it is not known.
         clock: POSIX seconds.
     """
 
@@ -569,55 +573,55 @@ class Metrics:
 
     @property
     def progress(self) -> NodeProgress:
-        """What the node got done in its present life, for `swarmd.observe.status.productive`."""
+        """What the node achieved in this run, for `swarmd.observe.status.productive`."""
         return self.outcomes.progress
 
     def now(self) -> float:
-        """POSIX seconds, by the clock that these figures go by."""
+        """POSIX seconds, by the clock of these metrics."""
         return self._clock()
 
     def begin(self, base: Base) -> None:
-        """Forget all that was counted: the log begins with this state."""
+        """Reset all counts: the log begins with this state."""
         self.outcomes = Outcomes(progress_of(base.state))
 
     def apply(self, applied: Applied) -> None:
-        """Count an event. Never fails on an event that a log may hold."""
+        """Count an event. Does not fail on any event that a log may hold."""
         if isinstance(applied.event, events.NodeStarted):
             self.outcomes = Outcomes(NodeProgress(started_at=applied.at))
         self.outcomes.apply(applied)
 
     def keep(self) -> bytes:
-        """All that was counted of the log so far."""
+        """All counts so far, encoded."""
         return msgspec.msgpack.encode(self.outcomes)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
+        """Go on from what `keep` gave. Raises msgspec.DecodeError if these are not its bytes."""
         self.outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
 
     def count_notification(self, sender: str, sent: bool) -> None:
-        """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
+        """Count a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
         key = "notifications", (sender, labels.OUTCOMES[not sent])
         self._notified[key] = self._notified.get(key, 0.0) + 1
 
     def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:
-        """The figures as text. Looks at the disk now and then, so call it in a thread where a loop must not wait.
+        """The metrics as text. Measures the disk now and then, so do not call it in an event loop.
 
         Args:
-            status: the node's, None when nothing is known of it.
-            accept: the client's Accept header; OpenMetrics where it asks for that, else Prometheus' text format 0.0.4.
+            status: the node's, None if nothing is known of it.
+            accept: the client's Accept header; OpenMetrics if it asks for that, else Prometheus' text format 0.0.4.
 
         Returns:
             The body, and its content type.
         """
         try:
             encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
-        except (TypeError, ValueError):  # a version that is none
+        except (TypeError, ValueError):  # a malformed version
             encoder, content_type = choose_encoder("")
         families_now = tuple(self.families(status))
         return encoder(SimpleNamespace(collect=lambda: families_now)), content_type
 
     def families(self, status: Status | None) -> Iterator[Metric]:
-        """The figures, family by family: readings, then outcomes."""
+        """The metrics, family by family: gauges, then counters."""
         yield from families(self._read(status))
         yield from self.outcomes.collect()
         yield counter_of("notifications", NOTIFICATIONS, self._notified)
@@ -625,7 +629,7 @@ class Metrics:
     def _read(self, status: Status | None) -> Iterator[Reading]:
         now = self._clock()
         if status is not None and now - status.at > STALE_S:
-            status = None  # nothing newer is to be had, and this one says nothing of now
+            status = None  # it says nothing about the present, and there is no newer one
         yield from read_build()
         depths = (live(status), ready(status), productive(status, self.progress))
         yield from read_health(zip(labels.DEPTHS, depths, strict=True))

@@ -1,4 +1,4 @@
-"""Status and swarm in a terminal: one screen for a node, a row per node while a swarm runs, a row per round."""
+"""Terminal output: one screen for a node's status, a live table of nodes, tables of rewards by round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from swarmd.results.card import accuracy_words
 SPARKS = "▁▂▃▄▅▆▇█"
 PROGRESS_CELLS = 24
 SPARKS_SHOWN = 8  # newest rounds in the live table, which must fit into 80 columns
-ROUND_ROWS_MAX = 24  # more rounds are shown as means over equal spans
+ROUND_ROWS_MAX = 24  # if there are more rounds, rows are means over equal spans
 STATE_STYLES = {
     "round.training": "green",
     "waiting": "cyan",
@@ -42,7 +42,7 @@ STATE_STYLES = {
 
 
 class TrainedRound(msgspec.Struct, frozen=True):
-    """What one node made of one round: mean reward of its completions, held-out accuracy where measured."""
+    """What one round gave one node: mean reward of its completions, and held-out accuracy if it was measured."""
 
     round: int
     reward: float  # of several stages their mean
@@ -73,7 +73,7 @@ class NodeRow(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where the node is, as 3, or as 3.1 in rounds of several stages."""
+        """The node's round, as 3, or as 3.1 if rounds have several stages."""
         if self.round is None:
             return "-"
         return f"{self.round}.{self.stage or 0}" if self.stages > 1 else str(self.round)
@@ -140,7 +140,7 @@ def _progress(row: NodeRow) -> RenderableType:
 
 
 def plain_line(row: NodeRow) -> str:
-    """One node in one line, for what is no terminal."""
+    """One node in one line, for output that is not a terminal."""
     parts = [f"{row.name:8} {row.state}"]
     parts += [f"round {row.place}"] if row.round is not None else []
     parts += [f"reward {number(row.rewards[-1])}"] if row.rewards else []
@@ -154,12 +154,12 @@ def plain_line(row: NodeRow) -> str:
 
 
 def progress_line(rows: Sequence[NodeRow]) -> str:
-    """How far each node is with what it does, as `node-1 training 3 of 8, node-2 waiting`."""
+    """The progress of all nodes in one line, as `node-1 training 3 of 8, node-2 waiting`."""
     return ", ".join(f"{row.name} {row.at_work or row.what or row.state.removeprefix('round.')}" for row in rows)
 
 
 def rewards_tables(histories: Mapping[str, Sequence[TrainedRound]]) -> list[Table]:
-    """Rewards by round, for each stage by itself: stages are paid differently."""
+    """Rewards by round, one table for each stage, because stages have different scales."""
     stages = sorted({stage for rows in histories.values() for row in rows for stage, _ in row.stages})
     if len(stages) < 2:
         return [rewards_table(histories)]
@@ -219,7 +219,7 @@ def held_out_table(histories: Mapping[str, Sequence[TrainedRound]]) -> Table:
 
 BAR_CELLS = 20
 STANDINGS_PRINTED = 8
-NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
+NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by invitation
 ADDRESSES_PRINTED = 2
 
 

@@ -1,8 +1,8 @@
-"""Where a node is and how it is, layer by layer, out of its log and what its daemon adds. Pure, but for sizes on disk.
+"""A node's status, layer by layer, made of its log and of what its daemon adds; and its health, made of the status.
 
-- `status_of` makes the status; whoever has no daemon to ask makes it of the log alone.
-- Three depths of health: it lives, it is ready for a stage, it earns. Restart what does not live; wait for, or look
-  at, what is not ready; look at what lives and earns nothing.
+- `status_of` is pure. If there is no daemon to ask, `status_from_log` makes the status from the log alone.
+- Health has three depths: live, ready for a stage, productive. Restart a node that is not live; wait for a node that is
+  not ready, or look into it; look into a node that is live and not productive.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED
 
-FILES_MAX = 100_000  # looked at in one directory; further ones are not counted
+FILES_MAX = 100_000  # in one directory; further ones are not counted
 SEGMENT = ".seg"
 
 
@@ -64,11 +64,11 @@ class DiskUsage(msgspec.Struct, frozen=True):
     segments: int  # number of files
     blobs: int
     checkpoints: int
-    free: int | None  # that this user may still write; None where it cannot be told
+    free: int | None  # what this user may still write; None if it is not known
 
 
 def measure_disk(paths: NodeDirectory) -> DiskUsage:
-    """Look at a data directory. Directories that are not there count as empty. Blocks for as long as the disk takes."""
+    """Measure a data directory. Directories that do not exist count as empty. Blocks while the disk is read."""
     log = sizes(paths.events)
     segments = [size for name, size in log.items() if name.endswith(SEGMENT)]
     return DiskUsage(
@@ -81,7 +81,7 @@ def measure_disk(paths: NodeDirectory) -> DiskUsage:
 
 
 def sizes(directory: Path) -> dict[str, int]:
-    """Size of every file below a directory, by path; what goes away meanwhile is left out."""
+    """Size of every file below a directory, by path; files that are removed meanwhile are left out."""
     found: dict[str, int] = {}
     for base, _, names in os.walk(directory):
         for name in names:
@@ -104,21 +104,21 @@ def _free(directory: Path) -> int | None:
 
 
 class OfferedStatus(msgspec.Struct, frozen=True):
-    """What this node offers now."""
+    """The weights that this node offers to peers."""
 
-    round: int  # the last one that it was trained in
+    round: int  # the last one that they were trained in
     age_s: float
     accuracy: float | None  # on held-out questions, as this node claims it
-    size_bytes: int  # that it takes on disk, with the one before and deltas
+    size_bytes: int  # on disk, with the offer before and deltas
     words: str  # for people
 
 
 class TakenStatus(msgspec.Struct, frozen=True):
-    """What became of a peer's weights last."""
+    """What became of the last peer's weights that this node asked for."""
 
     outcome: Literal["fetched", "adopted", "refused", "late"]
     age_s: float
-    peer: str  # whose; empty where there were none
+    peer: str  # whose weights; empty if there were none
     round: int  # the last one that they were trained in; -1: unknown
     cause: str  # of a refusal
     reason: str
@@ -129,15 +129,15 @@ class TakenStatus(msgspec.Struct, frozen=True):
 
 
 class WeightsStatus(msgspec.Struct, frozen=True):
-    """Weights given and taken. Nothing of it is a fault."""
+    """Weights offered to peers and taken from them. None of it makes a node unwell."""
 
-    awaited_s: float | None = None  # seconds that are left to the wait for a peer's; None: it does not wait
+    awaited_s: float | None = None  # seconds left of the wait for a peer's weights; None: it does not wait
     offered: OfferedStatus | None = None
     taken: TakenStatus | None = None
 
 
 def weights_status(state: State, now: float) -> WeightsStatus | None:
-    """What the log says of peers' weights; None where it says nothing."""
+    """What the log says of peers' weights; None if it says nothing."""
     catch_up, last = state.catch_up, state.weights
     awaits = catch_up is not None and not catch_up.over and not catch_up.average
     awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
@@ -161,13 +161,13 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
 
 
 def with_offer(status: Status, directory: Path) -> Status:
-    """The status with what lies in the directory of offered weights; the same where nothing is offered there."""
+    """The status with what is offered in the directory of weights; unchanged if nothing is."""
     offer = OfferedWeights(directory).current()
     if offer is None:
         return status
     try:
         age_s = max(0.0, status.at - (directory / OFFER).stat().st_mtime)
-    except OSError:  # taken back since
+    except OSError:  # withdrawn since
         return status
     size_bytes = sum(sizes(directory).values())
     claimed = "" if offer.accuracy is None else f", held-out accuracy {offer.accuracy:.2f}"
@@ -211,12 +211,12 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     device: str = ""
     model: str = ""
     parameters: int = 0
-    numbers: str = ""  # that the model is held and trained in
-    other_weights: str = ""  # how it began from other weights than the swarm's recipe names; empty: it did not
-    doing: str = ""  # an activity, as "measuring held-out accuracy"; of its parts so many are done
-    done: int = 0
-    total: int = 0  # 0: it has none that are counted
-    step: str = ""  # what of it just now, as "drawing 18 of 32 tokens"
+    numbers: str = ""  # the format of the model's numbers, for example bfloat16
+    other_weights: str = ""  # how its first weights differ from those that the swarm's recipe names; empty: not at all
+    doing: str = ""  # an activity, as "measuring held-out accuracy"
+    done: int = 0  # parts of it
+    total: int = 0  # 0: its parts are not counted
+    step: str = ""  # the present step, as "drawing 18 of 32 tokens"
     figures: dict[str, float] = msgspec.field(
         default_factory=dict
     )  # tokens_per_s, eta_s, ... as the trainer reports them
@@ -224,13 +224,13 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
 
     @property
     def at_work(self) -> str:
-        """What it does, as "training 3 of 40: drawing 18 of 32 tokens"; empty for nothing."""
+        """The activity in words, as "training 3 of 40: drawing 18 of 32 tokens"; empty for none."""
         parts = f" {self.done} of {self.total}" if self.total else ""
         return f"{self.doing}{parts}{': ' if self.step else ''}{self.step}" if self.doing else ""
 
 
 class SkipStatus(msgspec.Struct, frozen=True):
-    """Rounds that were skipped as one."""
+    """Rounds that were skipped together."""
 
     first: int
     last: int
@@ -239,9 +239,9 @@ class SkipStatus(msgspec.Struct, frozen=True):
 
 
 class RoundStatus(Layer, frozen=True, kw_only=True):
-    """Where the swarm is and where this node is in it. Rounds and stages are -1 when nothing is open.
+    """The stage that the swarm is at, and the one that this node is at. Rounds and stages are -1 if none is known.
 
-    Of a daemon that does not run it is where both were; no deadline or wait is told then.
+    If the daemon does not run, these are the last that the log knows, without deadlines.
     """
 
     state: RoundState | Literal["dead"]
@@ -256,7 +256,7 @@ class RoundStatus(Layer, frozen=True, kw_only=True):
     skips: tuple[SkipStatus, ...] = ()
     policy: str = ""
     stages: int = 1  # in a round
-    final: bool = False  # all rounds have been run: there is none of the number `round`
+    final: bool = False  # all rounds have been run, and `round` is their number
     waits: tuple[tuple[str, float], ...] = ()  # deadlines: (name, seconds from now)
 
 
@@ -267,8 +267,10 @@ class RewardStatus(msgspec.Struct, frozen=True):
     stage: int
     reward: float
     held_out: float | None = None
-    set_aside: dict[str, int] = msgspec.field(default_factory=dict)  # of peers' rollouts, by reason
-    fallen: tuple[Skill, ...] = ()  # tasks that were answered better before
+    set_aside: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # what of peers' rollouts was not learnt from, by reason
+    fallen: tuple[Skill, ...] = ()  # tasks whose accuracy was better before
 
 
 class StandingStatus(msgspec.Struct, frozen=True):
@@ -279,7 +281,7 @@ class StandingStatus(msgspec.Struct, frozen=True):
     reward: float
     rounds: int
     last_round: int
-    admitted: bool = True  # by proof of work or an invitation; those that are not come last
+    admitted: bool = True  # by proof of work or an invitation; those that are not admitted come last
 
 
 class CoordinatorStatus(Layer, frozen=True, kw_only=True):
@@ -291,8 +293,8 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
     members: int
     reports: int
     expected: int
-    # Present members that the open stage does not wait for, by kind (newcomers, members): they were silent before, or
-    # newcomers were waited for in vain; without a kind of which it waits for all.
+    # Present members that the open stage does not wait for, by kind (newcomers, members), because they were silent
+    # before, or because waits for newcomers timed out. A kind that it waits for entirely is left out.
     not_waited_for: dict[Kind, int] = msgspec.field(default_factory=dict)
     standings: tuple[StandingStatus, ...] = ()
 
@@ -303,7 +305,7 @@ class LogStatus(msgspec.Struct, frozen=True):
     directory: str  # an absolute path
     next_seq: int
     size_bytes: int
-    last_at: float | None = None  # commit time of its last event, POSIX seconds; not told by a running daemon
+    last_at: float | None = None  # commit time of its last event, POSIX seconds; None from a running daemon
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -325,12 +327,12 @@ class Status(msgspec.Struct, frozen=True):
     rejections: dict[str, int]
     log: LogStatus
     coordinator: CoordinatorStatus | None = None
-    chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
+    chain: ChainStatus | None = None  # this and the next are present if a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
     learning: LearningStatus | None = None  # None until a stage is trained
-    notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
-    weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
-    first_accuracy: FirstAccuracy | None = None  # held out, from which its training began; None: not measured
+    notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
+    weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
+    first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -424,7 +426,7 @@ SomeLayer = TypeVar("SomeLayer", bound=Layer)
 
 
 def as_of(layer: SomeLayer, ended_at: float | None, now: float) -> SomeLayer:
-    """A layer of a node that has ended: it is as it is since then, however long it had been up before."""
+    """A layer of a node that ended at `ended_at`, since when it is down; None: the layer as it is."""
     return layer if ended_at is None else msgspec.structs.replace(layer, age_s=now - ended_at)
 
 
@@ -614,8 +616,8 @@ def headline(state: State) -> str:
     return ", ".join(parts)
 
 
-# What a layer is at, if there is nothing else to say of it.
-ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node takes part in nothing
+# The reason of a layer if there is no other.
+ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node takes no part in rounds
     "starting": "waiting for the network worker",
     "joining": "waiting for the DHT to answer",
     "registering": "writing the membership record",
@@ -642,21 +644,21 @@ LINK_WORDS: dict[LinkState, str] = {
 }
 
 
-STALE_S = 30.0  # a status older than this says nothing of now
+STALE_S = 30.0  # a status older than this says nothing about the present
 DEADLINES = 3.0  # stage lengths within which a node is expected to have trained and, on a chain, been confirmed
 NEEDED_LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round")  # for a node's part of a stage
-STAGE_LEAST_S = 20.0  # a shorter stage counts as so long: a trainer's restart must not make a node look barren
+STAGE_LEAST_S = 20.0  # the least that a stage counts as: a trainer's restart must not make a node look unproductive
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether it is well, and why not."""
+    """Whether a node is healthy at one depth, and why not."""
 
     ok: bool
     reasons: tuple[str, ...] = ()
 
 
 class NodeProgress(msgspec.Struct):
-    """What a node got done since its daemon started; times are POSIX seconds, 0 where there is none yet."""
+    """What a node achieved since its daemon started; times are POSIX seconds, 0 if there is none yet."""
 
     started_at: float = 0.0
     stage_s: float = 0.0  # length of the stage that is open, 0 while none is known
@@ -667,7 +669,7 @@ class NodeProgress(msgspec.Struct):
 
 
 def live(status: Status | None) -> Health:
-    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well."""
+    """Whether the daemon answers; it answers from its main loop, so that one runs too."""
     if status is None:
         return Health(False, ("nothing is known of the daemon",))
     if status.source != "daemon":
@@ -676,9 +678,9 @@ def live(status: Status | None) -> Health:
 
 
 def ready(status: Status | None) -> Health:
-    """Whether it can do its part of a stage: it lives, is connected, its trainer is able, and the round not stalled.
+    """Whether it can do its part of a stage: it is live and connected, its trainer works, and the round is not stalled.
 
-    A node that starts lives and is not ready. The chain does not count: while it is away the node trains on.
+    A node that is starting is live and not ready. The chain does not count, because the node trains on without it.
     """
     alive = live(status)
     if not alive.ok or status is None:
@@ -689,8 +691,8 @@ def ready(status: Status | None) -> Health:
 
 
 def productive(status: Status | None, progress: NodeProgress) -> Health:
-    """Whether it earns: it lives, and within the last `DEADLINES` stage lengths trained a stage and, on a chain, had a
-    reward confirmed. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
+    """Whether it is live, and trained a stage and, on a chain, had a reward confirmed within the last `DEADLINES` stage
+    lengths. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
     alive = live(status)
     if not alive.ok or status is None:
         return alive

@@ -1,10 +1,10 @@
-"""A swarm read by somebody who takes no part in it: in the DHT, and in the contract where one keeps the rounds.
+"""Observes a swarm without taking part in it: in the DHT, and in the contract if one keeps the rounds.
 
-- The parts are those of a node's network and chain workers, without membership record and account: what they see comes
-  as the same events as in a node's log, and goes into the same books.
-- What was before the observer came is known from the last round's leaderboard alone; on a chain, from the contract's
-  own sums, less the blocks that were read.
-- The contract counts above the DHT, which tells who is there and what they write.
+- It uses the parts of a node's network and chain workers, without membership record and account. They report the same
+  events as in a node's log, which go into the same ledger.
+- What happened before the observer came is known only from the last round's leaderboard; on a chain, from the
+  contract's own sums minus the blocks that were read.
+- The contract takes precedence over the DHT, which gives members and what they share.
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ from swarmd.web.source import SwarmSource
 from swarmd.web.swarm import PeerLedger, ViewContext, isolated_words, swarm_view
 from swarmd.worker.messages import EventSink
 
-PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
+PEERS_A_LOOK = 16 * PEERS_A_CALL  # sums that are asked for at one block
 RETRY = Backoff(5.0, 600.0)
-FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
+FAILURES_TOLD = 3  # failures in a row before the page says so
 
 log = get_logger(__name__)
 
 
 class OpeningBalances:
-    """Adds them to the ledger, once for each peer.
+    """Adds to the ledger, once for each peer, what it had earned before the first block that is read.
 
     Args:
-        ledger: has what blocks say.
+        ledger: has the rewards of the blocks that were read.
         scale: a reward of 1.0 is this integer in the contract.
 
     Attributes:
-        needed: blocks with rewards may lie before the first that is read.
+        needed: blocks with rewards may lie before the first one that is read.
     """
 
     def __init__(self, ledger: PeerLedger, scale: int) -> None:
@@ -102,7 +102,7 @@ class OpeningBalances:
         self._ledger = ledger
         self._scale = scale
         self._done: set[str] = set()
-        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the tip, and what the ledger had just then
+        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the tip, and the ledger's rewards at that time
         self._due = asyncio.Event()
         self._failures = 0
         self._seeded = False  # the contract's own board has been read
@@ -116,7 +116,7 @@ class OpeningBalances:
         return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
 
     def look(self, tip: BlockRef) -> None:
-        """Ask for those not asked for yet, if none are being asked for. The ledger has all blocks up to `tip`."""
+        """Ask for peers not asked for yet, unless a call is under way. The ledger has all blocks up to `tip`."""
         if not self.needed or self._asked is not None:
             return
         accounts = self._ledger.accounts
@@ -128,7 +128,7 @@ class OpeningBalances:
 
     async def run(self, coordinator: Coordinator) -> None:
         """Read opening balances until cancelled."""
-        self._asked = None  # what was to be asked when an earlier run ended
+        self._asked = None  # left over from an earlier run
         self._due.clear()
         while True:
             await self._due.wait()
@@ -158,23 +158,23 @@ class OpeningBalances:
         self._seeded = True
 
 
-HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
-POLL_S = 2.0  # between two looks where an endpoint has no subscription
-RETRY_S = 5.0  # before the chain is tried again where the watcher gave it up
+HISTORY_BLOCKS = 50_000  # before the head that an observer reads; for earlier blocks it asks for sums
+POLL_S = 2.0  # between two polls of an endpoint without subscriptions
+RETRY_S = 5.0  # before the chain is tried again after the watcher gave up
 REASON_CHARACTERS_MAX = 500  # of what went wrong
 ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
 
 
 class ContractFeed:
-    """Reads the contract until cancelled; trouble is told and waited out.
+    """Reads the contract until cancelled; errors are shown and retried.
 
     Args:
         manifest: of a swarm whose rounds a contract keeps.
         urls: endpoints, best first; checked already.
         peer: the observer's peer id, which is registered nowhere.
-        ledger: takes what peers had before the first block that is read.
-        emit: takes the events, and must have them in the ledger when it returns. In the event loop.
-        on_head: called when all there is has been read.
+        ledger: gets what peers had before the first block that is read.
+        emit: called in the event loop with each event; must have it in the ledger when it returns.
+        on_head: called when the newest block has been read.
     """
 
     def __init__(
@@ -193,13 +193,13 @@ class ContractFeed:
         self._emit = emit
         self._on_head = on_head
         self._sums = OpeningBalances(ledger, manifest.chain.reward_scale)
-        self._anchor: BlockRef | None = None  # what comes after it is read
-        self._recent: tuple[BlockRef, ...] = ()  # latest ones told of, to go on after
+        self._anchor: BlockRef | None = None  # the blocks after it are read
+        self._recent: tuple[BlockRef, ...] = ()  # the latest blocks that were reported
         self._genesis = ""
         self._reach: Reach | None = None
 
     async def run(self) -> None:
-        """Follow it until cancelled; a second time, from where it was left."""
+        """Follow the contract until cancelled; when called again, from where it was left."""
         config = self._config
         rpc = Rpc(config.rpc, config.chain_id)
         coordinator = Coordinator(rpc, config.contract, config.from_block)
@@ -221,7 +221,7 @@ class ContractFeed:
         while True:
             try:
                 await watcher.run(await self._order(coordinator))
-            except SwarmdError as error:  # of another chain, of another contract, or not to be had at all
+            except SwarmdError as error:  # another chain, another contract, or no answer
                 self._take(ChainDegraded(error.message))
                 watcher.say_again()
             await anyio.sleep(RETRY_S)
@@ -253,7 +253,7 @@ class ContractFeed:
         self._reach = reach
 
     def notes(self, chain: Chain) -> tuple[str, ...]:
-        """What is unknown of the contract and why, in sentences."""
+        """What is not known of the contract, and why, in sentences."""
         notes = []
         if chain.chart == "degraded":
             reason = shown_text(chain.reason, REASON_CHARACTERS_MAX)
@@ -270,7 +270,7 @@ class ContractFeed:
 
 
 def _block_of(event: Event) -> BlockRef | None:
-    """The latest block that the chain has after an event, where it tells one."""
+    """The latest block that the chain has after an event; None if the event does not name one."""
     if isinstance(event, ChainBlock):
         return event.block
     if isinstance(event, ChainUp):
@@ -300,7 +300,7 @@ def _unread(manifest: Manifest) -> Chain:
 
 
 def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
-    """The contract after an event that the ledger has taken."""
+    """The contract after an event that the ledger has applied."""
     if isinstance(event, ChainDegraded):
         return replace(chain, chart="degraded", reason=event.reason)
     if isinstance(event, ChainUp):
@@ -340,12 +340,12 @@ def _with_block(chain: Chain, event: ChainBlock) -> Chain:
     return replace(chain, recent=(event.block,))
 
 
-THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
+THREADS = 1  # for answers, each of which takes a tenth of a second in a large swarm
 GATHER_S = 20.0  # for the rollouts of a stage
-AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
-BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
-IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
-OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
+AGAIN_S = 5.0  # before the DHT is tried again after an error
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk; the oldest are removed
+IN_LEDGER = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
+OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say which stage a peer is at
 
 
 class DhtSwarm(SwarmSource):
@@ -353,7 +353,7 @@ class DhtSwarm(SwarmSource):
 
     Args:
         manifest: of the swarm.
-        place: a scratch directory: for a key of its own, sockets and rollouts.
+        place: a scratch directory for its own key, sockets and rollouts.
         bootstrap: addresses beyond the manifest's.
         rpc: endpoints of the chain, best first and checked already, in place of the manifest's.
     """
@@ -371,10 +371,10 @@ class DhtSwarm(SwarmSource):
         self._gossip = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
         self._link = "no node of the swarm has answered yet"
-        self._isolated = ""  # why the coordinator is not heard although nodes answer
+        self._isolated = ""  # why nothing is heard of the coordinator although nodes answer
         self._seq = 0
         self._begun_at = time.time()
-        self._lock = threading.RLock()  # held where the event loop writes what the answers' thread reads
+        self._lock = threading.RLock()  # held while the event loop writes what the answers' thread reads
         self._session: Session
         self._clock: SwarmClock
         self._members: Members
@@ -406,7 +406,7 @@ class DhtSwarm(SwarmSource):
             tasks.start_soon(self._dial)
 
     async def _dial(self) -> None:
-        """Follow it in the DHT; where that cannot be, the contract is followed all the same."""
+        """Follow the swarm in the DHT; on errors, try again while the contract is followed."""
         use_hivemind_log_handler("nowhere")
         while True:
             try:
@@ -436,14 +436,14 @@ class DhtSwarm(SwarmSource):
     # --- what happens ---
 
     def observe(self, event: Event) -> None:
-        """Take an event of the session. In the event loop."""
+        """Apply an event of the session. Called in the event loop."""
         with self._lock:
             noted = self._take(event)
         if noted:
             self.changes.notify()
 
     def _take(self, event: Event) -> bool:
-        """Whether the event says anything that is shown."""
+        """Apply an event. Returns whether anything that is shown may have changed."""
         if isinstance(event, RoundAnnounced):
             self._heed_clock(event)
         elif isinstance(event, ContractEvent):
@@ -455,7 +455,7 @@ class DhtSwarm(SwarmSource):
         elif isinstance(event, Equivocated):
             known = keep(self._state.equivocations, event, time.time())
             self._state = replace(self._state, equivocations=known)
-        elif isinstance(event, IN_BOOKS):
+        elif isinstance(event, IN_LEDGER):
             self._book(event)
         else:
             return False
@@ -466,11 +466,13 @@ class DhtSwarm(SwarmSource):
         applied = Applied(Envelope(self._seq, time.time(), event), self._state, self._state, ())
         chain = self._state.chain
         if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
-            self._ledger.apply(applied)  # rounds of blocks that are still to be read would not count after a later one
+            self._ledger.apply(
+                applied
+            )  # after a later stage, rounds of blocks that are still to be read would not count
         self._gossip.apply(applied)
 
     def _heed_clock(self, event: RoundAnnounced) -> None:
-        """The coordinator tells where the swarm is; a contract that can be read knows better."""
+        """Go to the stage that the coordinator announces, unless a contract can be read, which takes precedence."""
         chain, clock = self._state.chain, self._state.clock
         if chain is not None and clock is not None:
             older = (event.round, event.stage) < (clock.round, clock.stage)
@@ -485,16 +487,16 @@ class DhtSwarm(SwarmSource):
         self._state = replace(self._state, chain=chain)
 
     def _follow_contract(self) -> None:
-        """The chain has been read up to its head: be where the contract is. Stages passed on the way are left out."""
+        """Go to the contract's stage once the newest block has been read; earlier stages are left out."""
         chain = self._state.chain
         if chain is not None and chain.chart == "up":
-            # When the policy lets anybody end the stage; never where it sets no time.
+            # The time when anybody may end the stage by the policy; never if it sets no time.
             deadline_at = chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
             self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
             self.changes.notify()
 
     def _go_to(self, event: RoundAnnounced) -> None:
-        """The swarm is at a stage."""
+        """Take note of the stage that the swarm is at, and read it if it is another one than before."""
         before = self._state.clock
         clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
         self._state = replace(self._state, clock=clock)
@@ -504,7 +506,7 @@ class DhtSwarm(SwarmSource):
             self._read_stage(clock, before is None or before.round != clock.round)
 
     def _read_stage(self, clock: Clock, fresh: bool) -> None:
-        """A stage has opened, of a `fresh` round or not: collect its reports, look at what the one before left."""
+        """Collect the reports of a stage that opened, and the rollouts of the one before. `fresh`: its round is new."""
         view = self._session.view
         view.policy.announce(clock.round)
         if not clock.final:
@@ -521,13 +523,13 @@ class DhtSwarm(SwarmSource):
             self._standings.reach(clock.round)
 
     async def _gather(self, command: Gather) -> None:
-        """What peers shared, in bounded room."""
+        """Fetch what peers shared, within a bound on disk."""
         parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
         await Gathering(*parts, self._members.must_be_member, command).run()
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     async def _attempt(self, reading: object) -> None:
-        """What cannot be read is left out; the next stage brings more."""
+        """Await a reading; if it fails it is left out, and the next stage brings more."""
         try:
             await reading  # type: ignore[misc]
         except SwarmdError as error:
@@ -580,7 +582,7 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
     """How an observer takes part in the DHT: it dials only, and registers nowhere.
 
     Raises:
-        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is none.
+        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is not an address.
     """
     check_bootstrap(bootstrap, "further bootnodes")
     return Config(
@@ -597,14 +599,14 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
 
 
 def _settings(manifest: Manifest) -> Settings:
-    """Without a peer id: the observer is nobody in the books."""
+    """Settings without a peer id, because the observer has no account in the ledger."""
     chain = manifest.chain
     settings = ChainSettings(sends=False, drive="never", reward_scale=chain.reward_scale) if chain else None
     return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages, chain=settings)
 
 
 def _notes_unread(manifest: Manifest) -> tuple[str, ...]:
-    """What is missing where a contract keeps the rounds and no endpoint is known."""
+    """A note on what is missing if a contract keeps the rounds and no endpoint is known."""
     chain = manifest.chain
     if chain is None:
         return ()
