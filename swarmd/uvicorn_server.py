@@ -213,7 +213,7 @@ class HttpServer(uvicorn.Server):
 
     Args:
         ready: called once requests are answered.
-        let_go: called when the server begins to stop, to end what would keep it waiting.
+        end_streams: called when the server begins to stop, to end what would keep it waiting.
         stop_s: longest time for requests under way then.
     """
 
@@ -221,7 +221,7 @@ class HttpServer(uvicorn.Server):
         self,
         app: ASGIApp,
         ready: Callable[[], None] = lambda: None,
-        let_go: Callable[[], None] = lambda: None,
+        end_streams: Callable[[], None] = lambda: None,
         stop_s: float = STOP_S,
         on_signals: bool = True,
     ) -> None:
@@ -245,7 +245,7 @@ class HttpServer(uvicorn.Server):
         # Below that level uvicorn logs each malformed request, with which anyone could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._ready = ready
-        self._let_go = let_go
+        self._let_go = end_streams
         self._on_signals = on_signals
 
     @contextmanager
@@ -273,11 +273,11 @@ def serve(
     app: ASGIApp,
     endpoint: socket.socket,
     ready: Callable[[], None] = lambda: None,
-    let_go: Callable[[], None] = lambda: None,
+    end_streams: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Blocks; the socket is closed at the end. For the arguments see `HttpServer`."""
     configure_logging()
-    HttpServer(app, ready, let_go).run([endpoint])
+    HttpServer(app, ready, end_streams).run([endpoint])
 
 
 @asynccontextmanager

@@ -275,7 +275,7 @@ def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> N
         )
 
 
-LOOK_EVERY_S = 5.0
+POLL_S = 5.0
 MORE_TO_GO_ON = 1.25  # times the bound at which it pauses, so that a node does not alternate
 MIB = 1024 * 1024
 FIX = "Free some space, then start the node again; nothing is lost. an eighth of storage.free_bytes_min is the limit"
@@ -327,7 +327,7 @@ class SpaceGuard:
         self._observe = observe
         self._paused = False
 
-    async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
+    async def watch(self, every_s: float = POLL_S) -> None:
         """Watch until the node has to end."""
         while True:
             if not await self._look():

@@ -21,13 +21,13 @@ from swarmd.logger import get_logger
 from swarmd.shell.loop import Loop, ObserveEvent
 from swarmd.worker.runtime import ClockWatch, TimeSource
 
-LOOK_EVERY_S = 1.0
-HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+POLL_S = 1.0
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = get_logger("swarmd.engine")
 
 
-async def watch_clock(observe: ObserveEvent, every_s: float = LOOK_EVERY_S) -> None:
+async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
     """Record that the machine's clock was set, within `every_s`, because the core's deadlines go by that clock.
 
     The daemon does this, because a worker might itself be waiting for a deadline, as before its next start.
@@ -39,7 +39,7 @@ async def watch_clock(observe: ObserveEvent, every_s: float = LOOK_EVERY_S) -> N
             await observe(ClockSet(step_s))
 
 
-async def heed_signals(
+async def handle_signals(
     received: AsyncIterator[signal.Signals],
     observe: ObserveEvent,
     end_at_once: Callable[[int], None],

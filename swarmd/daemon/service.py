@@ -38,7 +38,7 @@ from swarmd.daemon.directory import (
     swarm_of_config,
     swarm_of_state,
 )
-from swarmd.daemon.engine import HEEDED, Engine, heed_signals, watch_clock
+from swarmd.daemon.engine import HANDLED_SIGNALS, Engine, handle_signals, watch_clock
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.process import keep_memory_off_disk, kill_leftovers, node_tag, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
@@ -93,7 +93,9 @@ def run_node(
     """
 
     async def serve() -> int:
-        with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start stops in order too
+        with anyio.open_signal_receiver(
+            *HANDLED_SIGNALS
+        ) as signals:  # first: a signal during the start stops in order too
             return await serve_inside(config, data, programs, signals, progress_s)
 
     keep_memory_off_disk()
@@ -138,7 +140,7 @@ async def serve_inside(
         node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), end)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
-            tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
+            tasks.start_soon(handle_signals, signals, node.engine.observe, node.end_at_once, tasks)
             control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe)
             tasks.start_soon(control.serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)

@@ -134,7 +134,7 @@ class WorkerProcess:
                     if not await self._take(message):
                         return
             except FrameError as error:
-                self._supervisor.hear_nonsense(self.worker, str(error))
+                self._supervisor.on_broken_output(self.worker, str(error))
                 return
 
     async def _take(self, message: FromWorker) -> bool:
@@ -146,7 +146,7 @@ class WorkerProcess:
             message = self._cover.within(message)
         if isinstance(message, Progress):
             self._progress, self._progress_at = message, self._heard_at
-        return await self._supervisor.hear(self.worker, message)
+        return await self._supervisor.on_message(self.worker, message)
 
     async def _read_lines(self, child: Child) -> None:
         while chunk := await child.read_stderr():
@@ -317,14 +317,14 @@ class Supervisor:
 
     # --- messages of its processes ---
 
-    async def hear(self, worker: Worker, message: FromWorker) -> bool:
+    async def on_message(self, worker: Worker, message: FromWorker) -> bool:
         """Handle a worker's message; waits while the inbox is full. False if the worker is not to be read any more."""
         self._supervision.hands_over(worker, True)
         await self._tell(self._supervision.heard(worker, message))
         self._supervision.hands_over(worker, False)
         return self._supervision.listens(worker)
 
-    def hear_nonsense(self, worker: Worker, reason: str) -> None:
+    def on_broken_output(self, worker: Worker, reason: str) -> None:
         """Handle output of a worker that cannot be decoded."""
         self._act(self._supervision.broken(worker, reason))
 

@@ -93,11 +93,11 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     if progress is not None and chain.chart == "connecting" and progress.total:
         reason = f"reading the chain, block {progress.done} of {progress.total}"
     mute = silence(process)
-    stranger = _stranger(state, chain) if chain.chart == "up" else ""
+    stranger = _not_admitted_words(state, chain) if chain.chart == "up" else ""
     balance_coins, rounds_paid = _funds(process)
-    poor = _poor(chain.account, rounds_paid)
+    poor = _low_funds_words(chain.account, rounds_paid)
     day_spent_coins, day_coins_max = _day(state, chain, process, now)
-    scarce = _scarce(day_spent_coins, day_coins_max)
+    scarce = _low_budget_words(day_spent_coins, day_coins_max)
     return ChainStatus(
         state=chain.chart if live else "down",
         healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
@@ -142,7 +142,7 @@ def _day(state: State, chain: Chain, process: WorkerLive | None, now: float) -> 
     return spent_wei / COIN_WEI, told if 0 < told < math.inf else None
 
 
-def _scarce(spent_coins: float | None, most_coins: float | None) -> str:
+def _low_budget_words(spent_coins: float | None, most_coins: float | None) -> str:
     """That the day's budget is nearly spent; empty if it is not, or if there is none."""
     if spent_coins is None or most_coins is None or spent_coins < BUDGET_TOLD_SHARE * most_coins:
         return ""
@@ -152,7 +152,7 @@ def _scarce(spent_coins: float | None, most_coins: float | None) -> str:
     )
 
 
-def _poor(account: str, rounds_paid: int | None) -> str:
+def _low_funds_words(account: str, rounds_paid: int | None) -> str:
     """What to do if the account will soon be unable to pay; empty if it can. Until then the chain is healthy."""
     if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
         return ""
@@ -164,13 +164,13 @@ def account_layer(chain: ChainStatus | None) -> Layer | None:
     """Whether the account can and may pay for rounds to come, as a layer for notifications; None if not known."""
     if chain is None or (chain.rounds_paid is None and chain.day_coins_max is None):
         return None
-    poor = _poor(chain.account, chain.rounds_paid)
-    scarce = _scarce(chain.day_spent_coins, chain.day_coins_max)
+    poor = _low_funds_words(chain.account, chain.rounds_paid)
+    scarce = _low_budget_words(chain.day_spent_coins, chain.day_coins_max)
     reason = "; ".join(filter(None, (poor, scarce)))
     return Layer(state="poor" if poor else "scarce" if scarce else "", healthy=not reason, age_s=0.0, reason=reason)
 
 
-def _stranger(state: State, chain: Chain) -> str:
+def _not_admitted_words(state: State, chain: Chain) -> str:
     """Why the contract would refuse this node's submissions; empty if it would not."""
     if not _settings(state).sends:
         return ""

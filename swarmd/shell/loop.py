@@ -78,7 +78,7 @@ ROW_MIN = 16  # facts of one kind from which on they become one event
 ROW_MAX = 1024  # facts in one such event
 
 
-def row_length(waiting: Iterable[Event]) -> int:
+def count_mergeable(waiting: Iterable[Event]) -> int:
     """How many of the waiting facts, from the first on, may become one event: 1 to `ROW_MAX`."""
     row = islice(waiting, ROW_MAX)
     kind = _kind_of(next(row))
@@ -99,7 +99,7 @@ def _kind_of(fact: Event) -> tuple[int, int] | None:
     return (-1, -1) if isinstance(fact, MemberSeen) else None
 
 
-def as_one(row: list[Event]) -> list[Event]:
+def merge_facts(row: list[Event]) -> list[Event]:
     """One event for consecutive facts of one kind; the facts themselves if they are few."""
     if len(row) < ROW_MIN:
         return row
@@ -270,10 +270,10 @@ class Loop:
         """Take waiting facts, at most up to `NodeStopped`, which ends the run."""
         facts: list[Event] = []
         while self._inbox and len(facts) < BATCH_FACTS_MAX:
-            length = row_length(self._inbox)
+            length = count_mergeable(self._inbox)
             if length < ROW_MIN:
                 length = min(length, BATCH_FACTS_MAX - len(facts))
-            facts += as_one([self._inbox.popleft() for _ in range(length)])
+            facts += merge_facts([self._inbox.popleft() for _ in range(length)])
             if isinstance(facts[-1], NodeStopped):
                 break
         return facts

@@ -214,7 +214,7 @@ def endpoints_of(swarm: SwarmSource, node: LogNode | None, stream: Stream) -> tu
 
 def make_app(
     swarm: SwarmSource,
-    doors: AccessRules,
+    rules: AccessRules,
     node: LogNode | None = None,
     background: Sequence[Background] = (),
 ) -> RequestGuard:
@@ -222,7 +222,7 @@ def make_app(
 
     Args:
         swarm: the source of the swarm page.
-        doors: who is let in.
+        rules: who is let in.
         node: the source of the node page, if there is one; started and stopped with the application.
         background: further tasks that run as long as the application, for example the notifier.
     """
@@ -241,13 +241,13 @@ def make_app(
     routes = [
         *(endpoint.route() for endpoint in endpoints),
         Route("/api/openapi.json", serve_document),
-        Route("/login", Login(doors.token).enter, methods=["POST"]),
+        Route("/login", Login(rules.token).enter, methods=["POST"]),
         Route("/api", refuse_unknown),
         Route("/api/{rest:path}", refuse_unknown),
         Route("/static/{name:path}", serve_static),
         Route("/{rest:path}", serve_page),
     ]
-    return RequestGuard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS), doors, stream.end)
+    return RequestGuard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS), rules, stream.end)
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ def run(config: Config, root: Path) -> int:
     check_listen(address, token, "the page of [web]", "web.token, a private file's name")
     endpoint = bind(address)
     app = make_app(node, AccessRules(address, token, config.web.hosts), node, background=background)
-    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.let_go)
+    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.end_streams)
 
     def stop() -> None:
         server.should_exit = True
@@ -97,7 +97,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     """The tasks that run beside the server. Raises ConfigError for notifications; a missing exporter is only logged."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications import POLL_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)
@@ -110,7 +110,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
             log.warning("WARNING metrics are not pushed: %s", error)
         else:
             tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
-    return (lambda: node.keep_status(LOOK_S), *tasks) if tasks else ()
+    return (lambda: node.keep_status(POLL_S), *tasks) if tasks else ()
 
 
 async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_s: float) -> None:
@@ -189,9 +189,9 @@ def _serve(show: PageServerSetup) -> None:
         cover_also(known_secrets(config, paths.root))
     metrics = Metrics(paths, config)
     node = LogNode(paths, config, metrics, Path(show.archive) if show.archive else None)
-    doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
+    rules = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)
-    serve_page(make_app(node, doors, node), endpoint, show.open_page)
+    serve_page(make_app(node, rules, node), endpoint, show.open_page)
 
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
@@ -203,4 +203,4 @@ def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> N
         if open_page:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    serve(app, endpoint, tell, app.let_go)
+    serve(app, endpoint, tell, app.end_streams)

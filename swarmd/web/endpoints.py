@@ -25,7 +25,7 @@ from swarmd.logger import get_logger
 from swarmd.observe.status import Health
 from swarmd.web.shapes import Failure, Unavailable
 
-asker: ContextVar[str] = ContextVar("asker", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
+request_origin: ContextVar[str] = ContextVar("request_origin", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
 
 
 RESTART_S = 5.0  # before a task that failed starts again
@@ -81,7 +81,7 @@ class WorkPool:
         key = (call, args)
         future = self._under_way.get(key)
         if future is None:
-            future = self._begin(key, asker.get())
+            future = self._begin(key, request_origin.get())
         result: T = await asyncio.shield(future)  # a client that leaves does not end the call for others
         return result
 

@@ -25,7 +25,7 @@ from swarmd.bounds import RateLimiter
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
 from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
-from swarmd.web.endpoints import BadRequest, JsonAnswer, asker, refusal
+from swarmd.web.endpoints import BadRequest, JsonAnswer, refusal, request_origin
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
@@ -68,21 +68,21 @@ class RequestGuard:
     """ASGI middleware that checks every request before the application sees it.
 
     Attributes:
-        let_go: ends the streams, so that a server that stops does not wait for their clients.
+        end_streams: ends the streams, so that a server that stops does not wait for their clients.
     """
 
-    def __init__(self, app: ASGIApp, doors: AccessRules, let_go: Callable[[], None] = lambda: None) -> None:
-        self.let_go = let_go
+    def __init__(self, app: ASGIApp, rules: AccessRules, end_streams: Callable[[], None] = lambda: None) -> None:
+        self.end_streams = end_streams
         self._app = app
-        self._doors = doors
-        self._hosts = known_hosts(doors)
+        self._rules = rules
+        self._hosts = known_hosts(rules)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         answer = _Answer(scope, send)
-        asker.set(origin_of((scope.get("client") or ("",))[0]))
+        request_origin.set(origin_of((scope.get("client") or ("",))[0]))
         denied = self._deny(scope, Headers(scope=scope))
         try:
             if scope["path"] == STREAM and denied is None:
@@ -116,7 +116,7 @@ class RequestGuard:
             return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
         if is_foreign(headers) or (fetched_elsewhere(headers) and not is_page_visit(scope, headers)):
             return refusal(403, "the request comes from a page of another site")
-        if self._is_closed(path) and not admits(headers, self._doors.token):
+        if self._is_closed(path) and not admits(headers, self._rules.token):
             return refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         return None
 
@@ -133,10 +133,10 @@ class RequestGuard:
         return host in self._hosts or (reached_at != "" and host == bracketed(reached_at))
 
 
-def known_hosts(doors: AccessRules) -> Collection[str]:
+def known_hosts(rules: AccessRules) -> Collection[str]:
     """Names of the server, besides the address that a connection came in at."""
-    named = {bracketed(doors.listen.host), *(host_of(host) for host in doors.hosts)}
-    if is_loopback(doors.listen.host) or doors.listen.host in ("0.0.0.0", "::"):
+    named = {bracketed(rules.listen.host), *(host_of(host) for host in rules.hosts)}
+    if is_loopback(rules.listen.host) or rules.listen.host in ("0.0.0.0", "::"):
         named.update(LOOPBACK_NAMES)
     return frozenset(named)
 
@@ -259,7 +259,7 @@ class Login:
         onward = safe_path(form.get("next", ["/"])[0])
         given = form.get("token", [""])[0].strip()
         if self._token and not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
-            if not self._failures.try_charge(asker.get()):
+            if not self._failures.try_charge(request_origin.get()):
                 return refusal(429, "too many wrong tokens; wait a minute", {"retry-after": str(int(FAILURES_S))})
             return RedirectResponse(f"/login?failed=1&next={quote(onward, safe='')}", 303)
         answer = RedirectResponse(onward, 303)

@@ -192,7 +192,7 @@ class LogHistory:
         state: after the last event taken.
         next_seq: of the event that comes next.
         at: time of the last event, POSIX seconds; 0 before any.
-        begun: how often it began again; what was made before may be of another log.
+        generation: how often it began again; what was made before may be of another log.
     """
 
     def __init__(self, directory: Path, followers: Sequence[Follower] = ()) -> None:
@@ -201,7 +201,7 @@ class LogHistory:
         self.state = State()
         self.next_seq = 0
         self.at = 0.0
-        self.begun = 0
+        self.generation = 0
         self._followers = tuple(followers)
         self._place: Place | None = None
         self._keyframes = Keyframes()
@@ -216,7 +216,7 @@ class LogHistory:
         """Restart from a base state."""
         with self.lock:
             self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
-            self._keyframes, self._windows, self.begun = Keyframes(), [], self.begun + 1
+            self._keyframes, self._windows, self.generation = Keyframes(), [], self.generation + 1
             self._keyframes.keep(base.seq, None, base.state)
             for follower in self._followers:
                 follower.begin(base)
@@ -244,7 +244,7 @@ class LogHistory:
         with self.lock:
             self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
             self._keyframes = Keyframes(msgspec.msgpack.decode(keyframes, type=list[Keyframe]), read.distance)
-            self._windows, self.begun = [], self.begun + 1
+            self._windows, self.generation = [], self.generation + 1
             for follower, followed in zip(self._followers, followers, strict=True):
                 follower.resume(followed)
 

@@ -189,7 +189,7 @@ class LogNode(SwarmSource):
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
-        return notes + ((f"The log is being read: {share:.0%} so far{self._whole.why_anew}.",) if share < 1 else ())
+        return notes + ((f"The log is being read: {share:.0%} so far{self._whole.reread_words}.",) if share < 1 else ())
 
     # --- the node ---
 
@@ -204,9 +204,9 @@ class LogNode(SwarmSource):
         return self._shown.history.next_seq
 
     @property
-    def begun(self) -> int:
+    def generation(self) -> int:
         """How often reading began again; another number means that it may be another log."""
-        return self._shown.history.begun
+        return self._shown.history.generation
 
     def here(self) -> PageSource:
         """What this server shows: version, node, directory, how much was read."""

@@ -257,7 +257,7 @@ class HealthChanges:
             notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
-    def farewell(self, status: Status, now: float) -> list[HealthMessage]:
+    def stop_messages(self, status: Status, now: float) -> list[HealthMessage]:
         """The message to send before this process ends, if its daemon has stopped: no other process will send it."""
         process = status.process
         return [] if process.healthy else self._update_layer(status, "process", False, reason_of(process), now, 0.0)
@@ -396,9 +396,9 @@ class NodeState(msgspec.Struct):
     tracks: dict[str, LayerState] = {}
 
 
-LOOK_S = 2.0  # between two readings of the status
-FAREWELL_LOOK_S = 0.1
-FAREWELL_S = 2.5  # longest time for reporting the daemon's stop; the daemon waits a little longer for this process
+POLL_S = 2.0  # between two readings of the status
+STOP_POLL_S = 0.1
+STOP_REPORT_S = 2.5  # longest time for reporting the daemon's stop; the daemon waits a little longer for this process
 QUEUED_MAX = 64  # messages that wait for one sender; the oldest is dropped at the bound
 MEMORY_BYTES_MAX = 64 * 1024
 
@@ -496,7 +496,7 @@ class HealthNotifier:
     async def run(
         self,
         latest: Callable[[], Status | None],
-        every_s: float = LOOK_S,
+        every_s: float = POLL_S,
         last: Callable[[], Awaitable[Status]] | None = None,
     ) -> None:
         """Watch until cancelled.
@@ -515,26 +515,26 @@ class HealthNotifier:
                     await asyncio.sleep(every_s)
         except asyncio.CancelledError:
             if last is not None and self._leads:
-                await self._say_farewell(last)
+                await self._report_stop(last)
             raise
         finally:
             if self._memory is not None:
                 self._memory.release()
                 self._leads = False
 
-    async def _say_farewell(self, last: Callable[[], Awaitable[Status]]) -> None:
+    async def _report_stop(self, last: Callable[[], Awaitable[Status]]) -> None:
         try:
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(STOP_REPORT_S):
                 status = await last()
                 while (
                     status.process.healthy
                 ):  # asked a moment too soon: the daemon that ends this process is about to stop
-                    await asyncio.sleep(FAREWELL_LOOK_S)
+                    await asyncio.sleep(STOP_POLL_S)
                     status = await last()
-                self._put(self._changes.farewell(status, self._clock()))
+                self._put(self._changes.stop_messages(status, self._clock()))
                 await asyncio.gather(*(outlet.drain() for outlet in self._outlets))
         except TimeoutError:
-            log.warning("the end of the node may not have been told: no time left, it took %g s", FAREWELL_S)
+            log.warning("the end of the node may not have been told: no time left, it took %g s", STOP_REPORT_S)
         except SwarmdError as error:
             log.warning("the end of the node may not have been told: %s", error)
 

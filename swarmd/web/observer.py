@@ -299,7 +299,7 @@ def _unread(manifest: Manifest) -> Chain:
     return Chain("connecting", chain_id=manifest.chain.chain_id, contract=manifest.chain.contract, round=-1, stage=-1)
 
 
-def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
+def contract_after(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
     """The contract after an event that the ledger has applied."""
     if isinstance(event, ChainDegraded):
         return replace(chain, chart="degraded", reason=event.reason)
@@ -445,9 +445,9 @@ class DhtSwarm(SwarmSource):
     def _take(self, event: Event) -> bool:
         """Apply an event. Returns whether anything that is shown may have changed."""
         if isinstance(event, RoundAnnounced):
-            self._heed_clock(event)
+            self._on_clock(event)
         elif isinstance(event, ContractEvent):
-            self._heed_contract(event)
+            self._on_contract_event(event)
         elif isinstance(event, LinkUp):
             self._link, self._isolated = "", event.isolated
         elif isinstance(event, LinkDegraded | LinkDown):
@@ -471,7 +471,7 @@ class DhtSwarm(SwarmSource):
             )  # after a later stage, rounds of blocks that are still to be read would not count
         self._gossip.apply(applied)
 
-    def _heed_clock(self, event: RoundAnnounced) -> None:
+    def _on_clock(self, event: RoundAnnounced) -> None:
         """Go to the stage that the coordinator announces, unless a contract can be read, which takes precedence."""
         chain, clock = self._state.chain, self._state.clock
         if chain is not None and clock is not None:
@@ -480,10 +480,10 @@ class DhtSwarm(SwarmSource):
                 return
         self._go_to(event)
 
-    def _heed_contract(self, event: ContractEvent) -> None:
+    def _on_contract_event(self, event: ContractEvent) -> None:
         assert self._state.chain is not None, "a contract that nobody reads"
         self._book(event)
-        chain = heed(self._state.chain, event, self._ledger)
+        chain = contract_after(self._state.chain, event, self._ledger)
         self._state = replace(self._state, chain=chain)
 
     def _follow_contract(self) -> None:

@@ -226,7 +226,7 @@ class LogTail:
             if self._mark.is_gone():
                 raise Gone(f"the event log in {directory} is another one than before", "Load the page anew")
             self._directory_stamp = stamp
-            self._heed_removal(directory)
+            self._forget_removed(directory)
             return True
         place = self._history.place
         if place is None:
@@ -257,7 +257,7 @@ class LogTail:
                 self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
                 raise LogDamaged(f"{path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
-    def _heed_removal(self, directory: Path) -> None:
+    def _forget_removed(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
         begin = begin_of(directory)
         if begin > self._history.first:
@@ -328,7 +328,7 @@ class Stories:
         self._history, self._stages, self._timeline = history, stages, timeline
         self._lock = threading.Lock()
         self._kept: LRUCache[int, _Kept] = LRUCache(TELLERS_KEPT)
-        self._begun = history.begun
+        self._generation = history.generation
 
     def story(self, round_: int, now: float | None) -> Story:
         """The story of a round so far; reads the log.
@@ -341,8 +341,8 @@ class Stories:
             NotFoundError, LogDamaged: the log cannot be read there.
         """
         with self._lock:
-            if self._begun != self._history.begun:
-                self._begun = self._history.begun
+            if self._generation != self._history.generation:
+                self._generation = self._history.generation
                 self._kept.clear()
             kept = self._kept.get(round_)
             if kept is None or kept.ahead or kept.first < self._history.first:
@@ -407,7 +407,7 @@ class LogReading:
         self.tail = LogTail(self.history, told, grows, recent, self.keeping)
 
     @property
-    def why_anew(self) -> str:
+    def reread_words(self) -> str:
         """Why the log is read whole although something was kept, as the end of a sentence; else empty."""
         anew = self.keeping.anew if self.keeping is not None else ""
         return f"; what was kept of it is made anew: {anew}" if anew else ""

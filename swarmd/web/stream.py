@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.uvicorn_server import cut, narrow
-from swarmd.web.endpoints import asker, encode, refusal
+from swarmd.web.endpoints import encode, refusal, request_origin
 from swarmd.web.moments import charts_of, event_row
 from swarmd.web.node import LogNode
 from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT
@@ -80,11 +80,11 @@ class Client:
     """The queue of one client.
 
     Args:
-        begun: `LogNode.begun` at the time when the client came.
+        generation: `LogNode.generation` at the time when the client came.
     """
 
-    def __init__(self, begun: int = 0) -> None:
-        self.begun = begun
+    def __init__(self, generation: int = 0) -> None:
+        self.generation = generation
         self.lost = False
         self._events: deque[tuple[int, bytes]] = deque()
         self._latest: dict[str, bytes] = {}  # the newest charts, status and swarm view
@@ -180,7 +180,7 @@ class Stream:
         if not self._clients:
             return
         for client in self._clients:
-            if self._node is not None and client.begun != self._node.begun:
+            if self._node is not None and client.generation != self._node.generation:
                 client.end()  # reading began again since: it may be another log, with other events
         for applied in batch:
             told = chunk("event", event_row(applied), applied.seq)
@@ -236,15 +236,15 @@ class Stream:
 
     async def open(self, request: Request) -> Response:
         """GET /api/v1/stream."""
-        if not self._clients.has_room(asker.get()):
+        if not self._clients.has_room(request_origin.get()):
             why = f"{CLIENTS_MAX} clients listen already, and no other address has more of them than yours"
             return refusal(503, why, {"retry-after": "10"})
         return _Streaming(self, last_seq(request.headers.get("last-event-id", "")))
 
     async def feed(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
         """What one client gets, from now on or after an event; nothing if there is no room for it any more."""
-        client = Client(self._node.begun if self._node is not None else 0)
-        if not self._clients.take_place(client, asker.get()):
+        client = Client(self._node.generation if self._node is not None else 0)
+        if not self._clients.take_place(client, request_origin.get()):
             return
         self._somebody.set()
         try:

@@ -163,7 +163,7 @@ class PeerLedger:
         self.version = 0
         self._on_chain: deque[RewardEntry] = deque(maxlen=BLOCKS_OPEN)
         self._own = ""
-        self._strangers: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
+        self._unrewarded: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
         self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
         self._silent_in = self._round = -1
         self._seed(base.state)
@@ -215,17 +215,17 @@ class PeerLedger:
         self.version += 1
 
     def keep(self) -> bytes:
-        votes, on_chain, strangers = list(self.votes), list(self._on_chain), list(self._strangers)
-        kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, strangers)
+        votes, on_chain, unrewarded = list(self.votes), list(self._on_chain), list(self._unrewarded)
+        kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, unrewarded)
         return msgspec.msgpack.encode(kept, enc_hook=array.tolist)
 
     def resume(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
         self.begin(Base())
-        self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, strangers = read
+        self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, unrewarded = read
         self.votes.extend(votes)
         self._on_chain.extend(on_chain)
-        self._strangers = dict.fromkeys(each for each in strangers if each in self.accounts)
+        self._unrewarded = dict.fromkeys(each for each in unrewarded if each in self.accounts)
 
     def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
         """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
@@ -262,17 +262,17 @@ class PeerLedger:
                     return None
             account = self.accounts[peer] = PeerAccount(_shown(peer), animal_name(peer))
         if account is not None and not account.known:
-            self._strangers.pop(peer, None)
-            self._strangers[peer] = None
+            self._unrewarded.pop(peer, None)
+            self._unrewarded[peer] = None
         return account
 
     def _make_room(self) -> bool:
         """Forget one peer. Returns whether there was one that may be forgotten."""
-        while self._strangers:
-            stranger = next(iter(self._strangers))
-            del self._strangers[stranger]
-            if not self.accounts[stranger].known and stranger != self._own:
-                del self.accounts[stranger]
+        while self._unrewarded:
+            peer = next(iter(self._unrewarded))
+            del self._unrewarded[peer]
+            if not self.accounts[peer].known and peer != self._own:
+                del self.accounts[peer]
                 return True
         if self._silent_in != self._round:
             self._silent_in = self._round

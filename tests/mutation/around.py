@@ -17,7 +17,7 @@ swarmd/web/guard.py
     + path in ("/api", *PROBES)
     tests/web/test_guard.py::test_without_the_token_nothing_of_the_node_is_told
   tokens may be guessed without end
-    -         if not self._failures.try_charge(asker.get()):
+    -         if not self._failures.try_charge(request_origin.get()):
     +         if False:
     tests/web/test_guard.py::test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same
   the form leads to another server

@@ -27,7 +27,7 @@ from swarmd.observe.describe import WORDS
 from swarmd.observe.status import Status
 from swarmd.web import endpoints as work_module
 from swarmd.web import shapes
-from swarmd.web.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker, keep_up
+from swarmd.web.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, keep_up, request_origin
 from swarmd.web.stages import LANES, TYPES
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
@@ -311,7 +311,7 @@ def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
         waiting = []
 
         async def refused(origin: str, number: int) -> bool:
-            asker.set(origin)
+            request_origin.set(origin)
             task = asyncio.ensure_future(work.do(held, number))
             waiting.append(task)
             await asyncio.sleep(0)

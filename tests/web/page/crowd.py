@@ -175,7 +175,7 @@ class Crowd:
         node = Story.joined(settings())
         self.state = node.state
         self.told: Any = None
-        self.begun, self.next_seq = 0, EVENTS
+        self.generation, self.next_seq = 0, EVENTS
         self.changes = shapes.ChangeSignal()
         self._live, self._peers = live, peers
         self._status = status_of(node.state, node.at + 5, LogStatus("events", EVENTS, 1))
