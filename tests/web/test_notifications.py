@@ -378,33 +378,30 @@ def test_what_came_and_went_in_the_quiet_time_is_summed_up() -> None:
     assert last.lasted_s == 200 and last.reason == "no peer"
 
 
-def test_a_daemon_that_died_is_told_and_only_that() -> None:
-    told = watch([(300, WELL), (3000, DEAD)])
-    assert said(told) == [("process", False)], "its other layers are not well either, of course"
-    assert "it was killed or crashed" in told[0][1].text
+LIVES = [replace(WELL, process=replace(WELL.process, run=f"r{run}", age_s=5.0)) for run in range(40)]
+UPGRADED = replace(WELL, process=replace(WELL.process, run="r2"))
+YOUNG = replace(BOTH, process=replace(BOTH.process, age_s=START_S - 1))
 
 
-def test_an_orderly_stop_is_told_once() -> None:
-    told = watch([(300, WELL), (90_000, STOPPED)])
-    assert said(told) == [("process", False)]
-    assert "stopped in order, exit code 0: the operator asked for it" in told[0][1].reason
-    assert "exit code 73: no space" in watch([(300, FAILED)])[0][1].reason
-
-
-def test_a_daemon_that_hangs_is_told() -> None:
-    told = watch([(300, WELL), (100, MUTE)])
-    assert said(told) == [("process", False)] and "does not answer" in told[0][1].text
-
-
-def test_an_upgrade_causes_no_message() -> None:
-    upgraded = replace(WELL, process=replace(WELL.process, run="r2"))
-    assert watch([(300, WELL), (30, STOPPED), (3000, upgraded)]) == []
-
-
-def test_a_crash_loop_is_told_even_when_every_look_finds_a_daemon() -> None:
-    lives = [replace(WELL, process=replace(WELL.process, run=f"r{life}", age_s=5.0)) for life in range(40)]
-    told = watch([(20, life) for life in lives])
-    assert said(told) == [("process", False)] and "started anew" in told[0][1].text
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        ([(300, WELL), (3000, DEAD)], "it was killed or crashed"),  # its other layers are not well either, of course
+        ([(300, WELL), (90_000, STOPPED)], "stopped in order, exit code 0: the operator asked for it"),
+        ([(300, FAILED)], "exit code 73: no space"),
+        ([(300, WELL), (100, MUTE)], "does not answer"),
+        ([(300, WELL), (30, STOPPED), (3000, UPGRADED)], ""),
+        ([(20, life) for life in LIVES], "started anew"),  # though each look finds a daemon
+        ([(500, YOUNG)], ""),  # a starting node is not judged by its layers
+    ],
+    ids=["died", "stopped", "failed", "hangs", "upgraded", "a crash loop", "starts"],
+)
+def test_what_becomes_of_a_daemon_is_told_once_and_nothing_else(
+    history: list[tuple[float, Status]], words: str
+) -> None:
+    told = watch(history)
+    assert said(told) == [("process", False)] * bool(words)
+    assert all(words in note.text for _, note in told)
 
 
 def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
@@ -414,11 +411,6 @@ def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
     (note,) = told
     assert note.layer == "process" and "neither its daemon nor its log says anything" in note.text
     assert watch([(3 * QUIET_S, WELL)], edges)[-1][1].well
-
-
-def test_a_starting_node_is_not_judged_by_its_layers() -> None:
-    young = replace(BOTH, process=replace(BOTH.process, age_s=START_S - 1))
-    assert watch([(500, young)]) == []
 
 
 def test_a_reason_is_short_and_without_secrets() -> None:
