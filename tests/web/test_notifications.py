@@ -4,10 +4,12 @@ import asyncio
 import io
 import json
 import logging
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,6 +37,7 @@ from swarmd.web.notifications import (
     notifier_of,
     senders_of,
 )
+from tests.daemon.node import FakeNode, fake_node
 from tests.observe.counting import read
 from tests.observe.test_onchain import STATE as ON_CHAIN
 from tests.observe.test_onchain import paying, told
@@ -576,3 +579,35 @@ def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_systemds_words_are_put_into_ours(result: str, code: str, status: str, words: str) -> None:
     environ = {"MONITOR_SERVICE_RESULT": result, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
     assert how_it_ended(environ) == words
+
+
+# --- a real daemon with scripted workers ---
+
+
+@contextmanager
+def telling(directory: Path) -> Iterator[tuple[FakeNode, Receiver]]:
+    """A node that runs, and who it tells of its health after a second."""
+    with receiving(200) as server, fake_node(directory, rounds=2, silent_s=60.0) as node:
+        with node.config.open("a") as file:
+            file.write(f'[notify]\nurls = ["{url_of(server)}"]\nafter_s = 1\n')
+        node.run_rounds()
+        node.until(lambda: (node.paths.sockets / "notify.json").exists())
+        yield node, server
+
+
+def test_a_stop_is_told_once_and_a_start_soon_after_not_at_all(tmp_path: Path) -> None:
+    with telling(tmp_path) as (node, server):
+        assert node.stop() == 0
+        node.until(lambda: texts(server))
+        node.run_rounds()
+        assert node.stop() == 0
+    assert len(server.posted) == 1
+    assert ": the node ends: " in texts(server)[0] and "SIGTERM" in texts(server)[0]
+
+
+def test_a_daemon_that_is_killed_is_told_of_by_the_process_beside_it(tmp_path: Path) -> None:
+    with telling(tmp_path) as (node, server):
+        node.signal(signal.SIGKILL)
+        node.until(lambda: texts(server))
+    assert len(server.posted) == 1
+    assert "has not run well for" in texts(server)[0] and "it was killed or crashed" in texts(server)[0]
