@@ -1,7 +1,7 @@
 """The page in Chromium: how soon it is painted, how soon an event is on it, and how long it ever blocks.
 
 First paints and tasks are of a crowd's page: a server in this process reads a log of 100,000 events, in which 1,000
-peers (or more) report for many rounds. An event's way is measured from the end of its durable append to its being shown,
+peers (or more) report for many rounds. An event's way is measured from the end of its durable append until it is shown,
 with `swarmd dashboard` on the log.
 """
 

@@ -62,10 +62,11 @@ def configure(
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
-            _add_name,
+            structlog.stdlib.add_logger_name,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            _message_first,
+            # structlog calls the text "event"; here that word is the event's tag.
+            structlog.processors.EventRenamer("message", "tag"),
             redacting(secrets),
             *([TerminalLines(colours=not os.environ.get("NO_COLOR"))] if is_watched else form(stream)),
         ],
@@ -115,19 +116,6 @@ class _NamedLogger:
             structlog.get_logger("swarmd").warning("lines of the log could not be written", lines_lost=lost)
 
     log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
-
-
-def _add_name(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    fields.setdefault("logger", getattr(logger, "name", ""))
-    return fields
-
-
-def _message_first(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """structlog calls the text "event"; here that word is the event's tag."""
-    fields["message"] = fields.pop("event", "")
-    if "tag" in fields:
-        fields["event"] = fields.pop("tag")
-    return fields
 
 
 def _order(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -70,13 +72,16 @@ class DiskUsage(msgspec.Struct, frozen=True):
 def measure_disk(paths: NodeDirectory) -> DiskUsage:
     """Measure a data directory. Directories that do not exist count as empty. Blocks while the disk is read."""
     log = sizes(paths.events)
+    free: int | None = None
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(paths.root).free
     segments = [size for name, size in log.items() if name.endswith(SEGMENT)]
     return DiskUsage(
         log=sum(log.values()),
         segments=len(segments),
         blobs=sum(sizes(paths.blobs).values()),
         checkpoints=sum(sizes(paths.checkpoints).values()),
-        free=_free(paths.root),
+        free=free,
     )
 
 
@@ -93,14 +98,6 @@ def sizes(directory: Path) -> dict[str, int]:
             if len(found) >= FILES_MAX:
                 return found
     return found
-
-
-def _free(directory: Path) -> int | None:
-    try:
-        room = os.statvfs(directory)
-    except OSError:
-        return None
-    return room.f_bavail * room.f_frsize
 
 
 class OfferedStatus(msgspec.Struct, frozen=True):

@@ -28,11 +28,11 @@ from swarmd.observe.status import Health, Status, live, productive, ready
 from swarmd.observe.story import Story
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpRefusal
+from swarmd.uvicorn_server import answer as json_answer
 from swarmd.web.endpoints import (
     SEQ_MAX,
     Background,
     Endpoint,
-    JsonAnswer,
     Parameter,
     integers,
     keep_up,
@@ -172,13 +172,13 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
         return Response(body, headers={"content-type": content_type})
 
     def probe(path: str, summary: str, judge: Callable[[Status | None], Health]) -> Endpoint:
-        async def answer() -> JsonAnswer:
+        async def answer() -> Response:
             status = None
             with suppress(SwarmdError):
                 status = await node.status()
             health = judge(status)
             reasons = [plain(reason) for reason in health.reasons]
-            return JsonAnswer({"ok": health.ok, "reasons": reasons}, 200 if health.ok else 503)
+            return json_answer(200 if health.ok else 503, {"ok": health.ok, "reasons": reasons})
 
         return Endpoint(path, f"{summary}; 503 if not.", Health, answer, refusals=(503,))
 
@@ -231,7 +231,7 @@ def make_app(
     document = openapi(endpoints)
 
     async def serve_document(request: Request) -> Response:
-        return JsonAnswer(document)
+        return json_answer(200, document)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

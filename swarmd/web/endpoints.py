@@ -23,6 +23,7 @@ from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.http_server import UNKNOWN
 from swarmd.logger import get_logger
 from swarmd.observe.status import Health
+from swarmd.uvicorn_server import answer as json_answer
 from swarmd.web.shapes import Failure, Unavailable
 
 request_origin: ContextVar[str] = ContextVar("request_origin", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
@@ -131,21 +132,12 @@ class BadRequest(SwarmdError):
     """A parameter or a body that makes no sense."""
 
 
-class JsonAnswer(Response):
-    """An answer in JSON, of any value made of Structs."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        return encode(content)
-
-
-def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JsonAnswer:
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     """A refusal in JSON."""
-    return JsonAnswer(Failure(STATUSES[status][0], message), status, headers)
+    return json_answer(status, Failure(STATUSES[status][0], message), headers)
 
 
-def refusal_of(error: SwarmdError) -> JsonAnswer:
+def refusal_of(error: SwarmdError) -> Response:
     """The answer that an error becomes."""
     if isinstance(error, BadRequest):
         return refusal(400, str(error))
@@ -229,7 +221,7 @@ class Endpoint(NamedTuple):
         assert self.serve is not None
         answer = self.serve(**{parameter.name: parameter.read(request) for parameter in self.parameters})
         answer = await answer if isawaitable(answer) else answer
-        return answer if isinstance(answer, Response) else JsonAnswer(answer)
+        return answer if isinstance(answer, Response) else json_answer(200, answer)
 
 
 # --- the OpenAPI document ---

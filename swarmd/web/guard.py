@@ -25,7 +25,7 @@ from swarmd.bounds import RateLimiter
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
 from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
-from swarmd.web.endpoints import BadRequest, JsonAnswer, refusal, request_origin
+from swarmd.web.endpoints import BadRequest, refusal, request_origin
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
@@ -98,7 +98,7 @@ class RequestGuard:
                 log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
             await answer.break_off(None)
 
-    def _deny(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
+    def _deny(self, scope: Scope, headers: Headers) -> Response | None:
         """The refusal of a request, or None if it may pass."""
         path = scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
@@ -200,7 +200,7 @@ class _Answer:
             self.ended = not message.get("more_body", False)
         await self._send(message)
 
-    async def break_off(self, instead: JsonAnswer | None) -> None:
+    async def break_off(self, instead: Response | None) -> None:
         """Send another answer instead; if one has begun, or the client does not read, close the connection."""
         if not self._begun and instead is not None:
             with contextlib.suppress(TimeoutError):
