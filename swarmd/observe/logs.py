@@ -58,7 +58,12 @@ def configure(
     on_terminal = format == "auto" and stream.isatty()
     is_watched = on_terminal and level != "debug"
     lines = LineWriter(stream)
-    form = _text_form if format == "text" or on_terminal else _json_form
+    if is_watched:
+        form: list[Any] = [TerminalLines(colours=not os.environ.get("NO_COLOR"))]
+    elif format == "text" or on_terminal:
+        form = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
+    else:
+        form = _json_form(stream)
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
@@ -68,7 +73,7 @@ def configure(
             # structlog calls the text "event"; here that word is the event's tag.
             structlog.processors.EventRenamer("message", "tag"),
             redacting(secrets),
-            *([TerminalLines(colours=not os.environ.get("NO_COLOR"))] if is_watched else form(stream)),
+            *form,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *names: _NamedLogger(lines, names[0] if names else ""),
@@ -135,10 +140,6 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_json_ready(inner) for inner in value]
     return value
-
-
-def _text_form(stream: TextIO) -> list[Any]:
-    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
 
 
 def _json_form(stream: TextIO) -> list[Any]:

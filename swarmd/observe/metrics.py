@@ -257,15 +257,12 @@ def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None
     if part is not None:
         to.time_part(part, max(0.0, at - before.since))
     if before.rejections is not after.rejections:
-        _count_rejections(to, dict(before.rejections), after.rejections)
+        known = dict(before.rejections)
+        for reason, count in after.rejections:
+            by = count - known.get(reason, 0)
+            to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
     if before.submissions is not after.submissions:
         _count_submissions(to, before, after)
-
-
-def _count_rejections(to: Outcomes, before: dict[str, int], after: tuple[tuple[str, int], ...]) -> None:
-    for reason, count in after:
-        by = count - before.get(reason, 0)
-        to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
 
 
 def _count_submissions(to: Outcomes, before: State, after: State) -> None:
@@ -395,7 +392,9 @@ def read_status(status: Status) -> Iterator[Reading]:
     if status.training.doing:
         yield "tokens_per_second", (), status.training.figures.get("tokens_per_s", 0.0)
     for kind, worker in _workers(status):
-        yield from _worker(kind, worker)
+        yield "worker_up", (kind,), bool(worker.answering)
+        if worker.silent_s is not None:
+            yield "worker_silent_seconds", (kind,), worker.silent_s
     yield "log_events", (), status.log.next_seq
     if status.chain is not None:
         yield from _chain(status.chain)
@@ -444,12 +443,6 @@ def _workers(status: Status) -> Iterator[tuple[str, WorkerStatus]]:
     yield "trainer", status.training.worker
     if status.chain is not None:
         yield "chain", status.chain.worker
-
-
-def _worker(name: str, worker: WorkerStatus) -> Iterator[Reading]:
-    yield "worker_up", (name,), bool(worker.answering)
-    if worker.silent_s is not None:
-        yield "worker_silent_seconds", (name,), worker.silent_s
 
 
 def _chain(chain: ChainStatus) -> Iterator[Reading]:

@@ -107,11 +107,8 @@ def _metric(family: Metric, outcomes: Outcomes, start_ns: int, now_ns: int) -> A
         return Converted(family.name, family.documentation, "s", Histogram(points, total))
     numbers = [NumberDataPoint(dict(each.labels), start_ns, now_ns, each.value) for each in family.samples]
     held = Sum(numbers, total, is_monotonic=True) if family.type == "counter" else Gauge(numbers)
-    return Converted(family.name, family.documentation, _unit(family.name), held)
-
-
-def _unit(name: str) -> str:
-    return "s" if name.endswith("_seconds") else "By" if name.endswith("_bytes") else "1"
+    unit = "s" if family.name.endswith("_seconds") else "By" if family.name.endswith("_bytes") else "1"
+    return Converted(family.name, family.documentation, unit, held)
 
 
 def _histogram(outcomes: Outcomes, start_ns: int, now_ns: int) -> list[Any]:

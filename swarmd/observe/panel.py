@@ -113,15 +113,15 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
         table.add_column(name, no_wrap=True, justify="right" if name in ("round", "peers", "restarts") else "left")
     for row in rows:
         table.add_row(*_cells(row))
-    notes = [Text(f"{row.name}: {note}", style="yellow") for row in rows for note in _notes(row)]
+    notes = [
+        Text(f"{row.name}: {note}", style="yellow")
+        for row in rows
+        for note in (f"skipped {row.skipped} rounds" * bool(row.skipped), row.note)
+        if note
+    ]
     chained = [Text(f"{row.name}: on chain: {row.on_chain}", style="dim") for row in rows if row.on_chain]
     at_work = [Text(f"{row.name}: {row.at_work}", style="dim") for row in rows if row.at_work]
     return Group(table, *at_work, *chained, *notes)
-
-
-def _notes(row: NodeRow) -> list[str]:
-    skipped = [f"skipped {row.skipped} rounds"] if row.skipped else []
-    return skipped + ([row.note] if row.note else [])
 
 
 def _cells(row: NodeRow) -> list[RenderableType]:

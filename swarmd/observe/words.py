@@ -198,15 +198,12 @@ def reached_words(round: int, stage: int, final: bool) -> str:
 def fallen_words(skills: Sequence[Skill]) -> str:
     """Tasks whose accuracy has fallen, and how much more often they are drawn; empty for none."""
     told = [
-        f"{each.task} to {each.held_out:.2f}, it was {each.best:.2f} ({_drawn(each)})"
+        f"{each.task} to {each.held_out:.2f}, it was {each.best:.2f} "
+        + (f"(drawn {each.weight:.1f} times as often)" if each.weight > 1 else "(drawn as ever)")
         for each in skills[:SKILLS_TOLD_MAX]
     ]
     more = [f"and {len(skills) - SKILLS_TOLD_MAX} more"] * (len(skills) > SKILLS_TOLD_MAX)
     return f"fallen: {'; '.join([*told, *more])}" if told else ""
-
-
-def _drawn(skill: Skill) -> str:
-    return f"drawn {skill.weight:.1f} times as often" if skill.weight > 1 else "drawn as ever"
 
 
 # --- what became of a peer's weights ---
@@ -295,7 +292,7 @@ SILENT = (
 
 def not_waited_for(coordination: Coordination) -> dict[Kind, int]:
     """How many members the open stage does not wait for, by kind; kinds without any are left out."""
-    kinds = [_kind_of(member) for member in _not_expected(coordination)]
+    kinds: list[Kind] = ["members" if member.rounds else "newcomers" for member in _not_expected(coordination)]
     return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
 
 
@@ -339,10 +336,6 @@ def closed_without(applied: Applied) -> tuple[int, str]:
 
 def _not_expected(coordination: Coordination) -> list[Member]:
     return not_expected(coordination) if coordination.chart in COLLECTING else []
-
-
-def _kind_of(member: Member) -> Kind:
-    return "members" if member.rounds else "newcomers"
 
 
 def _names_of(members: Sequence[Member]) -> str:

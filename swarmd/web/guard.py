@@ -116,12 +116,10 @@ class RequestGuard:
             return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
         if is_foreign(headers) or (fetched_elsewhere(headers) and not is_page_visit(scope, headers)):
             return refusal(403, "the request comes from a page of another site")
-        if self._is_closed(path) and not admits(headers, self._rules.token):
+        is_closed = path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
+        if is_closed and not admits(headers, self._rules.token):
             return refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         return None
-
-    def _is_closed(self, path: str) -> bool:
-        return path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
 
     def _knows_host(self, headers: Headers, scope: Scope) -> bool:
         named = headers.getlist("host")

@@ -206,8 +206,15 @@ class ContractFeed:
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
         watcher = Watcher(config, terms, rpc, heads, self._take, lambda: "")
-        watcher.on_progress = self._take_reach
-        watcher.on_head = lambda: self._arrive(watcher.branch.tip)
+
+        def on_progress(reach: Reach) -> None:
+            self._reach = reach
+
+        def on_head() -> None:
+            self._sums.look(watcher.branch.tip)
+            self._on_head()
+
+        watcher.on_progress, watcher.on_head = on_progress, on_head
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(heads.run)
@@ -244,13 +251,6 @@ class ContractFeed:
             before = [known for known in self._recent if known.number < block.number]
             self._recent = (*before[1 - BLOCKS_KEPT :], block)
         self._emit(event)
-
-    def _arrive(self, tip: BlockRef) -> None:
-        self._sums.look(tip)
-        self._on_head()
-
-    def _take_reach(self, reach: Reach) -> None:
-        self._reach = reach
 
     def notes(self, chain: Chain) -> tuple[str, ...]:
         """What is not known of the contract, and why, in sentences."""
@@ -291,12 +291,6 @@ def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
         poll_s=POLL_S,
         sender="none",
     )
-
-
-def _unread(manifest: Manifest) -> Chain:
-    """The contract before anything was read of it."""
-    assert manifest.chain is not None
-    return Chain("connecting", chain_id=manifest.chain.chain_id, contract=manifest.chain.contract, round=-1, stage=-1)
 
 
 def contract_after(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
@@ -385,7 +379,9 @@ class DhtSwarm(SwarmSource):
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
             books = (self._ledger, self.observe, self._follow_contract)
             self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
-            self._state = replace(self._state, chain=_unread(manifest))
+            named = manifest.chain
+            unread = Chain("connecting", chain_id=named.chain_id, contract=named.contract, round=-1, stage=-1)
+            self._state = replace(self._state, chain=unread)
 
     def here(self) -> PageSource:
         """What a server that shows this says of itself."""

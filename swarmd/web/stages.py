@@ -182,7 +182,9 @@ class TrainedStages:
         )
         self._stages[place] = row, event.skills
         if len(self._stages) > STAGES_MAX:
-            self._thin()
+            kept = list(self._stages.items())
+            half = len(kept) // 2
+            self._stages = dict((*kept[:half:2], *kept[half:]))
 
     def keep(self) -> bytes:
         stages = list(self._stages.values())
@@ -192,11 +194,6 @@ class TrainedStages:
         read = msgspec.msgpack.decode(kept, type=KeptTrained)
         stages, self._total, self.trainer, self._before = read
         self._stages = {(row.round, row.stage): (row, skills) for row, skills in stages}
-
-    def _thin(self) -> None:
-        stages = list(self._stages.items())
-        half = len(stages) // 2
-        self._stages = dict((*stages[:half:2], *stages[half:]))
 
     def view(self) -> TrainingView:
         """The trained stages as the HTTP interface answers them."""

@@ -451,15 +451,10 @@ class _Ranked(NamedTuple):
     rounds: int
 
 
-def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | None = None) -> tuple[PeerRow, ...]:
-    """Peers by rank: highest reward first, ties by peer id; then those without an admission, last those without a known
-    reward.
-
-    Args:
-        first: how many of the best are left out.
-        count: how many at most; None for all.
-    """
-    return _rows(state, _ranking(state, ledger)[first : None if count is None else first + count])
+def peer_rows(state: State, ledger: PeerLedger, count: int) -> tuple[PeerRow, ...]:
+    """The first `count` peers by rank: highest reward first, ties by peer id; then those without an admission, last
+    those without a known reward."""
+    return _rows(state, _ranking(state, ledger)[:count])
 
 
 def peer_curves(state: State, ledger: PeerLedger, peers: Sequence[str]) -> Curves:
