@@ -1,7 +1,8 @@
 """The page in Chromium: how soon it is painted, how soon an event is on it, and how long it ever blocks.
 
-First paints and tasks are of a crowd's page, 1,000 peers (or more) and 100,000 events, from a server in this process;
-an event's way is measured from the end of its durable append to its being shown, with `swarmd dashboard` on the log.
+First paints and tasks are of a crowd's page: a server in this process reads a log of 100,000 events, in which 1,000
+peers (or more) report for many rounds. An event's way is measured from the end of its durable append until it is shown,
+with `swarmd dashboard` on the log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.web.page import crowd
 from tests.web.page.played import PlayedNode, peer_id
 
 LOADS = 5
+LOG_EVENTS = 100_000  # about: one for each peer, and one for each of its reports
 EVENTS = 20
 PAINT_GOAL_MS = 1000.0
 SHOWN_GOAL_MS = 200.0
@@ -56,8 +58,9 @@ def run(directory: Path, peers: int = crowd.PEERS) -> Iterable[Row]:
         raise Unavailable(str(error)) from error
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        with crowd.serving(peers=peers) as url:
-            whose = f"{peers:,} peers, {crowd.EVENTS:,} events"
+        rounds = max(1, LOG_EVENTS // peers - 1)
+        with crowd.serving(peers, rounds) as url:
+            whose = f"{peers:,} peers, {peers * (rounds + 1):,} events"
             yield from paints(browser, url, whose)
             yield tasks(browser, url, whose)
         yield shown(browser, directory)

@@ -1,6 +1,6 @@
-"""The one way to ask over HTTP: aiohttp, with a bound on an answer's bytes and on the time for all of it.
+"""HTTP requests by aiohttp, with a bound on an answer's size and on its total time.
 
-`ask` is for threads without an event loop. In one, a session is kept, and answers are read by `read_start`.
+`ask` is for threads without an event loop. Coroutines keep a session of their own, and read answers by `read_start`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from aiohttp import StreamReader
 
-CHECK_S = 0.1  # how often a call looks whether it is still wanted
+CHECK_S = 0.1  # how often `check` is called
 
 T = TypeVar("T")
 
 
 class HttpFailed(Exception):
-    """No whole answer: no connection, not in time, broken off, longer than allowed, or not HTTP."""
+    """No complete answer: no connection, not in time, broken off, longer than allowed, or not HTTP."""
 
 
 class HttpRequest(NamedTuple):
@@ -32,7 +32,7 @@ class HttpRequest(NamedTuple):
 
 
 async def read_start(stream: StreamReader, bytes_max: int) -> bytes:
-    """The body up to its end, in however many pieces it comes, or its first `bytes_max` bytes."""
+    """The whole body, or its first `bytes_max` bytes."""
     read = b""
     while len(read) < bytes_max and (piece := await stream.read(bytes_max - len(read))):
         read += piece
@@ -47,7 +47,7 @@ def ask(
     Args:
         check: called several times a second; what it raises closes the connection and ends the call.
 
-    Raises HttpFailed without a whole answer of at most `answer_bytes_max` bytes by `deadline`, on the monotonic clock.
+    Raises HttpFailed if there is no whole answer of at most `answer_bytes_max` bytes by `deadline` (monotonic clock).
     """
     left_s = deadline - time.monotonic()
     if left_s <= 0:
@@ -63,7 +63,7 @@ async def _check_during(call: Coroutine[None, None, T], check: Callable[[], None
 
 
 async def _ask(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int, bytes]:
-    import aiohttp  # here: most who import this module never ask
+    import aiohttp  # here, because most importers of this module make no request
 
     try:
         async with (

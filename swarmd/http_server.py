@@ -1,4 +1,4 @@
-"""What is said of every HTTP server of swarmd: where it listens, who may reach it, its bearer token."""
+"""Settings of every HTTP server of swarmd: the address that it listens on, who may reach it, its bearer token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
-NETWORK_BITS = 64  # of an IPv6 address; whoever has one has 2**64 of them
+NETWORK_BITS = 64  # of an IPv6 address; anyone who has one has 2**64 of them
 UNKNOWN = "?"
 PAGE_PORT = 8800  # of a node's page, by default and as an example
 TOKEN_CHARS_MIN = 16
@@ -41,7 +41,7 @@ def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
 
 
 def check_listen(address: Address, token: str, what: str, option: str = "--token-file FILE") -> None:
-    """Raise ConfigError where strangers could reach `what` and need no token, which `option` names."""
+    """Raise ConfigError if others could reach `what` without a token, which `option` sets."""
     if not is_loopback(address.host) and not token:
         raise ConfigError(
             f"{what} would listen on {address.host}, where others can reach it, and asks for no token",
@@ -60,7 +60,7 @@ def is_loopback(host: str) -> bool:
 def is_address(host: str) -> bool:
     """Whether a Host header gives an IP address or localhost, with or without a port.
 
-    A stranger's name can be made to lead here (DNS rebinding), and the stranger's page is then read as this server's.
+    An attacker's host name can be made to resolve to this server (DNS rebinding), whose pages could then read it.
     """
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+))(?::\d{1,5})?", host)
     if found is None:
@@ -74,12 +74,12 @@ def is_address(host: str) -> bool:
 
 
 def load_token(named: str, root: Path, kind: SecretKind = TOKEN, chars_min: int = TOKEN_CHARS_MIN) -> str:
-    """The bearer token in a file, relative to `root`, or in `credential:NAME`; empty where none is named.
+    """The bearer token in a file, relative to `root`, or in `credential:NAME`; empty if none is named.
 
     Args:
-        chars_min: 1 for one that somebody else made.
+        chars_min: 1 for a token that somebody else made.
 
-    Raises `kind.error` where it cannot be read, others may read it, or it is too short or no plain text.
+    Raises `kind.error` if it cannot be read, others may read it, it is too short, or it is not plain text.
     """
     if not named:
         return ""
@@ -93,7 +93,7 @@ def load_token(named: str, root: Path, kind: SecretKind = TOKEN, chars_min: int 
 
 
 def bears_token(authorization: str, token: str) -> bool:
-    """Whether an Authorization header carries the token; an empty token lets everybody in."""
+    """Whether an Authorization header carries the token; an empty token admits everybody."""
     if not token:
         return True
     scheme, _, given = authorization.partition(" ")
@@ -102,7 +102,7 @@ def bears_token(authorization: str, token: str) -> bool:
 
 
 def origin_of(host: str) -> str:
-    """The address, or of IPv6 the network that one customer has, whose connections and requests count together."""
+    """The IPv4 address, or the IPv6 network of one customer, for counting connections and requests of one origin."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -115,7 +115,7 @@ def origin_of(host: str) -> str:
 
 
 def on_signals() -> asyncio.Future[None]:
-    """Done at the first SIGTERM or SIGINT; the second one has its usual effect."""
+    """A future that is done at the first SIGTERM or SIGINT; the second signal has its usual effect."""
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[None] = loop.create_future()
 

@@ -1,12 +1,12 @@
-"""The one way to serve HTTP: a Starlette application under uvicorn, bounded in connections, sizes and time.
+"""HTTP servers: a Starlette application under uvicorn, bounded in connections, sizes and time.
 
 The page, the signer and the reference server all run on it.
 
-- A connection on which nothing comes shuts nobody out. At the bound, a connection that waits for its client makes room
-  for a new one: of the address that has most of them, the one that has waited longest. If all are busy, a few more are
-  let in for health probes alone.
-- A request has to arrive whole within `SILENT_S`, and a client has to go on reading its answer.
-- A server ends in order: it stops listening, finishes the requests under way within a bound, and returns.
+- Idle connections keep nobody out. At the bound, a connection that waits for its client makes room for a new one: among
+  the connections of the address that has most, the one that has waited longest. If all are busy, a few more are
+  accepted for health probes only.
+- A complete request has to arrive within `SILENT_S`, and a client has to go on reading its answer.
+- A server stops in order: it closes its socket, finishes the requests under way within a bound, and returns.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from swarmd.errors import AddressInUse, SwarmdError
 from swarmd.http_server import Address, origin_of
 from swarmd.logger import get_logger
 
-SILENT_S = 10.0  # a connection without a whole request after this is closed
+SILENT_S = 10.0  # a connection without a complete request after this time is closed
 CONNECTIONS_MAX = 256
 RESERVED_MAX = 16  # connections beyond `CONNECTIONS_MAX`, which answer health probes only
 HEAD_BYTES_MAX = 16 * 1024  # request line and headers together; more is answered with 400
 UNSENT_BYTES_MAX = 64 * 1024  # of a stream: in this process, and as much again in the kernel
-UNREAD_S = 60.0  # a connection whose client takes nothing of a whole answer for so long is given up
-IDLE_S = 10.0  # a connection on which nothing is asked any more
-STOP_S = 2.0  # requests under way may take so long when the server ends
+UNREAD_S = 60.0  # a connection whose client reads nothing of a complete answer for this long is closed
+IDLE_S = 10.0  # of a kept connection, after which it is closed
+STOP_S = 2.0  # longest time for requests under way when the server stops
 BACKLOG = 128
 ABORT = "swarmd.abort"  # key in a request's state: closes its connection at once
-NARROW = "swarmd.narrow"  # likewise: lets little wait to be sent, so that a client which does not read is noticed
-RESERVED = "swarmd.reserved"  # likewise: whether the connection is one for health probes only
+NARROW = "swarmd.narrow"  # likewise: makes the send buffers small, so that a client that does not read is noticed
+RESERVED = "swarmd.reserved"  # likewise: whether the connection is for health probes only
 HEALTH = "/healthz"
 
 log = get_logger(__name__)
@@ -55,9 +55,9 @@ log = get_logger(__name__)
 class BoundedProtocol(H11Protocol):
     """One connection.
 
-    From its start, and from each answer's end on, a whole request must have come within `SILENT_S`, head and body,
-    counted from its first byte; else the connection is closed. What an answer waits for is the application's to bound.
-    Of an answer that is whole the client must take something within `UNREAD_S`, again and again until it has it all.
+    A complete request must arrive within `SILENT_S` of the connection's start, or of its first byte after an answer, or
+    the connection is closed. The application bounds the time of its answers. While the end of a complete answer is
+    unread, the client must read something within each `UNREAD_S`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +77,7 @@ class BoundedProtocol(H11Protocol):
             self.abort()
 
     def _find_place(self) -> bool:
-        """Whether the connection is let in; another one may have to go."""
+        """Whether the connection is accepted; another one may be closed for it."""
         all_of_them = [each for each in self.connections if isinstance(each, BoundedProtocol)]
         others = [each for each in all_of_them if each is not self and each.takes_room]
         if len(others) < CONNECTIONS_MAX:
@@ -92,14 +92,14 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing goes on here but for what the client does: it is to send, or to read."""
+        """Whether the connection waits for its client to send or to read."""
         idle = not self._is_answering() and self.conn.their_state is h11.IDLE
         sends = self.conn.their_state is h11.SEND_BODY or idle
         return sends or self.transport.get_write_buffer_size() > 0
 
     @property
     def takes_room(self) -> bool:
-        """Whether it is open, or closed with something still to be written."""
+        """Whether it is open, or closing with something still to be written."""
         return not self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -119,37 +119,37 @@ class BoundedProtocol(H11Protocol):
         self._look_after_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Say that it is no request; where the answer has begun, or is through, nothing more can be said."""
+        """Answer that the bytes are not a request; close the connection if another answer has begun or ended."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection without waiting for what is still to be written, be it closing already."""
+        """Close the connection without waiting for what is still to be written, even if it is closing already."""
         self.transport.abort()
 
     def narrow(self) -> None:
-        """Let little wait to be sent from now on."""
+        """Make the send buffers small from now on."""
         self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         endpoint = self.transport.get_extra_info("socket")
         if endpoint is not None:
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES_MAX)
 
     def _look_after_reading(self, unread_bytes: int | None = None) -> None:
-        """Look again and again whether less is left of an answer; closing alone would wait for its client for ever."""
+        """Check repeatedly that less is left of an answer; closing alone would wait for the client for ever."""
         if self._reading is not None:
             self._reading.cancel()
         left_bytes = self.transport.get_write_buffer_size()
         if self._is_answering():
-            return  # the next answer is on its way, and looks again at its end
+            return  # the next answer is on its way, and checks again at its end
         if unread_bytes is not None and left_bytes >= unread_bytes:
             self.abort()
         elif left_bytes:
             self._reading = self.loop.call_later(UNREAD_S, self._look_after_reading, left_bytes)
 
     def _is_owed(self) -> bool:
-        """Whether the client is in the middle of a request that nobody answers yet, or answers no more."""
+        """Whether the client has to send the rest of a request, which is not being answered."""
         return not self._is_answering() and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def _is_answering(self) -> bool:
@@ -169,14 +169,14 @@ class BoundedProtocol(H11Protocol):
 
 
 def narrow(scope: Mapping[str, Any]) -> None:
-    """Notice early that a client does not read; nothing where another server runs the request."""
+    """Notice early that a client does not read; does nothing under another server."""
     call = scope.get("state", {}).get(NARROW)
     if call is not None:
         call()
 
 
 async def cut(scope: Mapping[str, Any]) -> None:
-    """Close a request's connection at once, and let its end be noticed; nothing where another server runs it."""
+    """Close a request's connection at once, and let its end be noticed; does nothing under another server."""
     abort = scope.get("state", {}).get(ABORT)
     if abort is not None:
         abort()
@@ -202,7 +202,7 @@ def bind(address: Address, else_any: bool = False) -> socket.socket:
 
 
 def url_of(endpoint: socket.socket) -> str:
-    """Where the server is reached from this machine."""
+    """The URL of the server on this machine."""
     host, port = endpoint.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -213,15 +213,15 @@ class HttpServer(uvicorn.Server):
 
     Args:
         ready: called once requests are answered.
-        let_go: called when the server begins to stop, to end what would keep it waiting.
-        stop_s: requests under way may take so long then.
+        end_streams: called when the server begins to stop, to end what would keep it waiting.
+        stop_s: longest time for requests under way then.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         ready: Callable[[], None] = lambda: None,
-        let_go: Callable[[], None] = lambda: None,
+        end_streams: Callable[[], None] = lambda: None,
         stop_s: float = STOP_S,
         on_signals: bool = True,
     ) -> None:
@@ -242,10 +242,10 @@ class HttpServer(uvicorn.Server):
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             )
         )
-        # Below, uvicorn tells of each malformed request: anyone could fill the log with them.
+        # Below that level uvicorn logs each malformed request, with which anyone could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         self._ready = ready
-        self._let_go = let_go
+        self._let_go = end_streams
         self._on_signals = on_signals
 
     @contextmanager
@@ -261,7 +261,7 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._let_go()
         await super().shutdown(sockets)
-        self._captured_signals.clear()  # it ended in order, as asked: uvicorn would die of the signal after it
+        self._captured_signals.clear()  # it stopped in order; else uvicorn would raise the signal again
 
 
 def configure_logging() -> None:
@@ -273,11 +273,11 @@ def serve(
     app: ASGIApp,
     endpoint: socket.socket,
     ready: Callable[[], None] = lambda: None,
-    let_go: Callable[[], None] = lambda: None,
+    end_streams: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Blocks; the socket is closed at the end. For the arguments see `HttpServer`."""
     configure_logging()
-    HttpServer(app, ready, let_go).run([endpoint])
+    HttpServer(app, ready, end_streams).run([endpoint])
 
 
 @asynccontextmanager
@@ -293,7 +293,7 @@ async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncItera
     serving = asyncio.create_task(server.serve([endpoint]))
     started = asyncio.create_task(ready.wait())
     try:
-        # A server that cannot start ends, and would never be ready.
+        # A server that cannot start ends without becoming ready.
         await asyncio.wait({started, serving}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             raise AddressInUse(f"the server at {url} ended while it started", "Its log has why")
@@ -308,7 +308,7 @@ async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncItera
 
 
 class HttpRefusal(Exception):
-    """An answer other than 2xx: a status, and what its JSON says beside `error`."""
+    """An answer other than 2xx: a status, and what its JSON has besides `error`."""
 
     def __init__(self, status: int, error: str, **more: Any) -> None:
         super().__init__(error)
@@ -324,10 +324,10 @@ def answer(status: int, content: Any, headers: Mapping[str, str] | None = None) 
 def make_json_app(
     routes: Sequence[Route], check: Callable[[Request], None], retry_s: int, *malformed: type[SwarmdError]
 ) -> ASGIApp:
-    """An application of which every answer, a refusal too, is JSON.
+    """An application whose answers, refusals too, are all JSON.
 
-    `check` raises HttpRefusal for a request that may not be made; all but GET /healthz are checked. A client that is
-    told 429 or 503 may ask again after `retry_s`. The `malformed` errors mean that a body makes no sense: 400.
+    `check` raises HttpRefusal for a request that is not allowed; all but GET /healthz are checked. A client that gets
+    429 or 503 may ask again after `retry_s`. The `malformed` errors become 400: the body makes no sense.
     """
 
     async def refuse(request: Request, error: Exception) -> Response:

@@ -93,10 +93,11 @@ OWN = {
     *("list[ProbeQuestion]", "list[Question]", "list[RpcMessage]", "list[ProbeAnswer]", "list[Answer]"),
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
-    *("Level", "dict[str, LadderState]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
+    *("Level", "dict[str, Ladder]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
     *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[Keyframe]"),
-    *("_KeptFeed", "_KeptLedger", "Outcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
+    *("KeptLedger", "KeptTrained", "Outcomes", "tuple[list[Waiting], list[str], list[str]]"),
+    *("tuple[list[StageRow], list[SkipRow], float]", "tuple[int, list[float], bytes, list[RoundMark]]"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),
     *("_RawRow", "list[_RawRow]", "dict[str, Digest]", "dict[str, dict[str, Any]]"),
 }

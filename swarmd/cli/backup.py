@@ -22,7 +22,7 @@ from swarmd.cli.options import (
     utc,
 )
 from swarmd.errors import ConfigError
-from swarmd.observe.panel import span
+from swarmd.observe.words import span
 from swarmd.paths import NodeDirectory, quoted
 
 MIB = 1024 * 1024

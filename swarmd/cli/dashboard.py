@@ -20,7 +20,7 @@ from swarmd.manifest import read_manifest
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
-    from swarmd.web.http.guard import AccessRules
+    from swarmd.web.guard import AccessRules
 
 
 LISTEN = "127.0.0.1:8800"
@@ -153,13 +153,13 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
     doors, endpoint = open_doors(page, Path.cwd())
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
         observed = DhtSwarm(read, Path(place), bootstrap, urls)
-        serve_page(make_app(observed, doors, here=observed.here(), background=[observed.run]), endpoint, page.open_page)
+        serve_page(make_app(observed, doors, background=[observed.run]), endpoint, page.open_page)
 
 
 def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.uvicorn_server import bind
-    from swarmd.web.http.guard import AccessRules
+    from swarmd.web.guard import AccessRules
 
     address = parse_listen(page.listen, PAGE_PORT)
     secret = load_token(page.token, root)

@@ -24,12 +24,12 @@ from swarmd.cli.options import ConfigFile, log_of, utc
 from swarmd.cli.replay import folded, start_of, watch
 from swarmd.core.events import Equivocated
 from swarmd.core.state import State
-from swarmd.daemon.control import ask_status
 from swarmd.dht.wire.evidence import open_evidence
 from swarmd.errors import ConfigError, ExitCode, RecordRejected
 from swarmd.eventlog.export import clock, to_json
 from swarmd.eventlog.fold import Base, bases_where, commits_from, load, load_with_points, nearer_base
 from swarmd.eventlog.segment import find_log
+from swarmd.observe.control import ask_status
 from swarmd.observe.story import Story, StoryTeller, joins_stage, reached
 from swarmd.paths import NodeDirectory, quoted
 

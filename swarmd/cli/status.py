@@ -16,14 +16,14 @@ from rich.live import Live
 from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, require_node
 from swarmd.config import load_config
 from swarmd.core.state import State
-from swarmd.daemon.control import ask_status
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments
-from swarmd.eventlog.store import log_bytes
+from swarmd.observe import status as observed
+from swarmd.observe.control import ask_status
 from swarmd.observe.panel import panel_of
-from swarmd.observe.status import LogStatus, Status, status_of, with_offer
+from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.paths import NodeDirectory
 
 NEVER_STARTED = "never started"  # state of the process, as swarmd.observe.status has it
@@ -102,19 +102,18 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 
 def status_from_log(node: Located, mute: str = "") -> Status:
     """The status from the log alone. `mute` says why a daemon that runs does not answer."""
-    events = NodeDirectory(node.data).events
-    if not events.is_dir() or not list_segments(events):
+    data = NodeDirectory(node.data)
+    if not data.events.is_dir() or not list_segments(data.events):
         return _never_started(node, mute)
-    state, next_seq = load(events)
-    last_at = next((commit.at for commit in read_commits(events, next_seq - 1)), None) if next_seq else None
-    log = LogStatus(str(events), next_seq, log_bytes(events), last_at)
-    return with_offer(status_of(state, time.time(), log, mute=mute), NodeDirectory(node.data).weights)
+    state, next_seq = load(data.events)
+    last_at = next((commit.at for commit in read_commits(data.events, next_seq - 1)), None) if next_seq else None
+    return observed.status_from_log(data, state, observed.measure_log(data.events, next_seq, last_at), mute)
 
 
 def _never_started(node: Located, mute: str) -> Status:
     """The status of a node that has no log yet. Raises NotFoundError if there is no node."""
     require_node(node)
-    status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
+    status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:
         reason = f"made, and never started: `{node.next_command}` starts it"
         status = msgspec.structs.replace(status, process=msgspec.structs.replace(status.process, reason=reason))

@@ -209,7 +209,7 @@ class Broadcast(CommandBase, frozen=True, tag="broadcast"):
     prepared: Prepared
 
 
-# By the port that they are for; `swarmd.shell.ports` has the ports.
+# By who carries them out: `swarmd.shell.supervision.worker_of`.
 NetworkCommand = (
     Register
     | ReadClock

@@ -1,6 +1,7 @@
-"""The process beside the node: serves its page, sends notifications, pushes metrics; it ends with the node.
+"""Starts and restarts the web process of a node, which serves its page, sends notifications and pushes metrics.
 
-It reads the log and the control socket as anybody may; nothing of it is ever an event, and its end is a warning.
+The web process reads the log and the control socket like any other program. It never causes an event; its end is logged
+as a warning, and it ends with the node.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from swarmd.observe.redaction import Redactor
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
 RESTART = Backoff(1.0, 60.0)
-STEADY_S = 60.0  # after so long the next end counts as the first
+STEADY_S = 60.0  # a run that lasted longer resets the back-off
 STOP_S = 3.0  # longest orderly end
-DRAIN_S = 1.0  # longest reading of what a dead one left in its pipes
+DRAIN_S = 1.0  # longest reading of what an ended process left in its pipes
 
 log = get_logger("swarmd.companion")
 
 
 def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
-    """Whether the configuration, or the environment that it would have, asks for one."""
+    """Whether the configuration, or the environment of the process, asks for it."""
     return bool(config.web.listen or config.notify.urls or config.notify.command) or otlp.is_wanted(environment)
 
 
@@ -39,7 +40,7 @@ class Companion:
     """Keeps the process running until cancelled.
 
     Attributes:
-        url: where the page is served, empty while it is not.
+        url: of the page; empty while it is not served.
         trouble: why the process does not run, empty while it does.
     """
 
@@ -58,7 +59,7 @@ class Companion:
         self._what = "the page" if config.web.listen else "what sends notifications and metrics"
 
     async def run(self) -> None:
-        """Start it, and again whenever it ends, later each time."""
+        """Start the process, and start it again whenever it ends, with a growing delay."""
         ends = 0
         while True:
             began = anyio.current_time()
@@ -69,7 +70,7 @@ class Companion:
             await anyio.sleep(RESTART.after(ends))
 
     async def _live(self) -> str:
-        """One life of the process, from start to end; how it ended."""
+        """Run the process once; returns how it ended."""
         try:
             child = Child(PROGRAM, self._environment)
         except OSError as error:
@@ -80,7 +81,7 @@ class Companion:
                 tasks.start_soon(self._read_url, child)
                 drained = anyio.Event()
                 tasks.start_soon(_read_lines, child, lines, drained)
-                with contextlib.suppress(BrokenPipeError):  # it is ending, and its end tells
+                with contextlib.suppress(BrokenPipeError):  # it is ending, and its end is reported
                     await child.write(self._order)
                 await child.wait()
                 with anyio.move_on_after(DRAIN_S):
@@ -94,7 +95,7 @@ class Companion:
         return (lines.tail().rpartition("\n")[2] or f"it ended with status {status}").removeprefix("ERROR ")
 
     async def _read_url(self, child: Child) -> None:
-        """Its first line says that it runs; there is nothing in it without a page."""
+        """Read its first line, which says that it runs and holds the page's URL, or nothing if there is no page."""
         told = b""
         while chunk := await child.read_stdout():
             if b"\n" in told:
@@ -107,7 +108,7 @@ class Companion:
 
 
 async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> None:
-    """What it says goes into the daemon's log."""
+    """Log the process's output."""
     folder = LineFolder("web")
     while chunk := await child.read_stderr():
         for line in lines.feed(chunk):

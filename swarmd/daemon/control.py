@@ -1,7 +1,7 @@
-"""The daemon's own socket, `run/control.sock`: one JSON line asks, one JSON line answers.
+"""The server of the control socket, `run/control.sock`: one JSON line as request, one JSON line as answer.
 
 `{"verb": "status"}` gives the status; `{"verb": "stop"}` asks for an orderly stop. Only this node's user may connect
-(mode 0600). Who asks uses `swarmd.observe.control`.
+(mode 0600). The client is `swarmd.observe.control`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
-from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
-from swarmd.observe.status import Status
-from swarmd.shell.ports import FactSink
-
-__all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "ask_status", "bind_control"]
+from swarmd.observe.control import CALL_S, ControlRequest, short_address
+from swarmd.shell.loop import ObserveEvent
 
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
-ACCEPT_AGAIN_S = 1.0  # after a connection that could not be taken
+ACCEPT_AGAIN_S = 1.0  # after a connection that could not be accepted
 
 log = get_logger("swarmd.control")
 
@@ -40,33 +37,10 @@ class ControlRefusal(msgspec.Struct, frozen=True):
     error: str
 
 
-class DaemonReply(msgspec.Struct, frozen=True):
-    """What the control socket says: a status; or that nobody listens; or why a daemon does not answer."""
-
-    status: Status | None = None
-    mute: str = ""
-
-    @property
-    def runs(self) -> bool:
-        return self.status is not None or bool(self.mute)
-
-
-def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
-    """What a daemon says of itself. Blocks as `ask`."""
-    try:
-        return DaemonReply(msgspec.json.decode(ask(path, "status", within_s), type=Status))
-    except NoDaemon:
-        return DaemonReply()
-    except ControlError as failure:
-        return DaemonReply(mute=failure.message)
-    except DECODE_ERRORS as failure:
-        return DaemonReply(mute=f"its answer is not understood, is it another version of swarmd? ({failure})")
-
-
 def bind_control(path: Path) -> socket.socket:
     """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError.
 
-    Whoever calls this holds the event log's lock, so no living daemon can own what lies there.
+    The caller holds the event log's lock, so the old socket cannot belong to a running daemon.
     """
     endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -86,10 +60,10 @@ def bind_control(path: Path) -> socket.socket:
 class Control:
     """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once."""
 
-    def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
+    def __init__(self, path: Path, status: Callable[[], bytes], observe: ObserveEvent) -> None:
         self._path = path
         self._status = status
-        self._facts = facts
+        self._observe = observe
         self._connections = 0
 
     async def serve(self, endpoint: socket.socket) -> None:
@@ -100,7 +74,7 @@ class Control:
                 while True:
                     try:
                         await listener.serve(self._answer, answering)
-                    except anyio.BrokenResourceError as error:  # for want of files or memory, which may pass
+                    except anyio.BrokenResourceError as error:  # lack of descriptors or memory, which may pass
                         log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
                     await anyio.sleep(ACCEPT_AGAIN_S)
         finally:
@@ -128,10 +102,10 @@ class Control:
         if request.verb == "status":
             try:
                 return self._status()
-            except (OSError, SwarmdError) as error:  # a question about a node never ends it
+            except (OSError, SwarmdError) as error:  # a request must never end the node
                 log.warning("the status cannot be told", error=str(error))
                 return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
         if request.verb == "stop":
-            await self._facts.observe(StopRequested("the operator asked for it"))
+            await self._observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))

@@ -1,13 +1,13 @@
-"""A node's data directory: its layout, whose it is, what was done with it while the node was down, and room for it.
+"""A node's data directory: its layout, its swarm, notes of a restore or a move, its identity, and free space.
 
 - `layout.json` has the layout's number; a directory of another one is refused.
-- One directory, one node, one swarm. The log says which swarm it is of; every verb that starts, lays out or moves a
-  node compares before it writes anything.
+- A directory belongs to one node of one swarm, which its log names; every verb that starts, creates or moves a node
+  compares the swarm before it writes anything.
 - Notes say that the directory was restored from a backup, or that its node was moved away.
-- An identity is made once, in a directory that is new, and never by accident.
-- A node that runs low on room lets go of what it can do without, then pauses, and goes on when there is room: three
-  numbers of free bytes (`SpaceBounds`). Below the first it pauses, above the second it goes on, and below the third it
-  ends while its log can still be written.
+- An identity is made once, in a new directory, and never by accident.
+- A node that runs low on disk space removes what it can do without, then pauses, and continues when there is space
+  again. `SpaceBounds` has three numbers of free bytes: below the first it pauses, above the second it continues, and
+  below the third it ends while its log can still be written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from swarmd.eventlog.segment import list_segments
 from swarmd.files import sync_directory, write_durably, write_failure
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quoted
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import ObserveEvent
 from swarmd.training.checkpoint_files import newest_bytes
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ LAYOUT = 1
 
 
 def claim_layout(data: NodeDirectory) -> None:
-    """Write `layout.json` where there is none, before anything else reads the directory. Raises as `refuse_start`."""
+    """Write `layout.json` if there is none, before anything else reads the directory. Raises as `refuse_start`."""
     refuse_start(data)
     if not data.layout.exists():
         write_durably(data.layout, msgspec.json.encode({"layout": LAYOUT}) + b"\n")
 
 
 def refuse_start(data: NodeDirectory) -> None:
-    """See that a node may start in a data directory.
+    """Check that a node may start in a data directory.
 
-    Raises OtherVersion for another layout, LogDamaged where a restore was cut off, or `layout.json` cannot be read.
+    Raises OtherVersion for another layout, LogDamaged if a restore was cut off or `layout.json` cannot be read.
     """
     if data.restoring.exists():
         raise LogDamaged(
@@ -91,33 +91,33 @@ Note = TypeVar("Note", "Restored", "Moved")
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """The directory was brought back from a backup; the next start of the node takes note of it, and removes this."""
+    """Note that the directory was restored from a backup; the next start of the node records it and removes this."""
 
     at: float  # POSIX seconds of the restore
     made_at: float  # of the backup
-    from_round: int = 0  # first round to take part in, where it is known
+    from_round: int = 0  # first round to take part in, if it is known
 
 
 class Moved(msgspec.Struct, frozen=True):
     """Note that the node's data was moved to another directory."""
 
     at: float
-    archive: str = ""  # that it left in, for another host
-    to: str = ""  # directory of this host that it went to
+    archive: str = ""  # the archive in which it left for another host
+    to: str = ""  # its new directory on this host
 
 
 def write_note(path: Path, note: Restored | Moved) -> None:
-    """Put a note in place, durably. Raises NoSpaceLeft or LogWriteFailed."""
+    """Write a note durably. Raises NoSpaceLeft or LogWriteFailed."""
     write_durably(path, msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
 
 
 def read_restored(data: NodeDirectory) -> Restored | None:
-    """What the next start has to know of a restore. Raises LogDamaged."""
+    """The note of a restore, if there is one. Raises LogDamaged."""
     return _read(data.restored, Restored)
 
 
 def forget_restored(data: NodeDirectory) -> None:
-    """The event log knows of the restore. Raises NoSpaceLeft or LogWriteFailed."""
+    """Remove the note of a restore, which is in the event log now. Raises NoSpaceLeft or LogWriteFailed."""
     try:
         if data.restored.exists():
             data.restored.unlink(missing_ok=True)
@@ -127,11 +127,11 @@ def forget_restored(data: NodeDirectory) -> None:
 
 
 def refuse_moved(data: NodeDirectory) -> None:
-    """Raise IdentityInUse where the node has moved to another directory or host."""
+    """Raise IdentityInUse if the node has moved to another directory or host."""
     moved = _read(data.moved, Moved)
     if moved is not None:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moved.at))
-        # Where the node is, and when it may come back.
+        # Where the node is now, and what to do.
         where, fix = f"to {moved.to}", "Run it there. Only if nothing is left of it there"
         if not moved.to:
             where = f"in {moved.archive}"
@@ -154,11 +154,11 @@ def _read(path: Path, kind: type[Note]) -> Note | None:
 
 
 class SwarmName(msgspec.Struct, frozen=True):
-    """What tells swarms apart. What is not known is compared with nothing."""
+    """What distinguishes swarms. Parts that are not known are not compared."""
 
     id: str
     kind: str = ""  # what it trains; empty: not known
-    contract: str | None = None  # "CHAIN_ID:address" of it, "" without a chain, None: not known
+    contract: str | None = None  # "CHAIN_ID:address"; "" without a chain; None: not known
 
     def __str__(self) -> str:
         kind = f"kind {self.kind}" if self.kind else ""
@@ -180,14 +180,14 @@ def swarm_of_config(config: Config) -> SwarmName:
 
 
 def swarm_of_manifest(manifest: Manifest) -> SwarmName:
-    """The swarm that a manifest is of."""
+    """The swarm of a manifest."""
     chain = manifest.chain
     contract = "" if chain is None else contract_name(chain.chain_id, chain.contract)
     return SwarmName(manifest.id, manifest.recipe.kind, contract)
 
 
 def swarm_of_state(state: State) -> SwarmName | None:
-    """The swarm that the log's node was last started in; None where it never was."""
+    """The swarm in which the log's node was started last; None if it was never started."""
     settings, chain = state.settings, state.chain
     if settings is None:
         return None
@@ -198,23 +198,23 @@ def swarm_of_state(state: State) -> SwarmName | None:
 
 
 def swarm_of_log(data: NodeDirectory) -> SwarmName | None:
-    """The swarm of a data directory's log; None where there is none. Raises LogDamaged, LogForeign, OtherVersion."""
+    """The swarm of a data directory's log; None if there is none. Raises LogDamaged, LogForeign, OtherVersion."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
     return swarm_of_state(load(data.events)[0])
 
 
 def refuse_other_swarm(data: NodeDirectory, asked: SwarmName, fix: str = "") -> None:
-    """Raise OtherSwarm where the log of a data directory is of another swarm than the one that is asked for.
+    """Raise OtherSwarm if the log of a data directory is of another swarm than the one that is asked for.
 
-    `fix` says what to do, where that is not to join the other swarm from another directory. Raises LogDamaged,
-    LogForeign or OtherVersion where the log cannot be read.
+    `fix` says what to do, by default to join the other swarm from another directory. Raises LogDamaged, LogForeign or
+    OtherVersion if the log cannot be read.
     """
     compare(data, swarm_of_log(data), asked, fix)
 
 
 def compare(data: NodeDirectory, logged: SwarmName | None, asked: SwarmName, fix: str = "") -> None:
-    """As `refuse_other_swarm`, for a log that was read."""
+    """As `refuse_other_swarm`, for the swarm of a log that was read already."""
     if logged is not None and logged.differs(asked):
         raise OtherSwarm(
             f"{data.root} holds the log of a node of the swarm {logged}; what is asked for is the swarm {asked}",
@@ -223,7 +223,7 @@ def compare(data: NodeDirectory, logged: SwarmName | None, asked: SwarmName, fix
 
 
 def advise_other_directory(data: NodeDirectory) -> str:
-    """How a node gets into another swarm: in a directory of its own, with the old one's identity if that is wanted."""
+    """How to join another swarm: from another directory, with the old identity if that is wanted."""
     return (
         "Choose another directory with --dir: a node belongs to one swarm. The identity may be used there, while no "
         f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quoted(data.identity)}`"
@@ -236,8 +236,8 @@ log = get_logger("swarmd.daemon")
 def node_identity(config: Config, data: NodeDirectory) -> Identity:
     """Read the key, or make one when this data directory is new and the configuration pins no peer id.
 
-    Before a log begins under its peer id, the key is proved whole; later the network worker does so. Raises
-    NotFoundError where a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
+    Before a log begins under its peer id, the key is verified; later the network worker does so. Raises
+    NotFoundError if a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
     """
     path, pin = data.root / config.dht.identity, config.dht.peer
     begun = data.events.is_dir() and bool(list_segments(data.events))
@@ -256,7 +256,7 @@ def node_identity(config: Config, data: NodeDirectory) -> Identity:
 
 
 def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
-    """Raise NotFoundError where a new key would be a mistake."""
+    """Raise NotFoundError if a new key would be a mistake."""
     if pin:
         raise NotFoundError(
             f"the identity {path} of {pin}, which dht.peer pins, is missing",
@@ -275,14 +275,14 @@ def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> N
         )
 
 
-LOOK_EVERY_S = 5.0
-MORE_TO_GO_ON = 1.25  # times what it pauses at, so that a node does not pause and go on by turns
+POLL_S = 5.0
+MORE_TO_GO_ON = 1.25  # times the bound at which it pauses, so that a node does not alternate
 MIB = 1024 * 1024
 FIX = "Free some space, then start the node again; nothing is lost. an eighth of storage.free_bytes_min is the limit"
 
 
 class SpaceBounds(msgspec.Struct, frozen=True):
-    """Free bytes: below `low` a node pauses, from `wanted` on it goes on, below `stop` it ends."""
+    """Free bytes: below `low` a node pauses, from `wanted` on it continues, below `stop` it ends."""
 
     low: int
     wanted: int
@@ -290,13 +290,13 @@ class SpaceBounds(msgspec.Struct, frozen=True):
 
 
 def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
-    """The bounds that a configuration sets, for a node whose next checkpoint takes so much."""
+    """The bounds of a configuration, for a node whose next checkpoint takes `checkpoint_bytes`."""
     low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
     return SpaceBounds(low, int(low * MORE_TO_GO_ON), storage.free_bytes_min // 8)
 
 
 def check_space(directory: Path, storage: StorageConfig) -> None:
-    """Raise NoSpaceLeft when there is too little room even for the log."""
+    """Raise NoSpaceLeft if there is too little space even for the log."""
     free, stop = shutil.disk_usage(directory).free, bounds_of(storage).stop
     if free < stop:
         raise NoSpaceLeft(_lack(directory, free, stop), FIX)
@@ -307,9 +307,9 @@ def _lack(directory: Path, free: int, stop: int) -> str:
 
 
 class SpaceGuard:
-    """Looks at the free space and says what it comes to; the newest checkpoint tells how much the next one takes.
+    """Watches the free space and observes changes; the next checkpoint is expected to be as large as the newest.
 
-    `make_room` removes what the node can do without, and raises OSError where the disk refuses, which ends the node.
+    `make_room` removes what the node can do without; it raises OSError if the disk refuses, which ends the node.
     """
 
     def __init__(
@@ -318,37 +318,37 @@ class SpaceGuard:
         checkpoints: Path,
         storage: StorageConfig,
         make_room: Callable[[], Awaitable[None]],
-        facts: FactSink,
+        observe: ObserveEvent,
     ) -> None:
         self._root = root
         self._checkpoints = checkpoints
         self._storage = storage
         self._make_room = make_room
-        self._facts = facts
+        self._observe = observe
         self._paused = False
 
-    async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Look until the node has to end."""
+    async def watch(self, every_s: float = POLL_S) -> None:
+        """Watch until the node has to end."""
         while True:
             if not await self._look():
                 return
             await anyio.sleep(every_s)
 
     async def _look(self) -> bool:
-        """Say what has changed. False when the node was asked to end, with exit code 73."""
+        """Measure once and observe what changed. False if the node was asked to end, with exit code 73."""
         free, bounds = await to_thread.run_sync(self._measure)
         if free < bounds.low and not self._paused:
             await self._make_room()
             free, bounds = await to_thread.run_sync(self._measure)
         if free < bounds.stop:
-            await self._facts.observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            await self._observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
             return False
         if free < bounds.low and not self._paused:
             self._paused = True
-            await self._facts.observe(SpaceLow(free, bounds.wanted))
+            await self._observe(SpaceLow(free, bounds.wanted))
         elif self._paused and free >= bounds.wanted:
             self._paused = False
-            await self._facts.observe(SpaceFreed(free))
+            await self._observe(SpaceFreed(free))
         return True
 
     def _measure(self) -> tuple[int, SpaceBounds]:

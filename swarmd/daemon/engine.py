@@ -1,6 +1,6 @@
 """Drives the loop of `swarmd.shell.loop` with a real clock, a real disk and signals.
 
-- While the disk works the loop waits in a thread, so supervisors, signals and status go on.
+- Commits are written in a thread, so that supervisors, signals and status go on meanwhile.
 - The first SIGTERM or SIGINT asks for an orderly stop, a second one ends everything at once.
 """
 
@@ -18,37 +18,36 @@ from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, StopRe
 from swarmd.core.state import State
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.logger import get_logger
-from swarmd.shell.loop import Loop
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import Loop, ObserveEvent
 from swarmd.worker.runtime import ClockWatch, TimeSource
 
-LOOK_EVERY_S = 1.0
-HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+POLL_S = 1.0
+HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = get_logger("swarmd.engine")
 
 
-async def watch_clock(facts: FactSink, every_s: float = LOOK_EVERY_S) -> None:
-    """Record that somebody set the machine's clock, within `every_s` of it: the core's waits go by that clock.
+async def watch_clock(observe: ObserveEvent, every_s: float = POLL_S) -> None:
+    """Record that the machine's clock was set, within `every_s`, because the core's deadlines go by that clock.
 
-    The daemon does it, for a worker that notices may be the one that waits for its next start.
+    The daemon does this, because a worker might itself be waiting for a deadline, as before its next start.
     """
     watch = ClockWatch()
     while True:
         await anyio.sleep(every_s)
         if step_s := watch.step_s():
-            await facts.observe(ClockSet(step_s))
+            await observe(ClockSet(step_s))
 
 
-async def heed_signals(
+async def handle_signals(
     received: AsyncIterator[signal.Signals],
-    facts: FactSink,
+    observe: ObserveEvent,
     end_at_once: Callable[[int], None],
     tasks: TaskGroup,
 ) -> None:
     """Handle SIGTERM, SIGINT and SIGHUP until cancelled.
 
-    The stop request is told in a task of its own among `tasks`, so that a full inbox cannot hide a second signal.
+    The stop request is observed in a task of its own among `tasks`, so that a full inbox cannot hide a second signal.
     """
     stopping = False
     async for number in received:
@@ -61,20 +60,20 @@ async def heed_signals(
         else:
             stopping = True
             log.info("stopping; a second signal ends at once", signal=name)
-            tasks.start_soon(facts.observe, StopRequested(f"signal {name}"))
+            tasks.start_soon(observe, StopRequested(f"signal {name}"))
 
 
 class Engine:
-    """Waits for facts and deadlines, and has the loop commit them; the sink of all facts.
+    """Waits for facts and deadlines, and has the loop commit them; receives all facts.
 
-    Peers agree on deadlines by the clock. The notifier is told on every turn that the loop is alive.
+    Each turn of the loop is reported to the service manager as a sign of life.
     """
 
     def __init__(self, loop: Loop, clock: TimeSource, notifier: ServiceNotifier) -> None:
         self.loop = loop
         self._clock = clock
         self._notifier = notifier
-        self._news: anyio.Event | None = None  # set when a fact comes
+        self._news: anyio.Event | None = None  # set when a fact is offered
         self._room: anyio.Event | None = None  # set when facts were taken out of the inbox
 
     @property
@@ -83,7 +82,7 @@ class Engine:
         return self.loop.state
 
     async def observe(self, event: Event) -> None:
-        """Bring a fact; waits while the inbox is full."""
+        """Offer a fact; waits while the inbox is full."""
         while not self.loop.offer(event):
             self._room = self._room or anyio.Event()
             await self._room.wait()
@@ -91,12 +90,12 @@ class Engine:
             self._news.set()
 
     async def begin(self, started: NodeStarted) -> None:
-        """Record that a life begins, and act on it."""
+        """Record that a run begins, and act on it."""
         self.loop.begin(started)
         await self.commit(self.loop.next_facts(self._clock()))
 
     async def run(self) -> NodeStopped:
-        """Commit facts until the node has stopped. Raises LogWriteFailed, and facts of that commit had no effect."""
+        """Commit facts until the node has stopped. Raises LogWriteFailed; the facts of that commit had no effect."""
         while self.loop.ended is None:
             self._notifier.alive()
             if facts := self.loop.next_facts(self._clock()):
@@ -119,7 +118,7 @@ class Engine:
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.loop.next_seq - 1)
 
     async def _wait(self) -> None:
-        """Until a fact comes, or a deadline or the pulse is due."""
+        """Wait until a fact comes, or a deadline or the next sign of life is due."""
         self._news = anyio.Event()
         with anyio.move_on_after(min(self._notifier.pulse_s, self.loop.idle_s(self._clock()))):
             await self._news.wait()

@@ -1,4 +1,4 @@
-"""Telling the service manager how the node is: sd_notify(3), by datagram to $NOTIFY_SOCKET."""
+"""Reports the node's state to the service manager: sd_notify(3), by datagram to $NOTIFY_SOCKET."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = get_logger("swarmd.notify")
 
 
 class ServiceNotifier:
-    """Speaks to systemd, at a datagram socket's path or "@name" in the abstract namespace; does nothing without.
+    """Talks to systemd at a datagram socket's path or "@name" in the abstract namespace; without one it does nothing.
 
     `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog.
     """
@@ -23,12 +23,12 @@ class ServiceNotifier:
         self._status = ""
         self._alive_at = 0.0
         self._failed = False
-        self._ready_owed = False  # while the service manager had no room to be told
+        self._ready_owed = False  # READY=1 could not be sent yet
         self.watchdog_s = watchdog_s
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> ServiceNotifier:
-        """What systemd asks for; a watchdog meant for another process is none of ours."""
+        """The notifier that systemd asks for; a watchdog that is meant for another process is ignored."""
         mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = environ.get("WATCHDOG_USEC", "")
         watchdog_s = int(microseconds) / 1e6 if mine and microseconds.isdigit() else 0.0
@@ -40,19 +40,19 @@ class ServiceNotifier:
         return self.watchdog_s / 2 if self.watchdog_s else float("inf")
 
     def ready(self, status: str) -> None:
-        """The log is open and the first commit is durable."""
+        """Report that the log is open and the first commit is durable."""
         self._status = status
         self._ready_owed = not self._send(f"READY=1\nSTATUS={status}")
 
     def status(self, status: str) -> None:
-        """One line for `systemctl status`; sent when it changes."""
+        """Send a line for `systemctl status` if it changed."""
         if status != self._status and self._send(f"STATUS={status}"):
             self._status = status
 
     def alive(self) -> None:
-        """A sign of life, from the engine's loop and nowhere else; called more often than needed, it is thinned.
+        """Send a sign of life, at most four times within the watchdog's limit. Only the engine's loop calls this.
 
-        What did not get out is tried again: without READY=1 systemd ends a node that it waits for.
+        A READY=1 that failed is sent again: systemd ends a node that never sends it.
         """
         if self._ready_owed:
             self.ready(self._status)
@@ -61,11 +61,11 @@ class ServiceNotifier:
             self._alive_at = now
 
     def stopping(self, longest_s: float) -> None:
-        """The orderly stop has begun and takes at most `longest_s`."""
+        """Report that the orderly stop has begun and takes at most `longest_s`."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(longest_s * 1e6)}")
 
     def _send(self, text: str) -> bool:
-        """Whether it got out; where nobody listens at all there is nothing to get out."""
+        """Send a datagram. Returns whether it was sent, or there is nobody to send it to."""
         if not self._address:
             return True
         try:

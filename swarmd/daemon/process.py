@@ -1,9 +1,9 @@
-"""One worker process: executed in a session of its own, spoken to over pipes, ended with everything it started.
+"""One worker process: executed in a session of its own, connected by pipes, ended with everything that it started.
 
-- What it prints is cut into lines, given a level, kept for the reason of an exit, and put into the log.
-- A daemon that is killed outright cannot end its workers. They end by themselves when their stdin closes; one that
-  hangs does not. Every worker and what it starts carries the node's tag in its environment, so the next life, once it
-  holds the event log's lock, can find them and no others.
+- Its output is split into lines with a level, which go into the log; the last ones are kept for the reason of an exit.
+- A daemon that is killed cannot end its workers. They end by themselves when their stdin closes, unless they hang.
+  Every worker and its children carry the node's tag in their environment, so the next run of the daemon, once it holds
+  the event log's lock, finds exactly these processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anyio import to_thread
 
 from swarmd.observe.redaction import REDACTED, Redactor
 
-LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped, and said so
+LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped and counted
 LINES_KEPT = 20  # last lines, for the reason of an exit
 REASON_CHARACTERS_MAX = 2000
 TRACEBACK_LINES_MAX = 100
@@ -35,17 +35,17 @@ TRACEBACK_LINES_MAX = 100
 _LEVELS = {"NOTICE": "info", "WARN": "warning", "FATAL": "error", "PANIC": "error", "CRITICAL": "error"}
 # In capitals, or as the value of a "level" key (Go's JSON logs, structlog's).
 _LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
-# What libraries say at every start or end, and nobody can or need do anything about.
+# Harmless messages of libraries at every start or end.
 _NOISE = re.compile(
     r"^nanobind: |^ - (?:leaked|\.\.\. skipped) |gemm_4bit_forward|get_accelerator\] Setting accelerator to CPU"
 )
-# A worker's own lines, as structlog writes them: the daemon gives them a time and a level of its own.
+# A worker's lines as structlog writes them; the daemon adds its own time and level.
 _OWN = re.compile(r"^[\d-]{10}[ T][\d:.]+Z? \[(debug|info|warning|error|critical) *\] (?P<rest>.*)$", re.DOTALL)
-_LEVEL_AMONG_CHARACTERS = 64  # a level stands near the front; further back it is part of the text
+_LEVEL_AMONG_CHARACTERS = 64  # a level stands at the beginning of a line; later it is part of the text
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error", "  + Exception Group Traceback")
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
-KEY_LINES_MAX = 200  # of a private key in PEM; what claims to be a longer one is shown again
+KEY_LINES_MAX = 200  # of a private key in PEM; after that, lines are shown again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -57,9 +57,9 @@ class OutputLine(msgspec.Struct, frozen=True):
 
 
 class LineReader:
-    """Turns stderr's bytes into lines of bounded length without secrets, and remembers the last of them.
+    """Turns stderr's bytes into lines of bounded length without secrets, and keeps the last ones.
 
-    A traceback comes out as one line with line breaks in it.
+    A traceback becomes one line with line breaks in it.
     """
 
     def __init__(self, cover: Redactor | None = None) -> None:
@@ -86,7 +86,7 @@ class LineReader:
         yield from self._end_traceback()
 
     def tail(self) -> str:
-        """The last lines, newest kept, within what a reason may take."""
+        """The last lines, as many as a reason may hold."""
         return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
 
     def _add_line(self, text: str) -> Iterator[OutputLine]:
@@ -106,7 +106,7 @@ class LineReader:
             yield OutputLine(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
 
     def _covered(self, text: str) -> str:
-        """A private key goes with all its lines."""
+        """A line without secrets; all lines of a private key are covered."""
         if self._key_lines:
             self._key_lines = 0 if _KEY_ENDS.search(text) or self._key_lines >= KEY_LINES_MAX else self._key_lines + 1
             return ""
@@ -128,7 +128,7 @@ class LineReader:
 
 
 def level_of(text: str) -> str:
-    """The level that a line names near its front; "info" without one, and "debug" for known noise."""
+    """The level that a line names at its beginning; "info" if there is none, "debug" for known noise."""
     if _NOISE.search(text):
         return "debug"
     found = _OWN.match(text) or _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
@@ -136,16 +136,16 @@ def level_of(text: str) -> str:
 
 
 GONE_S = 5.0  # longest wait for a killed process to be gone
-PASSES_MAX = 5  # looks for leftovers: one that was found may have started another just before it was killed
+PASSES_MAX = 5  # searches for leftovers: a process may have started another one just before it was killed
 
 
 def node_tag(peer: str, data_dir: Path) -> str:
-    """What marks the processes of one node."""
+    """The text that marks the processes of one node."""
     return f"{peer}@{data_dir.resolve()}"
 
 
 def tag_of(process: psutil.Process) -> str:
-    """The tag that a process carries; empty without one, or if it has ended or is another user's."""
+    """The tag of a process; empty if it has none, has ended, or is another user's."""
     try:
         return str(process.environ().get(TAG_VARIABLE, ""))
     except (psutil.Error, OSError):
@@ -153,7 +153,7 @@ def tag_of(process: psutil.Process) -> str:
 
 
 def find_leftovers(tag: str) -> list[int]:
-    """Pids of processes that carry the tag, but for this one."""
+    """Pids of other processes that carry the tag."""
     return [process.pid for process in _tagged(tag)]
 
 
@@ -162,14 +162,16 @@ def _tagged(tag: str) -> list[psutil.Process]:
 
 
 async def kill_leftovers(tag: str) -> list[int]:
-    """End the processes of an earlier run, and wait until they are gone. Returns their pids."""
+    """Kill the processes of an earlier run, and wait until they are gone. Returns their pids."""
     killed: list[int] = []
     for _ in range(PASSES_MAX):
         found = _tagged(tag)
         if not found:
             break
         for process in found:
-            with contextlib.suppress(psutil.Error):  # it has ended, and psutil spares whatever got its number
+            with contextlib.suppress(
+                psutil.Error
+            ):  # it has ended; psutil does not kill another process with the same pid
                 process.kill()
         await to_thread.run_sync(psutil.wait_procs, found, GONE_S)
         killed += [process.pid for process in found]
@@ -179,7 +181,7 @@ async def kill_leftovers(tag: str) -> list[int]:
 CHUNK_BYTES = 65536
 REAP_S = 2.0  # longest wait for a killed process to be gone
 
-# Not for workers: they must not speak to the service manager in the daemon's name.
+# Not for workers, which must not talk to the service manager in the daemon's name.
 PRIVATE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
@@ -188,14 +190,14 @@ def worker_environment(
 ) -> dict[str, str]:
     """The environment of a worker, without the `withheld` variables; `tag` marks it and its children as one node's.
 
-    With `repeats`, sets of texts have the same order in it on every machine, each time.
+    With `repeats`, sets of texts have the same order in every process on every machine.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
     if repeats:
         kept["PYTHONHASHSEED"] = "0"
     return kept | {
         TAG_VARIABLE: tag,
-        "PYTHONUNBUFFERED": "1",  # what a worker prints reaches the log at once
+        "PYTHONUNBUFFERED": "1",  # output reaches the log at once
         "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
         "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # glibc gives memory back
     }
@@ -205,17 +207,17 @@ TAG_VARIABLE = "SWARMD_NODE"
 
 
 def keep_memory_off_disk() -> None:
-    """No core dump of this process or of any that it starts: their memory has secrets in it."""
+    """Forbid core dumps of this process and its children, because their memory holds secrets."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 class Child:
-    """A running worker process, leader of its own session and process group. Raises OSError where it cannot be started.
+    """A running worker process, leader of its own session and process group. Raises OSError if it cannot be started.
 
-    A terminal's Ctrl-C therefore reaches only the daemon, and killing the group takes p2pd with it.
+    So a terminal's Ctrl-C reaches only the daemon, and killing the group also kills p2pd.
     """
 
-    _end = -1  # on Linux a descriptor that tells of its end
+    _end = -1  # on Linux a descriptor that becomes readable at its end
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -237,7 +239,7 @@ class Child:
             self._watch()
 
     def _watch(self) -> None:
-        """Have what tells of its end from the start, for there may be no descriptor later. Raises OSError."""
+        """Open the descriptor of its end now, because none may be left later. Raises OSError."""
         try:
             self._end = os.pidfd_open(self.pid)
         except OSError:
@@ -250,7 +252,7 @@ class Child:
         return self._process.pid
 
     def prefer_for_oom(self, score: int) -> None:
-        """Tell the kernel to take this process before the daemon when memory runs out (Linux)."""
+        """Have the kernel kill this process before the daemon when memory runs out (Linux)."""
         with contextlib.suppress(OSError), open(f"/proc/{self.pid}/oom_score_adj", "w") as adjust:  # noqa: PTH123
             adjust.write(str(score))
 
@@ -293,7 +295,7 @@ class Child:
     def reap(self) -> int | None:
         """Kill what is left of the group, close the pipes, collect the exit status.
 
-        It is negative the number of the signal that ended it, None when the kernel does not let it go.
+        The status is minus the number of the signal that ended it; None if the process does not go away.
         """
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

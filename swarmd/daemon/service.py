@@ -1,4 +1,4 @@
-"""A whole node: opens the log, wires engine, supervisors, signals, socket and service manager, runs until it stops."""
+"""A whole node: opens the log, connects engine, supervisor, signals, control socket and service manager, runs them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from swarmd.daemon.directory import (
     swarm_of_config,
     swarm_of_state,
 )
-from swarmd.daemon.engine import HEEDED, Engine, heed_signals, watch_clock
+from swarmd.daemon.engine import HANDLED_SIGNALS, Engine, handle_signals, watch_clock
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.process import keep_memory_off_disk, kill_leftovers, node_tag, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
@@ -46,16 +46,15 @@ from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.store import EventLog, log_bytes
+from swarmd.eventlog.store import EventLog
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
-from swarmd.observe.layers import Live
+from swarmd.observe.layers import Live, muster_words
 from swarmd.observe.logs import EventLines, progress_words
 from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
-from swarmd.observe.status import LogStatus, Status, headline, status_of, with_offer
+from swarmd.observe.status import Status, headline, measure_log, status_of, with_offer
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import Loop
-from swarmd.shell.ports import Ports
 from swarmd.training.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
 
@@ -64,14 +63,15 @@ WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "trainer": (sys.executable, "-m", "swarmd.training.worker"),
     "chain": (sys.executable, "-m", "swarmd.chain.worker"),
 }
-STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at once
+WAITING_EVERY_S = 60.0
+STOP_SLACK_S = 5.0  # added to twice `workers.stop_s`; then the daemon ends at once
 
 log = get_logger("swarmd.daemon")
 
 
 def program_of(worker: Worker, argv: Sequence[str], tag: str) -> Program:
-    """What is executed for a worker. Trainers make each other's questions again, and some tasks of reasoning-gym draw
-    them from sets of texts, so in all trainers such sets have the same order."""
+    """The program and environment of a worker. Trainers regenerate each other's questions, and some tasks of
+    reasoning-gym draw them from sets of texts, so such sets must have the same order in all trainers."""
     return Program(argv, worker_environment(os.environ, tag, withheld_from(worker), repeats=worker == "trainer"))
 
 
@@ -85,15 +85,17 @@ def run_node(
 
     Args:
         programs: what to execute for each worker.
-        progress_s: seconds between two lines about what the trainer is at; 0: none.
+        progress_s: seconds between two lines about the trainer's progress; 0: no lines.
 
     Raises:
-        OtherSwarm: the data directory is another swarm's; nothing was changed.
+        OtherSwarm: the data directory belongs to another swarm; nothing was changed.
         SwarmdError: the node could not start, or its log could not be written; workers have been ended.
     """
 
     async def serve() -> int:
-        with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start stops in order too
+        with anyio.open_signal_receiver(
+            *HANDLED_SIGNALS
+        ) as signals:  # first: a signal during the start stops in order too
             return await serve_inside(config, data, programs, signals, progress_s)
 
     keep_memory_off_disk()
@@ -112,9 +114,10 @@ async def serve_inside(
     begun: Callable[[Node], None] = lambda node: None,
     end: Callable[[int], None] = os._exit,
 ) -> int:
-    """As `run_node`, with signals that somebody else receives or makes up, in a process with a life of its own.
+    """As `run_node`, for a process that receives or makes signals itself.
 
-    `begun` is called once the node has taken up its log; `end` ends what an orderly stop leaves, without workers.
+    `begun` is called once the node has started on its log; `end` is called with an exit code to end at once, after the
+    workers were killed.
     """
     data.create()
     check_space(data.root, config.storage)
@@ -137,12 +140,13 @@ async def serve_inside(
         node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), end)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
-            tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
-            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine)
+            tasks.start_soon(handle_signals, signals, node.engine.observe, node.end_at_once, tasks)
+            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe)
             tasks.start_soon(control.serve, endpoint)
-            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
+            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
-            tasks.start_soon(watch_clock, node.engine)
+            tasks.start_soon(watch_clock, node.engine.observe)
+            tasks.start_soon(tell_waiting, lambda: node.engine.state)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
             await node.begin(run, read_restored(data))
@@ -153,15 +157,23 @@ async def serve_inside(
 
 
 async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
-    """A line every so often about what the trainer is at, as long as it is at anything."""
+    """Log the trainer's progress every so often while it is busy."""
     while True:
         await anyio.sleep(every_s)
         if words := progress_words(status()):
             log.info(words)
 
 
+async def tell_waiting(state: Callable[[], State], every_s: float = WAITING_EVERY_S) -> None:
+    """Log every so often that a coordinator waits for members before its first round."""
+    while True:
+        await anyio.sleep(every_s)
+        if words := muster_words(state(), time.time()):
+            log.info(f"the coordinator {words}")
+
+
 class Node:
-    """The parts of a running daemon and the wires between them."""
+    """The parts of a running daemon and their connections."""
 
     def __init__(
         self,
@@ -181,15 +193,14 @@ class Node:
         self._blobs = Blobs(data.blobs)
         self._pruning = False
         self._supervisor: Supervisor
-        self._ports: Ports
         self._companion: Companion | None = None
         self._tasks: TaskGroup
         loop = Loop(event_log, state, (EventLines(), self))
-        loop.connect(self)
+        loop.connect(self.perform)
         self.engine = Engine(loop, time.time, notifier)
 
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
-        """Make the supervisor and the ports. `tag` marks the node's processes."""
+        """Make the supervisor. `tag` marks the node's processes."""
         self._tasks = tasks
         cover = Redactor(known_secrets(self._config, self._data.root, signing=True))
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
@@ -198,16 +209,13 @@ class Node:
             for worker, argv in programs.items()
             if worker != "chain" or self._config.chain is not None
         }
-        supervisor = Supervisor(wanted, start, self._config.workers, self.engine, tasks, cover)
-        chain = supervisor.worker("chain") if "chain" in wanted else None
-        self._ports = Ports(supervisor, supervisor.worker("network"), supervisor.worker("trainer"), chain)
-        self._supervisor = supervisor
+        self._supervisor = Supervisor(wanted, start, self._config.workers, self.engine.observe, tasks, cover)
         environment = worker_environment(os.environ, tag, withheld_from("web"))
         if is_wanted(self._config, environment):
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
     async def begin(self, run: str, restored: Restored | None) -> None:
-        """Take up the log, and say so; `run` is the id of this run of the process."""
+        """Record the start in the log, and report it; `run` is the id of this run of the process."""
         from_round = restored.from_round if restored else 0
         settings = settings_of(self._config, self._peer)
         await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))
@@ -220,12 +228,12 @@ class Node:
     # --- commands ---
 
     def perform(self, command: Command) -> None:
-        """Hand a command to the port that it is for. Never waits."""
+        """Hand a command to the supervisor. Never waits."""
         log.debug("command", command=command.id)
-        self._ports.perform(command)
+        self._supervisor.perform(command)
 
     def end_at_once(self, code: int) -> None:
-        """Kill the workers and end this process without another write; the log is whole, as after any crash."""
+        """Kill the workers and end this process without another write; the log stays sound, as after any crash."""
         self._supervisor.kill_all()
         remove_left(self._data.control)
         with contextlib.suppress(OSError):
@@ -235,19 +243,19 @@ class Node:
     # --- a projection ---
 
     def apply(self, applied: Applied) -> None:
-        """Tell the service manager, set a limit to a stop, and keep the disk in bounds."""
+        """Report to the service manager, limit the time of a stop, and prune old rollouts."""
         self._notifier.status(headline(applied.after))
         if isinstance(applied.event, StopRequested):
             self._tasks.start_soon(self._limit_stop)
         if any(isinstance(command, StopWorkers) for command in applied.commands):
             self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
         before, after = applied.before.clock, applied.after.clock
-        if after is not None and before != after and not self._pruning:  # earlier stages leave what can be pruned
+        if after is not None and before != after and not self._pruning:  # rollouts of earlier stages may be pruned
             self._pruning = True
             self._tasks.start_soon(self._prune)
 
     async def _limit_stop(self) -> None:
-        """An orderly stop that does not come to its end is ended."""
+        """End the process if an orderly stop takes too long."""
         await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
         log.error("the orderly stop took too long, ending at once")
         self.end_at_once(ExitCode.FAILURE)
@@ -259,7 +267,7 @@ class Node:
             self._pruning = False
 
     async def _prune_blobs(self, bytes_max: int) -> None:
-        """Remove old rollouts. One that stays costs room, and no node: when there is too little left, it pauses."""
+        """Remove old rollouts. A failure is only logged: if too little room is left, the node pauses."""
         try:
             pruned = await to_thread.run_sync(self._blobs.prune, digests_in_use(self.engine.state), bytes_max)
         except LogWriteFailed as error:
@@ -285,7 +293,7 @@ class Node:
             self._supervisor.live("trainer"),
             self._supervisor.live("chain"),
         )
-        log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
+        log_status = measure_log(self._data.events, self.engine.loop.next_seq)
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
         status = status_of(self.engine.state, time.time(), log_status, live, __version__)
@@ -294,10 +302,10 @@ class Node:
 
 
 def digests_in_use(state: State) -> frozenset[str]:
-    """Blobs that the work in hand or a pending command still needs."""
+    """Blobs that the present stage or a pending command still needs."""
     needed: list[RolloutsRef] = []
     if state.work is not None:
-        needed += state.work.rollouts + state.work.context  # later stages' questions are made of the context
+        needed += state.work.rollouts + state.work.context  # questions of later stages are made from the context
         needed += [state.work.result.rollouts] if state.work.result else []
     for command in state.pending:
         rollouts = getattr(command, "rollouts", ())

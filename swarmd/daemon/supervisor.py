@@ -1,7 +1,7 @@
-"""Real worker processes, as `swarmd.shell.supervision` decides. Whether to start one again is the core's to decide.
+"""Real worker processes, as `swarmd.shell.supervision` decides; the core decides whether to start one again.
 
 Everything that happens to a process becomes a fact (`WorkerStarted`, `WorkerStartFailed`, `WorkerExited`, and what the
-worker observes); every command comes from the core. A command for a worker that does not run is dropped: the core
+worker observes); every command comes from the core. A command for a worker that does not run is dropped, and the core
 issues it again when the worker is back.
 """
 
@@ -26,7 +26,7 @@ from swarmd.logger import get_logger
 from swarmd.observe.layers import WorkerLive
 from swarmd.observe.logs import LineFolder
 from swarmd.observe.redaction import Redactor
-from swarmd.shell.ports import FactSink
+from swarmd.shell.loop import ObserveEvent
 from swarmd.shell.supervision import (
     DRAIN_S,
     MESSAGES_QUEUED_MAX,
@@ -38,10 +38,11 @@ from swarmd.shell.supervision import (
     Supervision,
     Tell,
     Terminate,
+    worker_of,
 )
 from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, Progress, Start, ToWorker, encode_frame
 
-UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not go
+UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not end
 
 log = get_logger("swarmd.supervisor")
 
@@ -65,7 +66,7 @@ class WorkerProcess:
         self._killed = anyio.Event()
 
     def send(self, message: ToWorker) -> bool:
-        """Queue a message. False where `MESSAGES_QUEUED_MAX` wait."""
+        """Queue a message. False if `MESSAGES_QUEUED_MAX` wait."""
         try:
             self._to_worker.send_nowait(message)
         except anyio.WouldBlock:
@@ -97,11 +98,11 @@ class WorkerProcess:
         )
 
     def tail(self) -> str:
-        """The last of what it printed."""
+        """The end of its output."""
         return self._lines.tail()
 
     async def run(self, first: Start) -> None:
-        """Speak with the process until it has ended, or does not though it was killed `UNKILLABLE_S` ago."""
+        """Exchange messages until the process has ended, or was killed `UNKILLABLE_S` ago without ending."""
         child = self.child
         assert child is not None, "the process was executed before"
         async with anyio.create_task_group() as watching:
@@ -133,11 +134,11 @@ class WorkerProcess:
                     if not await self._take(message):
                         return
             except FrameError as error:
-                self._supervisor.hear_nonsense(self.worker, str(error))
+                self._supervisor.on_broken_output(self.worker, str(error))
                 return
 
     async def _take(self, message: FromWorker) -> bool:
-        """Hand a message on. Returns whether to read further."""
+        """Pass a message on. Returns whether to read further."""
         self._heard_at = anyio.current_time()
         if isinstance(message, Observed):
             message = Observed(self._cover.within(message.event))
@@ -145,7 +146,7 @@ class WorkerProcess:
             message = self._cover.within(message)
         if isinstance(message, Progress):
             self._progress, self._progress_at = message, self._heard_at
-        return await self._supervisor.hear(self.worker, message)
+        return await self._supervisor.on_message(self.worker, message)
 
     async def _read_lines(self, child: Child) -> None:
         while chunk := await child.read_stderr():
@@ -153,7 +154,7 @@ class WorkerProcess:
                 self._folder.log(line.level, line.text, anyio.current_time())
 
     async def _write(self, child: Child, first: Start) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it is ending; the exit tells
+        with contextlib.suppress(BrokenPipeError):  # it is ending, and its exit is reported
             await child.write(encode_frame(first))
             async for message in self._messages:
                 try:
@@ -161,7 +162,7 @@ class WorkerProcess:
                 except FrameError as error:
                     log.error("a message is too large for the worker", worker=self.worker, error=str(error))
                     if isinstance(message, Perform):
-                        await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
+                        await self._supervisor.observe(CommandFailed(message.command.id, str(error)))
                     continue
                 await child.write(frame)
 
@@ -173,7 +174,7 @@ class WorkerProcess:
 
 
 async def has_ended(child: Child, killed: anyio.Event) -> bool:
-    """Wait until a process has ended. False where it does not, though it was killed `UNKILLABLE_S` ago."""
+    """Wait until a process has ended. False if it was killed `UNKILLABLE_S` ago and did not."""
 
     async def give_up() -> None:
         await killed.wait()
@@ -188,9 +189,9 @@ async def has_ended(child: Child, killed: anyio.Event) -> bool:
     return False
 
 
-# Whom the kernel takes first; the daemon has 0.
+# Processes with a higher score are killed first when memory runs out; the daemon has 0.
 OOM_SCORES: Mapping[Worker, int] = {"trainer": 500, "network": 200, "chain": 200}
-WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine has no room for one more process
+WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine lacks resources for one more process
 
 
 class Program(NamedTuple):
@@ -201,12 +202,12 @@ class Program(NamedTuple):
 
 
 class Supervisor:
-    """The worker processes of a node: the port of the commands that start and end them.
+    """The worker processes of a node; carries out all of its commands.
 
     Args:
         start: the first message to every new process.
-        tasks: where the processes' tasks run.
-        cover: for what the processes print and tell.
+        tasks: the group in which the processes' tasks run.
+        cover: covers secrets in what the processes print and report.
     """
 
     def __init__(
@@ -214,32 +215,31 @@ class Supervisor:
         programs: Mapping[Worker, Program],
         start: Start,
         limits: WorkersConfig,
-        facts: FactSink,
+        observe: ObserveEvent,
         tasks: TaskGroup,
         cover: Redactor | None = None,
     ) -> None:
         self._programs = dict(programs)
         self._first = start
         self._limits = limits
-        self.facts = facts
+        self.observe = observe
         self._tasks = tasks
         self._cover = cover or Redactor()
         self._supervision = Supervision(tuple(programs), limits)
         self._processes: dict[Worker, WorkerProcess] = {}
 
-    # --- what it is told ---
+    # --- commands ---
 
-    def perform(self, command: SupervisorCommand) -> None:
-        """Start a worker, kill one, or stop all; returns at once."""
+    def perform(self, command: Command) -> None:
+        """Start a worker, kill one, stop all, or hand a command to a worker's process; returns at once."""
+        if not isinstance(command, SupervisorCommand):
+            self._hand(worker_of(command), command)
+            return
         self._act(self._supervision.perform(command, anyio.current_time()))
         if isinstance(command, StopWorkers):
             self._tasks.start_soon(self._end_in_time)
 
-    def worker(self, worker: Worker) -> WorkerPort:
-        """The port of a worker's own commands."""
-        return WorkerPort(self, worker)
-
-    def hand(self, worker: Worker, command: Command) -> None:
+    def _hand(self, worker: Worker, command: Command) -> None:
         """Hand a command to a worker's process, or drop it."""
         actions = self._supervision.hand(worker, command)
         if not actions:
@@ -251,24 +251,24 @@ class Supervisor:
         self._act(self._supervision.kill_all())
 
     def live(self, worker: Worker) -> WorkerLive | None:
-        """What can be said of the running process beyond the log, None when none runs."""
+        """What is known of the running process beyond the log; None if none runs."""
         process = self._processes.get(worker)
         return process.live(self._supervision.is_answering(worker)) if process and process.child else None
 
-    # --- what it does ---
+    # --- actions ---
 
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Tell):
-                self._tasks.start_soon(self.facts.observe, action.event)
+                self._tasks.start_soon(self.observe, action.event)
             else:
                 self._carry_out(action)
 
     async def _tell(self, actions: Sequence[Action]) -> None:
-        """As `_act`, where there is time to bring one fact after the other."""
+        """As `_act`, but observes one fact after the other, in order."""
         for action in actions:
             if isinstance(action, Tell):
-                await self.facts.observe(action.event)
+                await self.observe(action.event)
             else:
                 self._carry_out(action)
 
@@ -312,34 +312,22 @@ class Supervisor:
         finally:
             status = child.reap()
             del self._processes[worker]
-        # Last, so that the core's answer finds no process in its way.
+        # Last, so that no process is in the way when the core starts the next one.
         await self._tell(self._supervision.ended(worker, status, process.tail()))
 
-    # --- what its processes say ---
+    # --- messages of its processes ---
 
-    async def hear(self, worker: Worker, message: FromWorker) -> bool:
-        """Take a worker's message; waits while the inbox is full. False where the worker is not to be read any more."""
+    async def on_message(self, worker: Worker, message: FromWorker) -> bool:
+        """Handle a worker's message; waits while the inbox is full. False if the worker is not to be read any more."""
         self._supervision.hands_over(worker, True)
         await self._tell(self._supervision.heard(worker, message))
         self._supervision.hands_over(worker, False)
         return self._supervision.listens(worker)
 
-    def hear_nonsense(self, worker: Worker, reason: str) -> None:
-        """A worker's output cannot be read."""
+    def on_broken_output(self, worker: Worker, reason: str) -> None:
+        """Handle output of a worker that cannot be decoded."""
         self._act(self._supervision.broken(worker, reason))
 
     def ping(self, worker: Worker) -> None:
-        """Time for a ping."""
+        """Send a ping, or kill a worker that has answered none for too long."""
         self._act(self._supervision.ping(worker))
-
-
-class WorkerPort:
-    """The port of one worker's own commands."""
-
-    def __init__(self, supervisor: Supervisor, worker: Worker) -> None:
-        self._supervisor = supervisor
-        self._worker: Worker = worker
-
-    def perform(self, command: Command) -> None:
-        """Hand a command to the running process, or drop it."""
-        self._supervisor.hand(self._worker, command)

@@ -30,12 +30,12 @@ from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
-from swarmd.daemon.control import DaemonReply, ask_status
 from swarmd.doctor.children import DialResult, ProbeAnswer, ProbeQuestion, ask_dialler, ask_torch
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.files import refusal
+from swarmd.observe.control import DaemonReply, ask_status
 from swarmd.observe.redaction import (
     Redactor,
     SecretLocation,

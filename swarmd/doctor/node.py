@@ -31,7 +31,7 @@ from swarmd.eventlog.store import log_bytes
 from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
-from swarmd.observe.learning import LearningStatus, advice_on
+from swarmd.observe.layers import LearningStatus, advice_on
 from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, quoted

@@ -1,7 +1,7 @@
-"""Asking a running daemon over its socket, `run/control.sock`: one JSON line asks, one JSON line answers.
+"""The client of a daemon's control socket, `run/control.sock`: one JSON line as request, one JSON line as answer.
 
-What may be asked, and how the daemon answers, is in `swarmd.daemon.control`. A socket path longer than the kernel
-allows is reached through a descriptor of its directory.
+The server with the verbs is in `swarmd.daemon.control`. A socket path that is longer than the kernel allows is reached
+through a descriptor of its directory.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ControlError
+from swarmd.observe.status import Status
 
 ADDRESS_BYTES_MAX = 107  # sun_path without its terminating zero
 REPLY_BYTES_MAX = 4 * 1024 * 1024
-CALL_S = 5.0  # longest exchange, on either side
+CALL_S = 5.0  # longest call, on either side
 
 
 class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be asked."""
+    """A request."""
 
     verb: str
 
@@ -67,6 +69,30 @@ def _receive_line(endpoint: socket.socket, until: float) -> bytes:
 
 class NoDaemon(ControlError):
     """Nobody listens on the control socket."""
+
+
+class DaemonReply(msgspec.Struct, frozen=True):
+    """What the control socket says: a status, or nothing if nobody listens, or why a daemon does not answer."""
+
+    status: Status | None = None
+    mute: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a daemon runs, even one that does not answer."""
+        return self.status is not None or bool(self.mute)
+
+
+def ask_status(path: Path, within_s: float = CALL_S) -> DaemonReply:
+    """What a daemon says of itself. Blocks as `ask`."""
+    try:
+        return DaemonReply(msgspec.json.decode(ask(path, "status", within_s), type=Status))
+    except NoDaemon:
+        return DaemonReply()
+    except ControlError as failure:
+        return DaemonReply(mute=failure.message)
+    except DECODE_ERRORS as failure:
+        return DaemonReply(mute=f"its answer is not understood, is it another version of swarmd? ({failure})")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
-"""What an event says, in words: one table for the log's lines, `swarmd explain`, the page and its strip. Pure.
+"""Events in words: one table for the log's lines, `swarmd explain`, the page and its timeline. Pure.
 
-- `describe` gives the sentence for an event, how grave it is, and whether it belongs in the story of a round.
-- The sentence is the same everywhere. A line of the log has the event's fields beside it (`line_of`), a story the
-  details that are too long for a line.
-- What a coordinator does while it is alone, and whom stages wait for, is told with the event that changed it.
+- `describe` gives the sentence for an event, its level, and whether it belongs in the story of a round.
+- The sentence is the same everywhere. A log line also has the event's fields (`line_of`), a story also has details that
+  are too long for a line.
+- What a coordinator waits for, what it does while it is alone, and whom stages wait for, is said with the event that
+  changed it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,16 @@ from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.observe.layers import first_line, hold_words, holding
-from swarmd.observe.learning import NOTHING, example_words, flat_words
+from swarmd.observe.layers import (
+    NOTHING,
+    awaited_members,
+    example_words,
+    first_line,
+    flat_words,
+    hold_words,
+    holding,
+    muster_words,
+)
 from swarmd.observe.words import (
     NO_NEWCOMERS,
     WeightsEvent,
@@ -37,9 +46,9 @@ from swarmd.observe.words import (
     weights_words,
 )
 
-REASON_CHARACTERS_MAX = 300  # of a reason, its first line, in a sentence
+REASON_CHARACTERS_MAX = 300  # of a reason's first line, in a sentence
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
-ERROR_CODE_MIN = 64  # exit codes from here on mean that somebody has to see to it
+ERROR_CODE_MIN = 64  # exit codes from here on mean that the operator has to act
 
 Level = Literal["debug", "info", "warning", "error"]
 Lane = Literal["rounds", "network", "training", "chain", "workers", "stops"]
@@ -52,24 +61,24 @@ class Description(NamedTuple):
     level: Level  # of its line in the log
     text: str  # a sentence without its full stop
     told: bool = False  # it belongs in a story
-    trouble: bool = False  # something went wrong for this node; in a story it may be why a round was missed
-    round: int | None = None  # that it is about; None when about the node itself
-    settles: bool = False  # it belongs to its round even when the node is long past it
-    details: str = ""  # what a story says besides
+    trouble: bool = False  # something went wrong for this node, which may be why a round was missed
+    round: int | None = None  # that it is about; None if it is about the node itself
+    settles: bool = False  # it belongs to its round even after the node has left that round
+    details: str = ""  # what a story says in addition
 
 
 class Kind(NamedTuple):
-    """How events of one type are told."""
+    """How events of one type are put into words."""
 
-    lane: Lane  # of the strip on the page
-    level: Level  # of its line; an event that changed nothing is told at "debug" in place of "info"
-    words: str | Callable[[Any, Applied], Description]  # with fields in braces, or what makes the description
-    is_news: bool = False  # worth a line although it changed nothing
-    is_routine: bool = False  # a round is full of them, and they say nothing new: no line on a terminal
+    lane: Lane  # of the timeline on the page
+    level: Level  # of its line; "info" becomes "debug" if the event changed nothing
+    words: str | Callable[[Any, Applied], Description]  # a text with fields in braces, or what makes the description
+    is_news: bool = False  # it keeps its level even if it changed nothing
+    is_routine: bool = False  # frequent in each round: no line on a terminal
 
 
 def describe(applied: Applied, stopped_s: float | None = None) -> Description:
-    """What an event says, `stopped_s` after the event before it, where that is known."""
+    """An event in words. `stopped_s`: seconds since the event before it, if that is known."""
     event, before, after = applied.event, applied.before, applied.after
     kind = WORDS[type(event)]
     if isinstance(event, events.NodeStarted):
@@ -86,6 +95,8 @@ def describe(applied: Applied, stopped_s: float | None = None) -> Description:
         told = told._replace(
             level="warning" if alone else "info", text=f"{told.text}; {held}", told=True, trouble=alone
         )
+    if awaited_members(after) and not awaited_members(before):
+        told = told._replace(text=f"{told.text}; the coordinator {muster_words(after, applied.at)}")
     if waits := waiting_turn(before, after):
         told = told._replace(level="warning" if waits == NO_NEWCOMERS else "info", text=f"{told.text}; {waits}")
     return told
@@ -271,7 +282,7 @@ def _equivocated(event: events.Equivocated, applied: Applied) -> Description:
 
 
 def _block(event: events.ChainBlock, applied: Applied) -> Description:
-    """A block in which the contract said nothing is no news."""
+    """A block without entries of the contract is told at debug level only."""
     settings = applied.after.settings
     return Description("info" if event.logs else "debug", block_words(event, settings.peer if settings else ""))
 
@@ -283,20 +294,22 @@ def _membership(event: events.MembershipRead, applied: Applied) -> Description:
 
 
 def _reorged(event: events.ChainReorged, applied: Applied) -> Description:
-    """Chains drop their newest block now and then."""
+    """Reorganisations of one block are normal; deeper ones are a warning."""
     text = f"the chain was reorganised: blocks after {event.fork.number} are dropped, {event.depth} in all"
     deep = event.depth > 1
     return Description("warning" if deep else "info", text, told=deep, trouble=deep)
 
 
 def _submission(words: str, level: Level = "info") -> Callable[[Any, Applied], Description]:
-    """What became of something that the node wants to have on the chain."""
+    """Words for what became of a submission to the chain."""
 
     def tell(event: Any, applied: Applied) -> Description:
         known = _submission_of(event, applied.after)
         text = words.format_map(_Fields(event))
         found: Level = level
-        if isinstance(event, events.SubmissionRefused):  # a step of the contract that another node took is no loss
+        if isinstance(
+            event, events.SubmissionRefused
+        ):  # nothing is lost if another node took a step of the contract first
             lost = not is_submission(event.submission, "advance")
             found = "error" if event.permanent else "warning" if lost else "info"
         return Description(found, text, True, found in WARNINGS, known.round if known else None, settles=True)
@@ -376,7 +389,7 @@ LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind,
 
 
 class _Fields(dict[str, Any]):
-    """An event's fields for `str.format_map`; of a reason only the headline is taken."""
+    """An event's fields for `str.format_map`; a reason is cut to its first line."""
 
     def __init__(self, event: events.Event) -> None:
         super().__init__()
@@ -398,7 +411,7 @@ class EventLine(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-_NOTHING: tuple[Any, ...] = (None, "", ())  # fields that say nothing are left out
+_NOTHING: tuple[Any, ...] = (None, "", ())  # values of fields that are left out
 _BULKY = (
     "settings",
     "record",
@@ -423,7 +436,7 @@ def line_of(applied: Applied) -> EventLine:
 
 
 def place_of(event: events.Event, state: State) -> tuple[int, int]:
-    """Round and stage: the event's own or its submission's, else those in hand, else those announced, else -1."""
+    """Round and stage of an event: its own or its submission's, else those in training, else those announced; or -1."""
     place = _submission_of(event, state) or state.work or state.clock
     round_, stage = (place.round, place.stage) if place else (-1, -1)
     return getattr(event, "round", round_), getattr(event, "stage", stage)
@@ -451,7 +464,7 @@ def _submission_of(event: events.Event, state: State) -> Submission | None:
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
-    """A field of a line; a block becomes its number and hash, an attempt what is short of it, a judgement a pair."""
+    """A field of a line. Blocks, transactions and judgements are reduced to their short parts."""
     if isinstance(value, BlockRef):
         return {name: value.number, f"{name}_hash": value.hash}
     if isinstance(value, Prepared):

@@ -1,6 +1,6 @@
-"""The values that labels of metrics may have: few, and known beforehand. What is none of them counts as "other".
+"""The fixed lists of values that labels of metrics may have; any other value counts as "other".
 
-A label with a value of a peer's, a provider's or a file's making would be a series for each, and may be a secret.
+Values that come from peers, providers or files would make an unbounded number of series, and might be secrets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
     "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip
-# What the contract calls its errors, and swarmd's own words for what the contract never sees.
+# The contract's names for its errors, and swarmd's words for what is never sent to the contract.
 REFUSAL_CODES = (
     "AdvanceNotAllowed", "InvalidRoundNumber", "InvalidStageNumber", "InvalidVote", "InvalidVoterPeerId",
     "OnlyStageManager", "PeerIdAlreadyRegistered", "PeerNotAllowed", "RewardAlreadySubmitted", "StageOutOfBounds",
@@ -56,7 +56,7 @@ REJECTION_REASONS = (
 
 
 def known(value: str, values: tuple[str, ...]) -> str:
-    """The value, or "other" where it is not among those allowed."""
+    """The value, or "other" if it is not among those allowed."""
     return value if value in values else OTHER
 
 
@@ -66,7 +66,7 @@ def command_of(command: str) -> str:
 
 
 def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
-    """Why a worker ended, in one word. The kernel's killer for lack of memory says nothing but SIGKILL."""
+    """Why a worker ended, in one word. If the kernel killed it for lack of memory, only SIGKILL is known."""
     if isinstance(event, WorkerStartFailed):
         return "crash"
     headline = event.reason.partition("\n")[0]

@@ -1,13 +1,17 @@
-"""What all layers of a status have in common, what is said of a worker, and what only a running daemon knows."""
+"""The layers of a status: what all have in common, what only a running daemon knows, and whether there is anything to
+learn. Pure.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmd.core.coordinator.coordination import is_alone
 from swarmd.core.state import Coordination, State, WorkerState
+from swarmd.core.values import FlatCause, FlatStage
 from swarmd.worker.messages import Progress
 
 
@@ -52,8 +56,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process."""
 
     pid: int = 0
-    restarts: int = 0  # unplanned exits within the restart window, without those that others caused,
-    outside: int = 0  # which cost nothing of the budget
+    restarts: int = 0  # unplanned exits within the restart window, without those that others caused
+    outside: int = 0  # exits that others caused, which cost nothing of the restart budget
     last_exit: str = ""
     silent_s: float | None = None
     answering: bool | None = None  # unknown when the daemon is down
@@ -72,7 +76,7 @@ def worker_status(life: WorkerState, live: Live | None, worker: WorkerLive | Non
 
 
 def silence(worker: WorkerLive | None) -> str:
-    """Why a running process does not count as healthy, empty when it does."""
+    """Why a running process does not count as healthy; empty if it does."""
     if worker is None or worker.answering:
         return ""
     if not worker.spoken:
@@ -81,7 +85,7 @@ def silence(worker: WorkerLive | None) -> str:
 
 
 def pause_words(state: State) -> str:
-    """Why a node pauses whose disk was nearly full, or still is; empty where it does not pause."""
+    """Why a node pauses because of its disk; empty if it does not pause."""
     low = state.low_space
     if low is not None:
         return f"paused: {low.free_bytes / MIB:.0f} MiB free of {low.wanted_bytes / MIB:.0f} wanted"
@@ -89,7 +93,7 @@ def pause_words(state: State) -> str:
 
 
 def holding(state: State) -> Coordination | None:
-    """What the coordinator's side of a node knows that is alone and holds the open stage; None for any other node."""
+    """The coordination of a node that is alone and holds the open stage; None for any other node."""
     coordination = state.coordination
     if coordination is None or coordination.held_since is None or not is_alone(state):
         return None
@@ -97,19 +101,126 @@ def holding(state: State) -> Coordination | None:
 
 
 def hold_words(held: Coordination) -> str:
-    """What a coordinator does that is alone."""
+    """What a coordinator does while it is alone."""
     return f"alone: no peer is connected; round {held.round} stage {held.stage} is held until one is back"
 
 
+def awaited_members(state: State) -> str:
+    """For what a coordinator waits before it opens the first round of this run; empty for any other node."""
+    coordination, rules = state.coordination, state.settings.coordination if state.settings else None
+    if coordination is None or rules is None or coordination.chart != "mustering" or muster_due_at(state) is None:
+        return ""
+    if state.restored:
+        return "waits for the clock that it kept after its backup was made"
+    return f"waits for members: {coordination.members.present} of {rules.min_peers} are there"
+
+
+def muster_due_at(state: State) -> float | None:
+    """When a coordinator stops waiting for members and opens its first round, in POSIX seconds; None if it does not
+    wait."""
+    return next((deadline.due_at for deadline in state.deadlines if deadline.name == "muster"), None)
+
+
+def muster_words(state: State, now: float) -> str:
+    """As `awaited_members`, with how long it waits at most."""
+    awaited, due_at = awaited_members(state), muster_due_at(state)
+    return f"{awaited}, {max(0.0, due_at - now):.0f} s more at most" if awaited and due_at is not None else ""
+
+
 def first_line(text: str) -> str:
-    """The headline of a reason that carries output, as it may be printed."""
+    """The first line of a reason, without the output that may follow, safe to print."""
     return printable(text.partition("\n")[0].removesuffix("; last output:"))
 
 
 def printable(text: str, kept: str = "") -> str:
-    """The text with its control characters escaped, but those in `kept`: what others wrote commands no terminal."""
+    """The text with control characters escaped, except those in `kept`, so that it cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(
         each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
     )
+
+
+# --- whether there is anything to learn ---
+
+NOTHING = "nothing to learn"
+CAUSES: dict[FlatCause, str] = {
+    "form": "have no answer in the form that is asked for",
+    "cut": "were cut off at training.completion_tokens before there was an answer",
+    "wrong": "are wrong",
+    "right": "are right",
+    "constant": "got one and the same reward, whatever they say",
+    "failed": "could not be scored",
+}
+ADVICE: dict[FlatCause, str] = {
+    "form": 'begin a new node with training.warm_up = "form", take a model that follows instructions, or say the form '
+    "more plainly, with an example, in the prompt",
+    "cut": "raise training.completion_tokens, or ask for shorter answers",
+    "wrong": "give easier questions (the tasks' settings, or a curriculum), raise training.generations, or take a "
+    "larger model",
+    "right": "give harder questions (the tasks' settings, or a curriculum): this model knows these",
+    "constant": "look at the reward function: it does not tell a good completion from a bad one",
+    "failed": "mend the reward function or the swarm's scorer: the node's log says what it raised",
+}
+
+
+class LearningStatus(Layer, frozen=True, kw_only=True):
+    """Whether there is anything to learn. If not, it costs no round: the node just does not get better."""
+
+    stages: int  # the last ones, of which all this holds
+    round: int  # of the last of them
+    stage: int
+    reward: float  # mean of the completions of that one
+    cause: FlatCause | None = None  # why there was nothing to learn; None: there was something
+    groups: int = 0  # the node's own, in the last stage; this and the next are set if there was nothing to learn
+    flat: int = 0  # of these, with every completion paid alike
+    example: str = ""  # a completion
+    advice: str = ""  # what to do
+
+
+def learning_status(state: State, now: float, absent: str) -> LearningStatus | None:
+    """What the log says of it; None until a stage is trained. `absent` says why no daemon answers, if none does."""
+    known = state.learning
+    if known is None:
+        return None
+    status = LearningStatus(
+        state="learning",
+        healthy=not absent,
+        reason=absent,
+        age_s=now - known.since,
+        stages=known.stages,
+        round=known.round,
+        stage=known.stage,
+        reward=known.reward,
+    )
+    flat = known.flat
+    if flat is None:
+        return status
+    last = "" if known.stages == 1 else f"for {known.stages} stages; in the last "
+    return replace(
+        status,
+        state=NOTHING,
+        healthy=flat.cause == "right" and not absent,  # a model that knows its questions is not in trouble
+        reason=absent or f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
+        cause=flat.cause,
+        groups=flat.groups,
+        flat=flat.flat,
+        example=flat.example,
+        advice=ADVICE[flat.cause],
+    )
+
+
+def advice_on(cause: FlatCause) -> str:
+    """What to do, as a sentence without its full stop."""
+    return ADVICE[cause][0].upper() + ADVICE[cause][1:]
+
+
+def flat_words(flat: FlatStage, reward: float) -> str:
+    """How many groups taught nothing, what was paid, and why."""
+    words = f"{flat.flat} of {flat.groups} own groups had every completion paid alike, mean reward {reward:.3f}: "
+    return words + f"{flat.alike} of {flat.completions} completions {CAUSES[flat.cause]}"
+
+
+def example_words(flat: FlatStage) -> str:
+    """One of the completions."""
+    return f'An example: "{flat.example}"'

@@ -1,10 +1,10 @@
-"""The log that people and machines read: structlog on stderr, a few words on a terminal, JSON elsewhere.
+"""Logging: structlog on stderr, short lines on a terminal, JSON elsewhere.
 
 - Under systemd each line carries its priority, so that `journalctl -p warning` works.
-- On a terminal a person sees a line for what matters, with short ids and local times. The event log has everything;
+- A terminal shows only lines that matter, with short ids and local times. The event log has everything, and
   `logs.level = "debug"` or `logs.format = "text"` shows every line with all its fields.
-- A write never waits for a reader that has stopped (a pager, a terminal after Ctrl-S): lines are left out, and counted.
-- Repeated lines of a worker are folded to a count a minute, and what it may say has a bound.
+- A write never waits for a reader that has stopped (a pager, a terminal after Ctrl-S): lines are dropped and counted.
+- Repeated lines of a worker are folded to a count a minute, and the number of its lines has a bound.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def configure(
     """Set up logging for this process.
 
     Args:
-        level: least level that is written: debug, info, warning or error.
+        level: the lowest level that is written: debug, info, warning or error.
         format: "json", "text" with all fields, or "auto" for what matters on a terminal and JSON otherwise.
         stream: where lines go, by default stderr.
-        secrets: texts to cover wherever they stand, beside what looks like a secret.
+        secrets: texts to cover wherever they occur, besides what looks like a secret.
 
     Returns:
         Whether a person watches: on a terminal, at a level above debug.
@@ -58,16 +58,22 @@ def configure(
     on_terminal = format == "auto" and stream.isatty()
     is_watched = on_terminal and level != "debug"
     lines = LineWriter(stream)
-    form = _text_form if format == "text" or on_terminal else _json_form
+    if is_watched:
+        form: list[Any] = [TerminalLines(colours=not os.environ.get("NO_COLOR"))]
+    elif format == "text" or on_terminal:
+        form = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
+    else:
+        form = _json_form(stream)
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
-            _add_name,
+            structlog.stdlib.add_logger_name,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            _message_first,
+            # structlog calls the text "event"; here that word is the event's tag.
+            structlog.processors.EventRenamer("message", "tag"),
             redacting(secrets),
-            *([TerminalLines(colours=not os.environ.get("NO_COLOR"))] if is_watched else form(stream)),
+            *form,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *names: _NamedLogger(lines, names[0] if names else ""),
@@ -87,23 +93,23 @@ class EventLines:
 
 
 def tell_fatal(error: SwarmdError) -> None:
-    """The last line of a process that ends with a deliberate error."""
+    """Log the last line of a process that ends with a deliberate error."""
     structlog.get_logger("swarmd").critical(
         error.message, error=type(error).__name__, fix=error.fix, exit_code=error.exit_code
     )
 
 
 class _NamedLogger:
-    lost: ClassVar[int] = 0  # lines, since the last that could be written
+    lost: ClassVar[int] = 0  # lines since the last one that could be written
 
     def __init__(self, lines: LineWriter, name: str) -> None:
         self._lines = lines
         self.name = name
 
     def msg(self, message: str) -> None:
-        """Write a line. Where that fails, for nobody reads on or the disk is full, the node works on without.
+        """Write a line. If that fails, because nobody reads or the disk is full, the line is dropped.
 
-        How many lines were lost is told once one can be written again.
+        The number of lost lines is logged once a line can be written again.
         """
         try:
             self._lines.write(message)
@@ -117,26 +123,14 @@ class _NamedLogger:
     log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 
 
-def _add_name(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    fields.setdefault("logger", getattr(logger, "name", ""))
-    return fields
-
-
-def _message_first(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """structlog calls the text "event"; here that word is the event's tag."""
-    fields["message"] = fields.pop("event", "")
-    if "tag" in fields:
-        fields["event"] = fields.pop("tag")
-    return fields
-
-
 def _order(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     front = {name: fields[name] for name in FIRST if name in fields}
     return front | {name: value for name, value in fields.items() if name not in front}
 
 
 def _json_ready(value: Any) -> Any:
-    """NaN and infinities as text, for which JSON has no numbers; of a file's name what is no UTF-8 as "\\udcff"."""
+    """NaN and infinities as text, because JSON has no numbers for them; bytes of a file's name that are not UTF-8 as
+    "\\udcff"."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
@@ -146,10 +140,6 @@ def _json_ready(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_json_ready(inner) for inner in value]
     return value
-
-
-def _text_form(stream: TextIO) -> list[Any]:
-    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
 
 
 def _json_form(stream: TextIO) -> list[Any]:
@@ -173,7 +163,7 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _take_over_stdlib() -> None:
-    """What libraries say through `logging` goes the same way, from warnings on; below, some tell every step."""
+    """Send what libraries log through `logging` the same way, from warnings on: below, some log every step."""
     root = logging.getLogger()
     root.handlers[:] = [_Forward()]
     root.setLevel(logging.WARNING)
@@ -186,7 +176,7 @@ class _Forward(logging.Handler):
 
 
 def _message_of(record: logging.LogRecord) -> str:
-    """What a library says; where its words do not fit what they are about, both."""
+    """A library's message; if its arguments do not fit its format, both are shown as they are."""
     try:
         return record.getMessage()
     except Exception:
@@ -205,7 +195,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class TerminalLines:
-    """The last structlog processor: fields to a line, with colours if asked for, or no line at all."""
+    """The last structlog processor: makes a short line of the fields, or drops them."""
 
     def __init__(self, colours: bool) -> None:
         self._colours = colours
@@ -223,13 +213,13 @@ class TerminalLines:
 
 
 def is_routine(fields: MutableMapping[str, Any]) -> bool:
-    """Whether a line without a warning can be left out; an announcement counts only where the node moves on by it."""
+    """Whether a line without a warning can be left out. An announcement matters only if the node's chart moves."""
     tag = fields.get("event")
     return tag in ROUTINE or (tag == "round_announced" and "entered" not in fields)
 
 
 def words_of(fields: MutableMapping[str, Any]) -> str:
-    """A line's message, with what its words do not say yet."""
+    """A line's message, with the fields that it does not mention."""
     words = str(fields.get("message", ""))
     if worker := fields.get("worker"):
         words = words if fields.get("event") else f"{worker}: {words}"
@@ -241,13 +231,13 @@ def words_of(fields: MutableMapping[str, Any]) -> str:
 
 
 def shorten(text: str) -> str:
-    """Of every peer id the end, of every digest the beginning."""
+    """Shorten every peer id to its end and every digest to its beginning."""
     text = PEER_ID.sub(lambda found: "…" + found[0][-ID_END:], text)
     return DIGEST.sub(lambda found: found[0][: DIGEST_BEGIN + len(found[1] or "")] + "…", text)
 
 
 def progress_words(status: Status) -> str:
-    """How far the trainer is with what it does; empty where it does nothing."""
+    """The trainer's progress in words; empty if it is idle."""
     training = status.training
     if training.state not in ("loading", "busy"):
         return ""
@@ -257,28 +247,28 @@ def progress_words(status: Status) -> str:
     return words + (f", {figures['eta_s']:.0f} s to go" if figures.get("eta_s") else "")
 
 
-# --- streams that may stand still ---
+# --- streams whose reader may stop ---
 
-PIECE_CHARS = 1024  # written at once: in UTF-8 at most PIPE_BUF bytes, for which a pipe has room where poll(2) says so
-PATIENCE_S = 0.1  # that a reader may be behind
+PIECE_CHARS = 1024  # written at once: at most PIPE_BUF bytes in UTF-8, for which a pipe has room if poll(2) says so
+PATIENCE_S = 0.1  # how long a write waits for the reader
 
 
 class LineWriter:
-    """Writes whole lines, or says that it cannot. Any thread may call it. Without a descriptor there is always room."""
+    """Writes whole lines or raises. Thread-safe. A stream without a descriptor always has room."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._poll = _poll_of(stream)
-        self._stands = False  # there was no room at the last look
+        self._is_full = False  # there was no room at the last poll
         self._is_cut = False  # the last line lacks its end
 
     def write(self, line: str) -> None:
-        """Write a line. Waits `PATIENCE_S` for room, and not at all where the last look found none.
+        """Write a line. Waits `PATIENCE_S` for room, and not at all if there was none at the last call.
 
         Raises:
             OSError: the system refuses it.
-            BlockingIOError: nobody reads on. Of a long line a part may be written.
+            BlockingIOError: nobody reads. A part of a long line may have been written.
         """
         with self._lock:
             text = f"\n{line}\n" if self._is_cut else f"{line}\n"
@@ -292,9 +282,9 @@ class LineWriter:
     def _await_room(self) -> None:
         if self._poll is None:
             return
-        waits_ms = 0 if self._stands else 1000 * PATIENCE_S
-        self._stands = not self._poll.poll(waits_ms)
-        if self._stands:
+        waits_ms = 0 if self._is_full else 1000 * PATIENCE_S
+        self._is_full = not self._poll.poll(waits_ms)
+        if self._is_full:
             raise BlockingIOError(errno.EAGAIN, "nobody reads the log")
 
 
@@ -311,10 +301,10 @@ def _poll_of(stream: TextIO) -> select.poll | None:
 # --- what workers say ---
 
 WINDOW_S = 60.0
-LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; at the bound one makes room
+LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; at the bound the oldest is dropped
 LINES_A_WINDOW_MAX = 1200  # lines of one worker logged in a minute; the rest is counted
 
-# Time stamps at a line's front differ in lines that say the same.
+# A time stamp at a line's beginning, which is ignored when lines are compared.
 _STAMP = re.compile(
     r"^\s*(?:[A-Z][a-z]{2} \d{1,2} |\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\s*"
 )
@@ -323,7 +313,7 @@ worker_log = get_logger("swarmd.worker")
 
 
 class LineFolder:
-    """Logs a worker's lines; one that comes again within the window is counted instead of logged."""
+    """Logs a worker's lines; a line that is repeated within the window is counted instead of logged."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
@@ -347,7 +337,7 @@ class LineFolder:
         self._say(level, text)
 
     def tick(self, now: float) -> None:
-        """Report the repeats of lines whose window is over."""
+        """Log the repeats of lines whose window is over."""
         self._now = now
         for _, seen in self._seen.expire():
             self._tell_repeats(seen)
@@ -356,7 +346,7 @@ class LineFolder:
             self._window_from = now
 
     def flush(self) -> None:
-        """Report the counts so far: the worker has ended."""
+        """Log the counts so far: the worker has ended."""
         for seen in self._seen.values():
             self._tell_repeats(seen)
         self._seen.clear()
@@ -370,7 +360,7 @@ class LineFolder:
         worker_log.log(LEVELS[level], text, worker=self._worker)
 
     def _let_go(self, seen: _Seen) -> None:
-        """A line makes room within its window: what is told of it counts like any other line."""
+        """Drop a line within its window; the line about its repeats counts like any other."""
         if self._logged >= LINES_A_WINDOW_MAX:
             self._dropped += seen.repeats
         elif seen.repeats:

@@ -1,20 +1,20 @@
-"""A node's metrics, for Prometheus and OpenMetrics: outcomes counted from its events, and readings of how it is now.
+"""A node's metrics, for Prometheus and OpenMetrics: counters of its events, and gauges read from its present status.
 
-- Every name begins with `swarmd_` and stands in docs/MONITORING.md.
-- No label has a value of a peer's, a provider's or a file's making (`swarmd.observe.labels`), so the number of series
-  has a bound, and no secret gets in.
-- Counters begin with the daemon, as its last `NodeStarted` does; gauges are read off a status when they are asked for.
+- Every name begins with `swarmd_` and is documented in docs/MONITORING.md.
+- Label values come from fixed lists (`swarmd.observe.labels`), never from peers, providers or files, so the number of
+  series has a bound, and no secret gets in.
+- Counters begin at the daemon's last `NodeStarted`; gauges are read from a status when they are asked for.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from prometheus_client.exposition import choose_encoder
@@ -48,7 +48,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.worker.runtime import TimeSource
 
 PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
-# A part of a stage took what the node spent in the first state, where the second one followed.
+# The time of a part of a stage is the time in the first state, if the second state followed.
 _PARTS: dict[tuple[RoundState, RoundState], str] = {
     ("round.gathering", "round.training"): "gather",
     ("round.training", "round.publishing"): "train",
@@ -113,11 +113,11 @@ COUNTERS: Mapping[str, Count] = {
 
 
 class Outcomes(msgspec.Struct, array_like=True):
-    """Counts of one life of a daemon; they are kept as this struct."""
+    """Counts of one run of a daemon, in the form in which they are kept."""
 
     progress: NodeProgress = msgspec.field(default_factory=NodeProgress)  # what health is judged by besides the status
     counts: dict[tuple[str, tuple[str, ...]], float] = {}  # of counters above 0, by name and values of labels
-    # By part of a stage: how many took as long as each bound of `PART_SECONDS` at most, or longer; and all seconds
+    # By part of a stage: the number in each bucket of `PART_SECONDS`, and the sum of seconds.
     parts: dict[str, list[int]] = msgspec.field(
         default_factory=lambda: {part: [0] * (len(PART_SECONDS) + 1) for part in labels.PARTS}
     )
@@ -125,16 +125,16 @@ class Outcomes(msgspec.Struct, array_like=True):
     reward_confirmed: float = 0.0  # in the unit that rewards are earned in
 
     def count(self, name: str, *values: str, by: int = 1) -> None:
-        """Add to a counter of the table; a figure that makes no sense adds nothing."""
+        """Add to a counter of the table; a negative number adds nothing."""
         self.counts[name, values] = self.counts.get((name, values), 0.0) + max(0, by)
 
     def time_part(self, part: str, seconds: float) -> None:
-        """Note how long a part of a stage took."""
+        """Record how long a part of a stage took."""
         self.parts[part][bisect_left(PART_SECONDS, seconds)] += 1
         self.part_s[part] += seconds
 
     def collect(self) -> Iterator[Metric]:
-        """What there is, by name."""
+        """All counters and histograms."""
         for name, counter in COUNTERS.items():
             yield counter_of(name, counter, self.counts)
         parts = HistogramMetricFamily(
@@ -156,10 +156,48 @@ class Outcomes(msgspec.Struct, array_like=True):
         """Count an event."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         _count_changes(self, envelope.at, before, after)
-        rule = _RULES.get(type(envelope.event))
-        if rule is not None:
-            rule(self, envelope.event, before, after)
+        self._count_event(envelope.event, before, after)
         self._note_progress(envelope, after)
+
+    def _count_event(self, event: events.Event, before: State, after: State) -> None:
+        """Count what an event says itself."""
+        match event:
+            case events.StageTrained():
+                self.count("stages_trained")
+                self.count("generated_tokens", by=event.tokens)
+                self.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
+                self.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
+                self.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
+                self.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
+            case events.TrainingCancelled():
+                self.count("stages_cancelled")
+            case events.ReportPublished():
+                self.count("reports_published")
+            case events.Equivocated():
+                if before.equivocations is not after.equivocations:  # else it was known already
+                    self.count("equivocations", event.kind)
+            case events.WorkerExited():
+                if before.chart not in LEAVING:
+                    self.count("worker_exits", event.worker, labels.exit_cause(event))
+            case events.WorkerStartFailed():
+                self.count("worker_exits", event.worker, labels.exit_cause(event))
+            case events.CommandFailed():
+                kind = labels.command_of(event.command)
+                self.count("commands_failed", kind)
+                if kind in ("submit", "broadcast"):
+                    self.count("submission_failures", labels.failure_cause(event.reason))
+            case events.ChainReorged():
+                self.count("chain_reorgs")
+                self.count("chain_reorged_blocks", by=event.depth)
+            case events.ModelPushed():
+                self.count("model_pushes", labels.OUTCOMES[bool(event.error)])
+            case events.WeightsFetched():
+                self.count("peer_weights", "fetched")
+                self.count("peer_weights_bytes", by=event.received_bytes)
+            case events.WeightsAdopted():
+                self.count("peer_weights", "adopted")
+            case events.WeightsRefused():
+                self.count("peer_weights", event.cause)
 
     def _note_progress(self, envelope: events.Envelope, after: State) -> None:
         progress, clock = self.progress, after.clock
@@ -171,15 +209,19 @@ class Outcomes(msgspec.Struct, array_like=True):
             progress.trained_at = envelope.at
         elif isinstance(envelope.event, events.SubmissionConfirmed):
             kind = envelope.event.submission.partition("/")[0]
-            progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
+            progress.confirmed_at = {
+                **progress.confirmed_at,
+                kind: envelope.at,
+            }  # a new dict, because other threads read the old one
         elif isinstance(envelope.event, events.NodeStarted):
             progress.submits = _submits(after)
 
 
 def progress_of(state: State) -> NodeProgress:
-    """What a state tells of a life whose beginning the log does not have any more.
+    """The progress of a run whose beginning was removed from the log, by a state.
 
-    When it trained last is not among it: the last change of state, which is later by a stage at most, counts for that.
+    The state does not say when the node trained last. The time of the last change of its chart, which is later by at
+    most one stage, is taken instead.
     """
     confirmed: dict[str, float] = {each.kind: each.since for each in state.submissions if each.chart == "confirmed"}
     trained = state.done >= (0, 0) and state.since > state.started_at
@@ -197,7 +239,7 @@ def _submits(state: State) -> bool:
 
 
 def counter_of(name: str, counter: Count, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> Metric:
-    """A counter with every series, at 0 too, so that the first event is an increase."""
+    """A counter with all its series, those at 0 too, so that the first event is an increase."""
     family = CounterMetricFamily(f"swarmd_{name}", counter.text, labels=tuple(counter.labels))
     for values in product(*counter.labels.values()):
         family.add_metric(values, counts.get((name, values), 0.0))
@@ -215,15 +257,12 @@ def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None
     if part is not None:
         to.time_part(part, max(0.0, at - before.since))
     if before.rejections is not after.rejections:
-        _count_rejections(to, dict(before.rejections), after.rejections)
+        known = dict(before.rejections)
+        for reason, count in after.rejections:
+            by = count - known.get(reason, 0)
+            to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
     if before.submissions is not after.submissions:
         _count_submissions(to, before, after)
-
-
-def _count_rejections(to: Outcomes, before: dict[str, int], after: tuple[tuple[str, int], ...]) -> None:
-    for reason, count in after:
-        by = count - before.get(reason, 0)
-        to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
 
 
 def _count_submissions(to: Outcomes, before: State, after: State) -> None:
@@ -243,67 +282,12 @@ def _count_submissions(to: Outcomes, before: State, after: State) -> None:
 
 
 def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState, scale: int) -> None:
-    """Count what was refused or confirmed, and take back what a reorganisation dropped; `chart` is the one before."""
+    """Count a refusal or a confirmation, and take back what a reorganisation dropped; `chart` is the one before."""
     if submission.chart == "refused":
         to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
     elif "confirmed" in (submission.chart, chart):
         sign = 1 if submission.chart == "confirmed" else -1
         to.reward_confirmed += sign * submission.reward / scale
-
-
-# --- what an event says itself ---
-
-
-def _on_stage_trained(to: Outcomes, event: events.StageTrained, before: State, after: State) -> None:
-    to.count("stages_trained")
-    to.count("generated_tokens", by=event.tokens)
-    to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
-    to.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
-    to.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
-    to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
-
-
-def _on_equivocated(to: Outcomes, event: events.Equivocated, before: State, after: State) -> None:
-    if before.equivocations is not after.equivocations:  # else it was known, and is told again
-        to.count("equivocations", event.kind)
-
-
-def _on_worker_exited(to: Outcomes, event: events.WorkerExited, before: State, after: State) -> None:
-    if before.chart not in LEAVING:
-        to.count("worker_exits", event.worker, labels.exit_cause(event))
-
-
-def _on_command_failed(to: Outcomes, event: events.CommandFailed, before: State, after: State) -> None:
-    kind = labels.command_of(event.command)
-    to.count("commands_failed", kind)
-    if kind in ("submit", "broadcast"):
-        to.count("submission_failures", labels.failure_cause(event.reason))
-
-
-def _on_chain_reorged(to: Outcomes, event: events.ChainReorged, before: State, after: State) -> None:
-    to.count("chain_reorgs")
-    to.count("chain_reorged_blocks", by=event.depth)
-
-
-def _on_weights_fetched(to: Outcomes, event: events.WeightsFetched, before: State, after: State) -> None:
-    to.count("peer_weights", "fetched")
-    to.count("peer_weights_bytes", by=event.received_bytes)
-
-
-_RULES: dict[type[events.EventBase], Callable[[Outcomes, Any, State, State], None]] = {
-    events.StageTrained: _on_stage_trained,
-    events.TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
-    events.ReportPublished: lambda to, *_: to.count("reports_published"),
-    events.Equivocated: _on_equivocated,
-    events.WorkerExited: _on_worker_exited,
-    events.WorkerStartFailed: lambda to, event, *_: to.count("worker_exits", event.worker, labels.exit_cause(event)),
-    events.CommandFailed: _on_command_failed,
-    events.ChainReorged: _on_chain_reorged,
-    events.ModelPushed: lambda to, event, *_: to.count("model_pushes", labels.OUTCOMES[bool(event.error)]),
-    events.WeightsFetched: _on_weights_fetched,
-    events.WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
-    events.WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
-}
 
 
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
@@ -380,7 +364,7 @@ GAUGES: dict[str, Gauge] = {
 
 
 def families(readings: Iterable[Reading]) -> Iterator[Metric]:
-    """Gauges in the order of the table; a name without a value is left out."""
+    """Gauges in the order of the table; those without a value are left out."""
     found: dict[str, GaugeMetricFamily] = {}
     for name, values, value in readings:
         if name not in found:
@@ -390,12 +374,12 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
 
 
 def read_build() -> Iterator[Reading]:
-    """What is known without any node."""
+    """Gauges that are known without any node."""
     yield "build_info", (__version__,), 1
 
 
 def read_status(status: Status) -> Iterator[Reading]:
-    """Gauges read off a status."""
+    """Gauges read from a status."""
     yield "node_info", (status.swarm, status.role, status.process.version), 1
     yield "daemon_up", (), status.source == "daemon"
     for name, layer in status.layers.items():
@@ -408,7 +392,9 @@ def read_status(status: Status) -> Iterator[Reading]:
     if status.training.doing:
         yield "tokens_per_second", (), status.training.figures.get("tokens_per_s", 0.0)
     for kind, worker in _workers(status):
-        yield from _worker(kind, worker)
+        yield "worker_up", (kind,), bool(worker.answering)
+        if worker.silent_s is not None:
+            yield "worker_silent_seconds", (kind,), worker.silent_s
     yield "log_events", (), status.log.next_seq
     if status.chain is not None:
         yield from _chain(status.chain)
@@ -444,7 +430,7 @@ def _rewards(status: Status) -> Iterator[Reading]:
 
 
 def _skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
-    """Of all tasks together: a task's name is the operator's to choose, and would be a series for each."""
+    """Gauges of all tasks together: the operator chooses their names, so labels by name would be unbounded."""
     more = sum(skill.weight > 1 for skill in fallen)
     for drawn, count in zip(labels.DRAWN, (more, len(fallen) - more), strict=True):
         yield "tasks_fallen", (drawn,), count
@@ -457,12 +443,6 @@ def _workers(status: Status) -> Iterator[tuple[str, WorkerStatus]]:
     yield "trainer", status.training.worker
     if status.chain is not None:
         yield "chain", status.chain.worker
-
-
-def _worker(name: str, worker: WorkerStatus) -> Iterator[Reading]:
-    yield "worker_up", (name,), bool(worker.answering)
-    if worker.silent_s is not None:
-        yield "worker_silent_seconds", (name,), worker.silent_s
 
 
 def _chain(chain: ChainStatus) -> Iterator[Reading]:
@@ -491,7 +471,7 @@ def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
 
 
 def read_progress(progress: NodeProgress) -> Iterator[Reading]:
-    """What the node got done in its present life."""
+    """Gauges of what the node achieved in this run."""
     if progress.started_at:
         yield "start_time_seconds", (), progress.started_at
     if progress.trained_at:
@@ -506,13 +486,13 @@ def read_progress(progress: NodeProgress) -> Iterator[Reading]:
 
 
 def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
-    """Gauges of health: live, ready, earning."""
+    """Gauges of health: live, ready, productive."""
     for depth, health in depths:
         yield "health", (depth,), health.ok
 
 
 def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
-    """What the data directory takes, and how much it may."""
+    """Gauges of the data directory's size, and its limits."""
     yield "log_bytes", (), disk.log
     yield "log_segments", (), disk.segments
     yield "blob_bytes", (), disk.blobs
@@ -533,7 +513,7 @@ def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
 
 
 def read_memory(status: Status, processes: Path = Path("/proc")) -> Iterator[Reading]:
-    """What the workers hold, as this machine's kernel says; nothing where it cannot be told."""
+    """Gauges of the workers' memory, as the kernel says; none if it cannot be read."""
     if status.source != "daemon":
         return
     for name, worker in _workers(status):
@@ -551,23 +531,23 @@ def _held_bytes(path: Path) -> int | None:
     return sum(int(part[1]) for part in parts if len(part) == 3 and part[1].isdigit()) * 1024
 
 
-DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
+DISK_LOOK_S = 15.0  # least time between two measurements of the disk
 NOTIFICATIONS = Count(
     "Messages about the node's health, by how they were sent and what came of it.",
     {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
 )
-ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts as none, as does nonsense
+ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer or malformed one is ignored
 
 
 class Metrics:
-    """Counts outcomes and renders them, together with what the status says.
+    """Counts events and renders the counters together with the gauges of a status.
 
     The caller folds the log from its last `NodeStarted` on, or calls `begin` with the state that its log begins with,
-    and hands over every event from there; a later one begins the counts anew.
+    and applies every event from there. A later `NodeStarted` resets the counts.
 
     Args:
-        paths: the node's data directory, for sizes on disk; None for none.
-        config: the node's, for what it allows; None if it is not known.
+        paths: the node's data directory, for sizes on disk; None to leave these out.
+        config: the node's, for its limits; None if it is not known.
         clock: POSIX seconds.
     """
 
@@ -586,55 +566,55 @@ class Metrics:
 
     @property
     def progress(self) -> NodeProgress:
-        """What the node got done in its present life, for `swarmd.observe.status.productive`."""
+        """What the node achieved in this run, for `swarmd.observe.status.productive`."""
         return self.outcomes.progress
 
     def now(self) -> float:
-        """POSIX seconds, by the clock that these figures go by."""
+        """POSIX seconds, by the clock of these metrics."""
         return self._clock()
 
     def begin(self, base: Base) -> None:
-        """Forget all that was counted: the log begins with this state."""
+        """Reset all counts: the log begins with this state."""
         self.outcomes = Outcomes(progress_of(base.state))
 
     def apply(self, applied: Applied) -> None:
-        """Count an event. Never fails on an event that a log may hold."""
+        """Count an event. Does not fail on any event that a log may hold."""
         if isinstance(applied.event, events.NodeStarted):
             self.outcomes = Outcomes(NodeProgress(started_at=applied.at))
         self.outcomes.apply(applied)
 
     def keep(self) -> bytes:
-        """All that was counted of the log so far."""
+        """All counts so far, encoded."""
         return msgspec.msgpack.encode(self.outcomes)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
+        """Go on from what `keep` gave. Raises msgspec.DecodeError if these are not its bytes."""
         self.outcomes = msgspec.msgpack.decode(kept, type=Outcomes)
 
     def count_notification(self, sender: str, sent: bool) -> None:
-        """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
+        """Count a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
         key = "notifications", (sender, labels.OUTCOMES[not sent])
         self._notified[key] = self._notified.get(key, 0.0) + 1
 
     def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:
-        """The figures as text. Looks at the disk now and then, so call it in a thread where a loop must not wait.
+        """The metrics as text. Measures the disk now and then, so do not call it in an event loop.
 
         Args:
-            status: the node's, None when nothing is known of it.
-            accept: the client's Accept header; OpenMetrics where it asks for that, else Prometheus' text format 0.0.4.
+            status: the node's, None if nothing is known of it.
+            accept: the client's Accept header; OpenMetrics if it asks for that, else Prometheus' text format 0.0.4.
 
         Returns:
             The body, and its content type.
         """
         try:
             encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
-        except (TypeError, ValueError):  # a version that is none
+        except (TypeError, ValueError):  # a malformed version
             encoder, content_type = choose_encoder("")
         families_now = tuple(self.families(status))
         return encoder(SimpleNamespace(collect=lambda: families_now)), content_type
 
     def families(self, status: Status | None) -> Iterator[Metric]:
-        """The figures, family by family: readings, then outcomes."""
+        """The metrics, family by family: gauges, then counters."""
         yield from families(self._read(status))
         yield from self.outcomes.collect()
         yield counter_of("notifications", NOTIFICATIONS, self._notified)
@@ -642,7 +622,7 @@ class Metrics:
     def _read(self, status: Status | None) -> Iterator[Reading]:
         now = self._clock()
         if status is not None and now - status.at > STALE_S:
-            status = None  # nothing newer is to be had, and this one says nothing of now
+            status = None  # it says nothing about the present, and there is no newer one
         yield from read_build()
         depths = (live(status), ready(status), productive(status, self.progress))
         yield from read_health(zip(labels.DEPTHS, depths, strict=True))

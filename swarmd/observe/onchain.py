@@ -1,4 +1,4 @@
-"""The two layers of a node in a swarm whose rounds a contract keeps: the chain, and what the node submits to it."""
+"""The layers of a node in a swarm whose rounds a contract keeps: the chain, and what the node submits to it. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from swarmd.observe.layers import Layer, Live, WorkerLive, WorkerStatus, first_l
 
 WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
 UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")
-FUNDS_KEPT_S = 600.0  # what a worker told of the account counts for so long after its last word
+FUNDS_KEPT_S = 600.0  # how long a worker's figures about the account count
 CHAIN_WORDS: dict[LinkState, str] = {  # if there is nothing else to say
     "down": "the chain worker does not run",
     "connecting": "reading the chain",
     "up": "",
     "degraded": "no endpoint answers as it should",
 }
-OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reaching the chain is overdue
+OVERDUE_LOOKS = 3  # a submission that is not on the chain after this many checks is overdue
 
 
 class ChainStatus(Layer, frozen=True, kw_only=True):
@@ -31,19 +31,19 @@ class ChainStatus(Layer, frozen=True, kw_only=True):
     state: LinkState
     chain_id: int
     contract: str
-    account: str  # that submissions come from, empty while nobody knows
+    account: str  # that submissions come from, empty while it is not known
     registered: bool  # the contract knows this peer
-    round: int  # where the contract is
+    round: int  # that the contract is at
     stage: int
     block: int = -1  # the newest that was read; with the daemon down, the last that was reported
     head: int = -1  # the chain's newest, as the endpoint says; this and the next two only while the worker tells
     lag_s: float | None = None  # age of the newest block that was read, when it was read; None while none can be
     endpoint: str = ""  # that answered last: scheme, host and port
-    members: int | None = None  # peers on the allow-list, None where everybody may take part
+    members: int | None = None  # peers on the allow-list, None if everybody may take part
     balance_coins: float | None = None  # of the account, in the chain's coin; this and the next while it is known
     rounds_paid: int | None = None  # that these pay for at the present price of gas, ROUNDS_MAX at most
-    day_spent_coins: float | None = None  # what was signed today (UTC) may cost so much; None where others sign
-    day_coins_max: float | None = None  # chain.fees.day_coins_max, while the worker tells; None where there is none
+    day_spent_coins: float | None = None  # what was signed for today (UTC) costs at most this; None if others sign
+    day_coins_max: float | None = None  # chain.fees.day_coins_max, while the worker reports it; None if there is none
     worker: WorkerStatus
 
 
@@ -68,7 +68,7 @@ class RefusedSubmission(msgspec.Struct, frozen=True):
 class SubmissionsStatus(Layer, frozen=True, kw_only=True):
     """What this node wants on the chain. `state` is that of the submission whose turn it is, else of the latest one.
 
-    Of those confirmed and refused the log's state keeps the latest 64 together, and counts are of these.
+    The log's state keeps only the latest 64 that are confirmed or refused, and the counts are of these.
     """
 
     state: Literal[SubmissionState, "none"]
@@ -84,7 +84,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
 
 
 def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
-    """The link to the chain. `absent` says why no daemon answers, where none does."""
+    """The link to the chain. `absent` says why no daemon answers, if none does."""
     process = live.chain if live else None
     reason = first_line(chain.reason) or CHAIN_WORDS[chain.chart]
     if chain.chart == "down" and state.chaining.reason:
@@ -93,11 +93,11 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     if progress is not None and chain.chart == "connecting" and progress.total:
         reason = f"reading the chain, block {progress.done} of {progress.total}"
     mute = silence(process)
-    stranger = _stranger(state, chain) if chain.chart == "up" else ""
+    stranger = _not_admitted_words(state, chain) if chain.chart == "up" else ""
     balance_coins, rounds_paid = _funds(process)
-    poor = _poor(chain.account, rounds_paid)
+    poor = _low_funds_words(chain.account, rounds_paid)
     day_spent_coins, day_coins_max = _day(state, chain, process, now)
-    scarce = _scarce(day_spent_coins, day_coins_max)
+    scarce = _low_budget_words(day_spent_coins, day_coins_max)
     return ChainStatus(
         state=chain.chart if live else "down",
         healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
@@ -123,7 +123,7 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
 
 
 def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
-    """The account's coins and the rounds that they pay for, as the worker told them and as long as that counts."""
+    """The account's coins and the rounds that they pay for, by the worker's latest figures if they are not too old."""
     if process is None or process.progress is None or process.progress_age_s > FUNDS_KEPT_S:
         return None, None
     figures = process.progress.figures
@@ -134,7 +134,7 @@ def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
 
 
 def _day(state: State, chain: Chain, process: WorkerLive | None, now: float) -> tuple[float | None, float | None]:
-    """What the account has signed for today, by the log, and the day's budget, as the worker tells it."""
+    """What the account has signed for today, by the log, and the day's budget, as the worker reports it."""
     if chain.spent_day < 0 and not _settings(state).sends:
         return None, None
     spent_wei = int(chain.spent_wei) if chain.spent_day >= day_of(now) else 0
@@ -142,8 +142,8 @@ def _day(state: State, chain: Chain, process: WorkerLive | None, now: float) -> 
     return spent_wei / COIN_WEI, told if 0 < told < math.inf else None
 
 
-def _scarce(spent_coins: float | None, most_coins: float | None) -> str:
-    """That the day's budget is nearly spent, empty where it is not, or there is none."""
+def _low_budget_words(spent_coins: float | None, most_coins: float | None) -> str:
+    """That the day's budget is nearly spent; empty if it is not, or if there is none."""
     if spent_coins is None or most_coins is None or spent_coins < BUDGET_TOLD_SHARE * most_coins:
         return ""
     return (
@@ -152,8 +152,8 @@ def _scarce(spent_coins: float | None, most_coins: float | None) -> str:
     )
 
 
-def _poor(account: str, rounds_paid: int | None) -> str:
-    """What to do where the account will soon be unable to pay, empty where it can. Till then all is well."""
+def _low_funds_words(account: str, rounds_paid: int | None) -> str:
+    """What to do if the account will soon be unable to pay; empty if it can. Until then the chain is healthy."""
     if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
         return ""
     left = f"about {rounds_paid} more rounds" if rounds_paid > 1 else "hardly a round more"
@@ -161,17 +161,17 @@ def _poor(account: str, rounds_paid: int | None) -> str:
 
 
 def account_layer(chain: ChainStatus | None) -> Layer | None:
-    """Whether the account pays for rounds to come, and may, for who tells of changes; None while it is not known."""
+    """Whether the account can and may pay for rounds to come, as a layer for notifications; None if not known."""
     if chain is None or (chain.rounds_paid is None and chain.day_coins_max is None):
         return None
-    poor = _poor(chain.account, chain.rounds_paid)
-    scarce = _scarce(chain.day_spent_coins, chain.day_coins_max)
+    poor = _low_funds_words(chain.account, chain.rounds_paid)
+    scarce = _low_budget_words(chain.day_spent_coins, chain.day_coins_max)
     reason = "; ".join(filter(None, (poor, scarce)))
     return Layer(state="poor" if poor else "scarce" if scarce else "", healthy=not reason, age_s=0.0, reason=reason)
 
 
-def _stranger(state: State, chain: Chain) -> str:
-    """Why the contract takes nothing of this node, empty when it would."""
+def _not_admitted_words(state: State, chain: Chain) -> str:
+    """Why the contract would refuse this node's submissions; empty if it would not."""
     if not _settings(state).sends:
         return ""
     if state.settings is not None and state.members is not None and state.settings.peer not in state.members:
@@ -184,7 +184,7 @@ def _settings(state: State) -> ChainSettings:
 
 
 def submissions_status(state: State, now: float) -> SubmissionsStatus:
-    """What waits, what is under way and what came of it."""
+    """The submissions: waiting, under way, settled."""
     charts = [each.chart for each in state.submissions]
     first = next((each for each in state.submissions if each.chart in UNDER_WAY), None)
     telling = [each for each in state.submissions if each.kind != "advance" or each.chart != "refused"]
@@ -231,7 +231,7 @@ def _reason(state: State, first: Submission | None) -> str:
 
 
 def _last_refused(state: State) -> Submission | None:
-    """The latest refusal that means something: steps of the contract are refused whenever another node was quicker."""
+    """The latest refusal that matters: steps of the contract are refused whenever another node was quicker."""
     refused = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
     return max(refused, key=lambda each: each.since, default=None)
 

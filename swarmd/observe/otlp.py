@@ -1,8 +1,8 @@
-"""The same metrics by OpenTelemetry's protocol, pushed over HTTP; needs the extra `otel`.
+"""Pushes the metrics by OpenTelemetry's protocol over HTTP; needs the extra `otel`.
 
-Where to, with which headers and how long a push may take is set as OpenTelemetry's specification has it, by
-OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TIMEOUT and so on. The names are those of
-/metrics without the ending `_total`, which who stores them puts there again.
+The receiver, headers and timeout are set by OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
+OTEL_EXPORTER_OTLP_TIMEOUT and so on, as OpenTelemetry's specification says. The names are those of /metrics without
+the suffix `_total`, which receivers add again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 PUSH_S = 30.0
-ANSWER_S = 60.0  # a receiver that has not taken a push by then counts as away: it may answer byte by byte, for ever
+ANSWER_S = 60.0  # a receiver that has not accepted a push by then counts as away, even if it answers byte by byte
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 log = get_logger("swarmd.otlp")
-exporter_log = logging.getLogger("opentelemetry.exporter.otlp")  # says why at each push, and at each try of it
+exporter_log = logging.getLogger("opentelemetry.exporter.otlp")  # logs the reason at each push and each retry
 
 
 def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
@@ -39,7 +39,7 @@ def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def make_exporter() -> MetricExporter:
-    """What sends; takes its settings from the environment. Raises ConfigError without the extra."""
+    """The exporter, with its settings from the environment. Raises ConfigError without the extra."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
@@ -56,12 +56,12 @@ async def push_metrics(
     every_s: float = PUSH_S,
     answer_s: float = ANSWER_S,
 ) -> None:
-    """Push until cancelled. A receiver that is away is told of once, with the exporter's reasons, and when it is back.
+    """Push until cancelled. Log once that a receiver is away, with the exporter's reasons, and once that it is back.
 
     Args:
         latest: gives the node's newest status, None while there is none, and does not wait.
         every_s: seconds between two pushes.
-        answer_s: a push that takes longer counts as not taken until it is; no other is made meanwhile.
+        answer_s: a push that takes longer counts as failed until it succeeds; no other is made meanwhile.
     """
     reached = True
     push: asyncio.Future[bool] | None = None
@@ -78,14 +78,14 @@ async def push_metrics(
 
 
 def push_once(exporter: MetricExporter, metrics: Metrics, status: Status | None) -> bool:
-    """Push what there is now; blocks until it is taken or given up. False where it was not taken."""
+    """Push the present metrics; blocks until they are accepted or given up. False if they were not accepted."""
     from opentelemetry.sdk.metrics.export import MetricExportResult
 
     return exporter.export(_batch(metrics, status, metrics.now())) is MetricExportResult.SUCCESS
 
 
 def _batch(metrics: Metrics, status: Status | None, now: float) -> MetricsData:
-    """All that /metrics has, in OpenTelemetry's form."""
+    """All metrics in OpenTelemetry's form."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -107,15 +107,12 @@ def _metric(family: Metric, outcomes: Outcomes, start_ns: int, now_ns: int) -> A
         return Converted(family.name, family.documentation, "s", Histogram(points, total))
     numbers = [NumberDataPoint(dict(each.labels), start_ns, now_ns, each.value) for each in family.samples]
     held = Sum(numbers, total, is_monotonic=True) if family.type == "counter" else Gauge(numbers)
-    return Converted(family.name, family.documentation, _unit(family.name), held)
-
-
-def _unit(name: str) -> str:
-    return "s" if name.endswith("_seconds") else "By" if name.endswith("_bytes") else "1"
+    unit = "s" if family.name.endswith("_seconds") else "By" if family.name.endswith("_bytes") else "1"
+    return Converted(family.name, family.documentation, unit, held)
 
 
 def _histogram(outcomes: Outcomes, start_ns: int, now_ns: int) -> list[Any]:
-    """The one that there is: how long the parts of a stage took."""
+    """The only histogram: how long the parts of a stage took."""
     from opentelemetry.sdk.metrics.export import HistogramDataPoint
 
     return [

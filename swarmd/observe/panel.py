@@ -1,4 +1,4 @@
-"""Status and swarm in a terminal: one screen for a node, a row per node while a swarm runs, a row per round."""
+"""Terminal output: one screen for a node's status, a live table of nodes, tables of rewards by round."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ from rich.text import Text
 
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
-from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus, WeightsStatus, last_fallen
-from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words
+from swarmd.observe.status import (
+    CoordinatorStatus,
+    NetworkStatus,
+    ProcessStatus,
+    RoundStatus,
+    Status,
+    TrainingStatus,
+    WeightsStatus,
+    last_fallen,
+)
+from swarmd.observe.words import aside_counts_words, count, fallen_words, reached_words, span
 from swarmd.results.card import accuracy_words
 
 SPARKS = "▁▂▃▄▅▆▇█"
 PROGRESS_CELLS = 24
 SPARKS_SHOWN = 8  # newest rounds in the live table, which must fit into 80 columns
-ROUND_ROWS_MAX = 24  # more rounds are shown as means over equal spans
+ROUND_ROWS_MAX = 24  # if there are more rounds, rows are means over equal spans
 STATE_STYLES = {
     "round.training": "green",
     "waiting": "cyan",
@@ -33,7 +42,7 @@ STATE_STYLES = {
 
 
 class TrainedRound(msgspec.Struct, frozen=True):
-    """What one node made of one round: mean reward of its completions, held-out accuracy where measured."""
+    """What one round gave one node: mean reward of its completions, and held-out accuracy if it was measured."""
 
     round: int
     reward: float  # of several stages their mean
@@ -64,7 +73,7 @@ class NodeRow(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where the node is, as 3, or as 3.1 in rounds of several stages."""
+        """The node's round, as 3, or as 3.1 if rounds have several stages."""
         if self.round is None:
             return "-"
         return f"{self.round}.{self.stage or 0}" if self.stages > 1 else str(self.round)
@@ -104,15 +113,15 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
         table.add_column(name, no_wrap=True, justify="right" if name in ("round", "peers", "restarts") else "left")
     for row in rows:
         table.add_row(*_cells(row))
-    notes = [Text(f"{row.name}: {note}", style="yellow") for row in rows for note in _notes(row)]
+    notes = [
+        Text(f"{row.name}: {note}", style="yellow")
+        for row in rows
+        for note in (f"skipped {count(row.skipped, 'round')}" * bool(row.skipped), row.note)
+        if note
+    ]
     chained = [Text(f"{row.name}: on chain: {row.on_chain}", style="dim") for row in rows if row.on_chain]
     at_work = [Text(f"{row.name}: {row.at_work}", style="dim") for row in rows if row.at_work]
     return Group(table, *at_work, *chained, *notes)
-
-
-def _notes(row: NodeRow) -> list[str]:
-    skipped = [f"skipped {count(row.skipped, 'round')}"] if row.skipped else []
-    return skipped + ([row.note] if row.note else [])
 
 
 def _cells(row: NodeRow) -> list[RenderableType]:
@@ -131,7 +140,7 @@ def _progress(row: NodeRow) -> RenderableType:
 
 
 def plain_line(row: NodeRow) -> str:
-    """One node in one line, for what is no terminal."""
+    """One node in one line, for output that is not a terminal."""
     parts = [f"{row.name:8} {row.state}"]
     parts += [f"round {row.place}"] if row.round is not None else []
     parts += [f"reward {number(row.rewards[-1])}"] if row.rewards else []
@@ -145,12 +154,12 @@ def plain_line(row: NodeRow) -> str:
 
 
 def progress_line(rows: Sequence[NodeRow]) -> str:
-    """How far each node is with what it does, as `node-1 training 3 of 8, node-2 waiting`."""
+    """The progress of all nodes in one line, as `node-1 training 3 of 8, node-2 waiting`."""
     return ", ".join(f"{row.name} {row.at_work or row.what or row.state.removeprefix('round.')}" for row in rows)
 
 
 def rewards_tables(histories: Mapping[str, Sequence[TrainedRound]]) -> list[Table]:
-    """Rewards by round, for each stage by itself: stages are paid differently."""
+    """Rewards by round, one table for each stage, because stages have different scales."""
     stages = sorted({stage for rows in histories.values() for row in rows for stage, _ in row.stages})
     if len(stages) < 2:
         return [rewards_table(histories)]
@@ -177,8 +186,8 @@ def rewards_table(histories: Mapping[str, Sequence[TrainedRound]], title: str = 
     for name in ("round", *by_round):
         table.add_column(Text(name), justify="right")
     table.add_column("mean")
-    for span, row in zip(spans, means, strict=True):
-        label = str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}"
+    for shown, row in zip(spans, means, strict=True):
+        label = str(shown[0]) if len(shown) == 1 else f"{shown[0]}-{shown[-1]}"
         table.add_row(label, *map(number, row), f"{number(_mean(row))} {bar(_mean(row), high)}")
     return table
 
@@ -210,7 +219,7 @@ def held_out_table(histories: Mapping[str, Sequence[TrainedRound]]) -> Table:
 
 BAR_CELLS = 20
 STANDINGS_PRINTED = 8
-NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
+NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by invitation
 ADDRESSES_PRINTED = 2
 
 
@@ -248,35 +257,40 @@ def _layers(status: Status) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    rows: list[tuple[str, Layer, list[str]]] = [
-        ("process", status.process, _process_words(status)),
-        ("network", status.network, _network_words(status)),
-        ("training", status.training, _training_words(status.training)),
-        ("round", status.round, _round_words(status.round, status.chain is not None)),
-    ]
-    if status.chain is not None:
-        rows.append(("chain", status.chain, _chain_words(status.chain)))
-    if status.submissions is not None:
-        rows.append(("on chain", status.submissions, _submission_words(status.submissions)))
-    if status.learning is not None:
-        rows.append(("learning", status.learning, []))
-    for name, layer, words in rows:
+    for name, layer in status.layers.items():
         mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
-        said = [layer.reason] if layer.reason else []
-        table.add_row(name, mark, span(layer.age_s), Text("; ".join(first_line(text) for text in said + words)))
+        said = [layer.reason, *_words_of(layer, status)]
+        row = (name.replace("submissions", "on chain"), mark, span(layer.age_s))
+        table.add_row(*row, Text("; ".join(first_line(text) for text in said if text)))
     return table
 
 
-def _process_words(status: Status) -> list[str]:
-    process = status.process
+def _words_of(layer: Layer, status: Status) -> list[str]:
+    """What is said of a layer besides its state, age and reason."""
+    match layer:
+        case ProcessStatus():
+            return _process_words(layer)
+        case NetworkStatus():
+            return _network_words(layer)
+        case TrainingStatus():
+            return _training_words(layer)
+        case RoundStatus():
+            return _round_words(layer, status.chain is not None)
+        case ChainStatus():
+            return _chain_words(layer)
+        case SubmissionsStatus():
+            return _submission_words(layer)
+    return []
+
+
+def _process_words(process: ProcessStatus) -> list[str]:
     words = [f"pid {process.pid}"] if process.pid else []
     words += [f"version {process.version}"] if process.version else []
     words += [size(process.rss_bytes)] if process.rss_bytes else []
     return words + ([f"exit code {process.exit_code}"] if process.exit_code is not None else [])
 
 
-def _network_words(status: Status) -> list[str]:
-    network = status.network
+def _network_words(network: NetworkStatus) -> list[str]:
     addresses = [address.partition("/p2p/")[0] for address in network.addresses[:ADDRESSES_PRINTED]]
     return [count(network.peers, "peer"), *_worker_words(network.worker), *addresses]
 
@@ -403,15 +417,6 @@ def _coordinator(view: CoordinatorStatus, ended: bool) -> RenderableType:
 def progress_bar(share: float) -> str:
     """A progress bar of fixed width."""
     return bar(share, 1.0, BAR_CELLS).ljust(BAR_CELLS, "░")
-
-
-def span(seconds: float) -> str:
-    """A time span in at most two units."""
-    seconds = max(0.0, seconds)
-    for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if seconds >= unit_s:
-            return f"{int(seconds // unit_s)}{unit} {int(seconds % unit_s // below_s)}{below}"
-    return f"{seconds:.0f}s"
 
 
 def size(size_bytes: int) -> str:

@@ -1,10 +1,10 @@
-"""Keeping secrets out of the log: by the name of a field, by the look of its text, and by the texts that are known.
+"""Keeps secrets out of logs and pages: by the name of a field, by the look of its text, and by known texts.
 
-Every place where a node's configuration or environment holds a secret is listed here. What is read there is only used
-to cover or to look for it; nothing is kept on disk.
+Every place where a node's configuration or environment holds a secret is listed here. The secrets that are read there
+are used only to cover them, or to search for them; they are not kept on disk.
 
-Hashes and digests look like a wallet's private key, and are needed: 64 hex digits are covered where the words around
-them speak of a key, and stay elsewhere.
+Hashes and digests look like a wallet's private key, and must stay readable: 64 hex digits are covered only if the words
+around them speak of a key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from swarmd.secret_files import SecretKind, locate_secret
 
 REDACTED = "[redacted]"
 DEPTH_MAX = 6  # deeper structures are replaced as a whole
-BEFORE_CHARACTERS = 64  # of text before 64 hex digits in which a word says what they are
-AFTER_CHARACTERS = 40  # and after them
-PART_CHARACTERS_MIN = 4  # of a secret's front that counts as a part of it
-SECRET_CHARACTERS_MIN = 6  # a shorter part of an address is no secret, and would stand in many words
+BEFORE_CHARACTERS = 64  # of text before 64 hex digits, where a word may say what they are
+AFTER_CHARACTERS = 40  # the same after them
+PART_CHARACTERS_MIN = 4  # of a secret's beginning that counts as a part of it
+SECRET_CHARACTERS_MIN = 6  # a shorter part of an address is not a secret, and would occur in many words
 
 _SECRET_NAME = re.compile(r"key|token|secret|passw|passphrase|credential|mnemonic|authorization|cookie", re.IGNORECASE)
 
@@ -74,7 +74,7 @@ Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, A
 
 
 class Redactor:
-    """Gives texts without what looks like a secret, and without the secrets that are known by their text."""
+    """Covers what looks like a secret, and the secrets that are known by their text."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._known = sorted(set(secrets), key=len, reverse=True)
@@ -91,7 +91,7 @@ class Redactor:
         return [self.hide(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def cut(self, text: str, characters_max: int) -> str:
-        """A text cut to a length, without the front part of a known secret that the cut may leave at its end."""
+        """A text cut to a length, without the beginning of a known secret that the cut may leave at its end."""
         text = text[:characters_max]
         for secret in self._known:
             for size in range(min(len(secret) - 1, len(text)), PART_CHARACTERS_MIN - 1, -1):
@@ -100,7 +100,7 @@ class Redactor:
         return text
 
     def within(self, struct: S) -> S:
-        """A Struct covered in what a process or a library said. What the node works by, ids above all, stays."""
+        """A Struct with the texts of processes and libraries covered. What the node works with, such as ids, stays."""
         told = {name: getattr(struct, name, None) for name in (*_WORDS_OF_WORKERS, *_TEXTS_OF_WORKERS)}
         covered = {name: self._covered(name, text) for name, text in told.items() if text}
         changed = {name: text for name, text in covered.items() if text != told[name]}
@@ -113,7 +113,7 @@ class Redactor:
 
 
 def redacting(secrets: Iterable[str] = ()) -> Processor:
-    """A structlog processor that gives the line without its secrets; `secrets` are those known by their text."""
+    """A structlog processor that covers secrets; `secrets` are those known by their text."""
     cover = Redactor(secrets)
 
     def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -125,12 +125,12 @@ def redacting(secrets: Iterable[str] = ()) -> Processor:
 
 
 def address_secrets(address: str) -> list[str]:
-    """What a provider may have hidden in a URL: its password, and what in path and query is no plain word."""
+    """The parts of a URL that may be secret: its password, and what in path and query is not a plain word."""
     if "://" not in address:
         return []
     try:
         parts = urlsplit(address)
-    except ValueError:  # no address, but perhaps a secret
+    except ValueError:  # not a URL, but perhaps a secret
         return [address]
     user, colon, password = parts.netloc.rpartition("@")[0].partition(":")
     found = [password if colon else user]  # whatever it looks like
@@ -143,14 +143,14 @@ def address_secrets(address: str) -> list[str]:
 
 
 def service_secrets(url: str) -> list[str]:
-    """What an Apprise URL may hide: as any address, and what stands in the place of a host, often a token."""
+    """The parts of an Apprise URL that may be secret: as in any URL, and its host, which is often a token."""
     host = urlsplit(url).netloc.rpartition("@")[2] if "[" not in url else ""
     parts = [host, *host.split(":")] if not _HOST.fullmatch(host) else []
     return address_secrets(url) + [part for part in parts if len(part) >= SECRET_CHARACTERS_MIN]
 
 
 def redact_field(name: str, value: Any, depth: int = 0) -> Any:
-    """A value without secrets. Text under a telling name goes as a whole; numbers (a count of tokens) stay."""
+    """A value without secrets. Text under a secret's name is covered entirely; numbers (a count of tokens) stay."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth > DEPTH_MAX or _SECRET_NAME.search(name):
@@ -183,7 +183,7 @@ def _cover(match: re.Match[str]) -> str:
 
 
 def _cover_address(match: re.Match[str]) -> str:
-    """An address without user, query, and what in its path is no word; of a websocket, host and port alone."""
+    """A URL without user, query, and what in its path is not a word; a websocket keeps only host and port."""
     scheme, place, rest = match.groups()
     user, at, host = place.rpartition("@")
     shown = scheme + (REDACTED + at if user else at) + host
@@ -201,7 +201,7 @@ def _cover_part(match: re.Match[str]) -> str:
 
 
 def _without_keys(text: str) -> str:
-    """Cover 64 hex digits that the words around them call a key."""
+    """Cover 64 hex digits that are a key by the words around them."""
     pieces, at, is_key = [], 0, None
     for match in _HEX.finditer(text):
         is_key = _is_key(text, at, match, is_key)
@@ -211,7 +211,7 @@ def _without_keys(text: str) -> str:
 
 
 def _is_key(text: str, at: int, match: re.Match[str], before: bool | None) -> bool | None:
-    """The nearest word before decides; else what the digits close before were, which end `at`; else a word after."""
+    """The nearest word before decides; else whether the digits before (up to `at`) were a key; else a word after."""
     said = list(_SAYS_WHAT.finditer(text, max(at, match.start() - BEFORE_CHARACTERS), match.start()))
     if said:
         return said[-1]["key"] is not None
@@ -220,7 +220,7 @@ def _is_key(text: str, at: int, match: re.Match[str], before: bool | None) -> bo
     return True if _IS_A_KEY.search(text, match.end(), match.end() + AFTER_CHARACTERS) else None
 
 
-# --- where they are ---
+# --- where secrets are ---
 
 SECRET_BYTES_MAX = 64 * 1024
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -242,7 +242,7 @@ class SecretLocation(NamedTuple):
     key: str
     named: str
     form: Form = "text"  # of the file: lines, URLs a line each, an encrypted key, a key in binary
-    signs: bool = False  # it is, or opens, a key that signs
+    signs: bool = False  # it is, or decrypts, a signing key
 
 
 def secret_locations(config: Config) -> list[SecretLocation]:
@@ -267,12 +267,12 @@ def known_secrets(
 ) -> frozenset[str]:
     """The texts of all secrets that this process can read: of files, of URLs in the configuration, of the environment.
 
-    What cannot be read is left out: whoever needs it says what is wrong with it.
+    What cannot be read is left out: the part that needs it reports the error.
 
     Args:
         config: the node's; without it, only the environment is read.
         root: the data directory, which files are relative to.
-        signing: the keys and the account's passphrase, too, which only those read who must cover what all others say.
+        signing: also the keys and the account's passphrase, which only a process reads that covers others' output.
     """
     places = secret_locations(config) if config is not None else ()
     of_files = [secrets_in(place, root) for place in places if signing or not place.signs]
@@ -280,7 +280,7 @@ def known_secrets(
 
 
 def secrets_outside_files(config: Config | None, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The texts of the secrets that stand in the configuration itself and in the environment; no file is read."""
+    """The texts of the secrets in the configuration itself and in the environment; no file is read."""
     found = list(_texts_of_environment(environ))
     if config is not None:
         urls = _urls_in(msgspec.to_builtins(config))
@@ -289,12 +289,12 @@ def secrets_outside_files(config: Config | None, environ: Mapping[str, str] = os
 
 
 def secrets_in(place: SecretLocation, root: Path) -> frozenset[str]:
-    """The texts of the secrets in one file; none where it cannot be read."""
+    """The texts of the secrets in one file; none if it cannot be read."""
     return _all_spellings(_texts(place, root))
 
 
 def secret_values(config: Config) -> list[tuple[str, str]]:
-    """(key, what of the value may be shown) of the URLs that hold a secret in the configuration itself."""
+    """(key, the part of the value that may be shown) of the URLs in the configuration that hold a secret."""
     urls = _urls_in(msgspec.to_builtins(config))
     return [(key, _shown(key, url)) for key, url in urls if _secrets_of(key)(url)]
 
@@ -314,11 +314,11 @@ def _shown(key: str, url: str) -> str:
 
 
 def withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Names of the variables that hold, or may hold, a secret which is no business of this part of a node."""
+    """Names of the environment variables that may hold a secret which this part of a node does not need."""
     secret = {name for name in environ if _SECRET_VARIABLE.search(name)}
     withheld: dict[Part, set[str]] = {
         "network": {*secret, *PROXIES, *PUSH_HEADERS},
-        "trainer": {*PUSH_HEADERS},  # it fetches models, pushes them and tells trackers
+        "trainer": {*PUSH_HEADERS},  # it needs tokens for models and trackers
         "chain": {*secret, *PUSH_HEADERS},
         "web": secret,
     }
@@ -331,7 +331,7 @@ def _texts_of_environment(environ: Mapping[str, str]) -> Iterator[str]:
             yield from (unquote(pair.partition("=")[2]).split(" ")[-1] for pair in value.split(","))
         elif name in PROXIES or "://" in value:
             yield from address_secrets(value)
-        elif _SECRET_VARIABLE.search(name) and not value.startswith("/"):  # a path names a secret and is none
+        elif _SECRET_VARIABLE.search(name) and not value.startswith("/"):  # a path is not a secret
             yield value
 
 
@@ -352,7 +352,7 @@ def _all_spellings(texts: Iterable[str]) -> frozenset[str]:
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """The ways in which libraries write a text: as it is, in a URL, in JSON."""
+    """The ways in which libraries may write a text: as it is, in a URL, in JSON."""
     yield from {text, unquote(text), quote(text), quote(text, safe=""), json.dumps(text)[1:-1]}
 
 
@@ -376,14 +376,14 @@ def _texts_of_key(content: bytes) -> Iterator[str]:
 
 
 def _read(path: Path) -> bytes:
-    """Whoever may read the file: a secret that lies open is to be covered all the more."""
+    """The file's content, whatever its mode: a secret that anyone may read must be covered all the more."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(SECRET_BYTES_MAX) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 def _file_in(url: str) -> str:
-    """What a URL's place names instead of holding it: file:PATH, credential:NAME."""
+    """The file or credential that stands in place of a URL: file:PATH, credential:NAME; empty for a URL."""
     if url.startswith("credential:"):
         return url
     return url.removeprefix("file:") if url.startswith("file:") and not url.startswith("file://") else ""

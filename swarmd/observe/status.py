@@ -1,14 +1,17 @@
-"""Where a node is and how it is, layer by layer, out of its log and what its daemon adds. Pure, but for sizes on disk.
+"""A node's status, layer by layer, made of its log and of what its daemon adds; and its health, made of the status.
 
-- `status_of` makes the status; whoever has no daemon to ask makes it of the log alone.
-- Three depths of health: it lives, it is ready for a stage, it earns. Restart what does not live; wait for, or look
-  at, what is not ready; look at what lives and earns nothing.
+- `status_of` is pure. If there is no daemon to ask, `status_from_log` makes the status from the log alone.
+- Health has three depths: live, ready for a stage, productive. Restart a node that is not live; wait for a node that is
+  not ready, or look into it; look into a node that is live and not productive.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import shutil
+import time
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -19,28 +22,40 @@ from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.rounds import is_barred
-from swarmd.core.state import Coordination, FirstAccuracy, State, WeightsOutcome
+from swarmd.core.state import Coordination, FirstAccuracy, State
 from swarmd.core.values import Skill
+from swarmd.eventlog.store import log_bytes
 from swarmd.observe.layers import (
+    MIB,
     Layer,
     LayerName,
+    LearningStatus,
     Live,
     WorkerStatus,
+    awaited_members,
     first_line,
     hold_words,
     holding,
+    learning_status,
+    muster_words,
     pause_words,
     silence,
     worker_status,
 )
-from swarmd.observe.learning import LearningStatus, learning_status
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
-from swarmd.observe.words import Kind, coordinator_trouble, equivocation_notes, not_waited_for, waiting_notes
+from swarmd.observe.words import (
+    Kind,
+    coordinator_trouble,
+    equivocation_notes,
+    not_waited_for,
+    outcome_words,
+    waiting_notes,
+)
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED
 
-FILES_MAX = 100_000  # looked at in one directory; further ones are not counted
+FILES_MAX = 100_000  # in one directory; further ones are not counted
 SEGMENT = ".seg"
 
 
@@ -51,24 +66,27 @@ class DiskUsage(msgspec.Struct, frozen=True):
     segments: int  # number of files
     blobs: int
     checkpoints: int
-    free: int | None  # that this user may still write; None where it cannot be told
+    free: int | None  # what this user may still write; None if it is not known
 
 
 def measure_disk(paths: NodeDirectory) -> DiskUsage:
-    """Look at a data directory. Directories that are not there count as empty. Blocks for as long as the disk takes."""
+    """Measure a data directory. Directories that do not exist count as empty. Blocks while the disk is read."""
     log = sizes(paths.events)
+    free: int | None = None
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(paths.root).free
     segments = [size for name, size in log.items() if name.endswith(SEGMENT)]
     return DiskUsage(
         log=sum(log.values()),
         segments=len(segments),
         blobs=sum(sizes(paths.blobs).values()),
         checkpoints=sum(sizes(paths.checkpoints).values()),
-        free=_free(paths.root),
+        free=free,
     )
 
 
 def sizes(directory: Path) -> dict[str, int]:
-    """Size of every file below a directory, by path; what goes away meanwhile is left out."""
+    """Size of every file below a directory, by path; files that are removed meanwhile are left out."""
     found: dict[str, int] = {}
     for base, _, names in os.walk(directory):
         for name in names:
@@ -82,34 +100,22 @@ def sizes(directory: Path) -> dict[str, int]:
     return found
 
 
-def _free(directory: Path) -> int | None:
-    try:
-        room = os.statvfs(directory)
-    except OSError:
-        return None
-    return room.f_bavail * room.f_frsize
-
-
-PEER_SHOWN = 12  # last characters of a peer's id
-MIB = 1024 * 1024
-
-
 class OfferedStatus(msgspec.Struct, frozen=True):
-    """What this node offers now."""
+    """The weights that this node offers to peers."""
 
-    round: int  # the last one that it was trained in
+    round: int  # the last one that they were trained in
     age_s: float
     accuracy: float | None  # on held-out questions, as this node claims it
-    size_bytes: int  # that it takes on disk, with the one before and deltas
+    size_bytes: int  # on disk, with the offer before and deltas
     words: str  # for people
 
 
 class TakenStatus(msgspec.Struct, frozen=True):
-    """What became of a peer's weights last."""
+    """What became of the last peer's weights that this node asked for."""
 
     outcome: Literal["fetched", "adopted", "refused", "late"]
     age_s: float
-    peer: str  # whose; empty where there were none
+    peer: str  # whose weights; empty if there were none
     round: int  # the last one that they were trained in; -1: unknown
     cause: str  # of a refusal
     reason: str
@@ -120,15 +126,15 @@ class TakenStatus(msgspec.Struct, frozen=True):
 
 
 class WeightsStatus(msgspec.Struct, frozen=True):
-    """Weights given and taken. Nothing of it is a fault."""
+    """Weights offered to peers and taken from them. None of it makes a node unwell."""
 
-    awaited_s: float | None = None  # seconds that are left to the wait for a peer's; None: it does not wait
+    awaited_s: float | None = None  # seconds left of the wait for a peer's weights; None: it does not wait
     offered: OfferedStatus | None = None
     taken: TakenStatus | None = None
 
 
 def weights_status(state: State, now: float) -> WeightsStatus | None:
-    """What the log says of peers' weights; None where it says nothing."""
+    """What the log says of peers' weights; None if it says nothing."""
     catch_up, last = state.catch_up, state.weights
     awaits = catch_up is not None and not catch_up.over and not catch_up.average
     awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
@@ -146,19 +152,19 @@ def weights_status(state: State, now: float) -> WeightsStatus | None:
         last.received_bytes,
         last.held_out_before,
         last.held_out,
-        _words(last),
+        outcome_words(last),
     )
     return WeightsStatus(awaited_s, taken=taken)
 
 
 def with_offer(status: Status, directory: Path) -> Status:
-    """The status with what lies in the directory of offered weights; the same where nothing is offered there."""
+    """The status with what is offered in the directory of weights; unchanged if nothing is."""
     offer = OfferedWeights(directory).current()
     if offer is None:
         return status
     try:
         age_s = max(0.0, status.at - (directory / OFFER).stat().st_mtime)
-    except OSError:  # taken back since
+    except OSError:  # withdrawn since
         return status
     size_bytes = sum(sizes(directory).values())
     claimed = "" if offer.accuracy is None else f", held-out accuracy {offer.accuracy:.2f}"
@@ -167,31 +173,11 @@ def with_offer(status: Status, directory: Path) -> Status:
     return replace(status, weights=replace(status.weights or WeightsStatus(), offered=offered))
 
 
-def _words(last: WeightsOutcome) -> str:
-    whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
-    whose += f" after round {last.round}" if last.round >= 0 else ""
-    match last.outcome:
-        case "fetched":
-            return f"fetched {whose}, {last.received_bytes / MIB:.1f} MiB, not measured yet"
-        case "adopted":
-            began = f"began from {'a mean with ' if last.averaged else ''}{whose}"
-            here, before = _number(last.held_out), _number(last.held_out_before)
-            return f"{began}: held-out accuracy {here} here, its own had {before}"
-        case "refused":
-            return f"did not begin from {whose} ({last.cause}): {last.reason}"
-        case "late":
-            return f"{whose} did not come in time"
-
-
-def _number(accuracy: float | None) -> str:
-    return "-" if accuracy is None else f"{accuracy:.2f}"
-
-
 SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
 STANDINGS_SHOWN = 32
 ProcessState = Literal["never started", "running", "stopping", "stopped", "dead", "mute"]
-ENDED: tuple[ProcessState, ...] = ("stopped", "dead")
+ENDED: tuple[ProcessState, ...] = ("stopped", "dead", "never started")
 LEFT: tuple[RoundState, ...] = ("stopped", "failed", "draining")
 
 
@@ -222,12 +208,12 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     device: str = ""
     model: str = ""
     parameters: int = 0
-    numbers: str = ""  # that the model is held and trained in
-    other_weights: str = ""  # how it began from other weights than the swarm's recipe names; empty: it did not
-    doing: str = ""  # an activity, as "measuring held-out accuracy"; of its parts so many are done
-    done: int = 0
-    total: int = 0  # 0: it has none that are counted
-    step: str = ""  # what of it just now, as "drawing 18 of 32 tokens"
+    numbers: str = ""  # the format of the model's numbers, for example bfloat16
+    other_weights: str = ""  # how its first weights differ from those that the swarm's recipe names; empty: not at all
+    doing: str = ""  # an activity, as "measuring held-out accuracy"
+    done: int = 0  # parts of it
+    total: int = 0  # 0: its parts are not counted
+    step: str = ""  # the present step, as "drawing 18 of 32 tokens"
     figures: dict[str, float] = msgspec.field(
         default_factory=dict
     )  # tokens_per_s, eta_s, ... as the trainer reports them
@@ -235,13 +221,13 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
 
     @property
     def at_work(self) -> str:
-        """What it does, as "training 3 of 40: drawing 18 of 32 tokens"; empty for nothing."""
+        """The activity in words, as "training 3 of 40: drawing 18 of 32 tokens"; empty for none."""
         parts = f" {self.done} of {self.total}" if self.total else ""
         return f"{self.doing}{parts}{': ' if self.step else ''}{self.step}" if self.doing else ""
 
 
 class SkipStatus(msgspec.Struct, frozen=True):
-    """Rounds that were skipped as one."""
+    """Rounds that were skipped together."""
 
     first: int
     last: int
@@ -250,9 +236,9 @@ class SkipStatus(msgspec.Struct, frozen=True):
 
 
 class RoundStatus(Layer, frozen=True, kw_only=True):
-    """Where the swarm is and where this node is in it. Rounds and stages are -1 when nothing is open.
+    """The stage that the swarm is at, and the one that this node is at. Rounds and stages are -1 if none is known.
 
-    Of a daemon that does not run it is where both were; no deadline or wait is told then.
+    If the daemon does not run, these are the last that the log knows, without deadlines.
     """
 
     state: RoundState | Literal["dead"]
@@ -267,7 +253,7 @@ class RoundStatus(Layer, frozen=True, kw_only=True):
     skips: tuple[SkipStatus, ...] = ()
     policy: str = ""
     stages: int = 1  # in a round
-    final: bool = False  # all rounds have been run: there is none of the number `round`
+    final: bool = False  # all rounds have been run, and `round` is their number
     waits: tuple[tuple[str, float], ...] = ()  # deadlines: (name, seconds from now)
 
 
@@ -278,8 +264,10 @@ class RewardStatus(msgspec.Struct, frozen=True):
     stage: int
     reward: float
     held_out: float | None = None
-    set_aside: dict[str, int] = msgspec.field(default_factory=dict)  # of peers' rollouts, by reason
-    fallen: tuple[Skill, ...] = ()  # tasks that were answered better before
+    set_aside: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # what of peers' rollouts was not learnt from, by reason
+    fallen: tuple[Skill, ...] = ()  # tasks whose accuracy was better before
 
 
 class StandingStatus(msgspec.Struct, frozen=True):
@@ -290,7 +278,7 @@ class StandingStatus(msgspec.Struct, frozen=True):
     reward: float
     rounds: int
     last_round: int
-    admitted: bool = True  # by proof of work or an invitation; those that are not come last
+    admitted: bool = True  # by proof of work or an invitation; those that are not admitted come last
 
 
 class CoordinatorStatus(Layer, frozen=True, kw_only=True):
@@ -302,8 +290,8 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
     members: int
     reports: int
     expected: int
-    # Present members that the open stage does not wait for, by kind (newcomers, members): they were silent before, or
-    # newcomers were waited for in vain; without a kind of which it waits for all.
+    # Present members that the open stage does not wait for, by kind (newcomers, members), because they were silent
+    # before, or because waits for newcomers timed out. A kind that it waits for entirely is left out.
     not_waited_for: dict[Kind, int] = msgspec.field(default_factory=dict)
     standings: tuple[StandingStatus, ...] = ()
 
@@ -311,10 +299,10 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
 class LogStatus(msgspec.Struct, frozen=True):
     """The event log."""
 
-    directory: str
+    directory: str  # an absolute path
     next_seq: int
     size_bytes: int
-    last_at: float | None = None  # commit time of its last event, POSIX seconds; not told by a running daemon
+    last_at: float | None = None  # commit time of its last event, POSIX seconds; None from a running daemon
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -336,12 +324,12 @@ class Status(msgspec.Struct, frozen=True):
     rejections: dict[str, int]
     log: LogStatus
     coordinator: CoordinatorStatus | None = None
-    chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
+    chain: ChainStatus | None = None  # this and the next are present if a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
     learning: LearningStatus | None = None  # None until a stage is trained
-    notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
-    weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
-    first_accuracy: FirstAccuracy | None = None  # held out, from which its training began; None: not measured
+    notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
+    weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
+    first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -358,8 +346,25 @@ class Status(msgspec.Struct, frozen=True):
         return {name: layer for name, layer in found.items() if layer is not None}
 
 
+def measure_log(directory: Path, next_seq: int, last_at: float | None = None) -> LogStatus:
+    """What is known of a log's files. Raises NotFoundError if there are none."""
+    return LogStatus(str(directory.resolve()), next_seq, log_bytes(directory), last_at)
+
+
+def status_from_log(data: NodeDirectory, state: State, log: LogStatus, mute: str = "") -> Status:
+    """How a node is whose daemon does not answer; for the arguments see `status_of`."""
+    status = status_of(state, time.time(), log, mute=mute, restored=data.restored.exists())
+    return with_offer(status, data.weights)
+
+
 def status_of(
-    state: State, now: float, log: LogStatus, live: Live | None = None, version: str = "", mute: str = ""
+    state: State,
+    now: float,
+    log: LogStatus,
+    live: Live | None = None,
+    version: str = "",
+    mute: str = "",
+    restored: bool = False,
 ) -> Status:
     """Say how a node is.
 
@@ -370,9 +375,10 @@ def status_of(
         live: what the running daemon adds, None when it is down.
         version: of the running daemon.
         mute: why a daemon that seems to run does not answer.
+        restored: its data was restored from a backup, and it was not started here since.
     """
     settings = state.settings
-    process = _process(state, now, live, version, mute)
+    process = _process(state, now, live, version, mute, restored)
     absent = "the daemon does not answer" if mute else "the daemon does not run"
     network = _network(state, now, live, absent)
     training = _training(state, now, live, absent)
@@ -380,7 +386,7 @@ def status_of(
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
     coordinator = _coordinator(state, state.coordination, now, "" if live else absent) if state.coordination else None
-    learning = learning_status(state, now)
+    learning = learning_status(state, now, "" if live else absent)
     layers = (process, network, training, round_status, coordinator, chain, submissions, learning)
     ended_at = log.last_at if process.state in ENDED else None
     return Status(
@@ -406,7 +412,7 @@ def status_of(
         coordinator=as_of(coordinator, ended_at, now) if coordinator else None,
         chain=as_of(chain, ended_at, now) if chain else None,
         submissions=submissions,
-        learning=learning,
+        learning=as_of(learning, ended_at, now) if learning else None,
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
         first_accuracy=state.first_accuracy,
@@ -417,7 +423,7 @@ SomeLayer = TypeVar("SomeLayer", bound=Layer)
 
 
 def as_of(layer: SomeLayer, ended_at: float | None, now: float) -> SomeLayer:
-    """A layer of a node that has ended: it is as it is since then, however long it had been up before."""
+    """A layer of a node that ended at `ended_at`, since when it is down; None: the layer as it is."""
     return layer if ended_at is None else msgspec.structs.replace(layer, age_s=now - ended_at)
 
 
@@ -426,7 +432,7 @@ def last_fallen(status: Status) -> tuple[Skill, ...]:
     return next((each.fallen for each in reversed(status.rewards) if each.held_out is not None), ())
 
 
-def _process(state: State, now: float, live: Live | None, version: str, mute: str) -> ProcessStatus:
+def _process(state: State, now: float, live: Live | None, version: str, mute: str, restored: bool) -> ProcessStatus:
     if mute:
         age_s = now - state.started_at if state.started_at else 0.0
         return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=mute, run=state.run)
@@ -442,15 +448,17 @@ def _process(state: State, now: float, live: Live | None, version: str, mute: st
             version=version,
             rss_bytes=live.rss_bytes,
         )
-    ended = state.chart in ("stopped", "failed")
+    ended = state.chart in ("stopped", "failed") and not restored
     if not state.settings:
         reason = "it has never run here"
+    elif restored:
+        reason = "restored from a backup, and never started here"
     elif ended:
         reason = state.stop_reason or "it stopped"
     else:
         reason = "no daemon runs, and the log holds no orderly stop: it was killed or crashed"
     return ProcessStatus(
-        state="never started" if not state.settings else "stopped" if ended else "dead",
+        state="never started" if restored or not state.settings else "stopped" if ended else "dead",
         healthy=False,
         age_s=now - state.since if state.since else 0.0,
         reason=reason,
@@ -517,10 +525,10 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
     stalled = overdue_s > 2 * patience_s
     in_swarm = state.chart == "waiting" or state.chart.startswith("round.") or state.chart == "skipping"
     return RoundStatus(
-        state="dead" if process == "dead" else state.chart,
+        state="dead" if process == "dead" else "stopped" if process == "never started" else state.chart,
         healthy=in_swarm and not stalled and state.low_space is None and not absent,
         age_s=now - state.since if state.since else 0.0,
-        reason=_round_reason(state, overdue_s) if state.chart in LEFT or not absent else absent,
+        reason=_round_reason(state, overdue_s, now) if state.chart in LEFT or not absent else absent,
         round=clock.round if clock else -1,
         stage=clock.stage if clock else -1,
         deadline_in_s=clock.deadline_at - now if clock and not ended else None,
@@ -537,7 +545,7 @@ def _round(state: State, now: float, absent: str, process: ProcessState) -> Roun
     )
 
 
-def _round_reason(state: State, overdue_s: float) -> str:
+def _round_reason(state: State, overdue_s: float, now: float) -> str:
     if state.chart in LEFT:
         return state.stop_reason or ("the node has stopped" if state.settings else "it has never run here")
     if state.clock is not None and state.clock.final:
@@ -545,6 +553,8 @@ def _round_reason(state: State, overdue_s: float) -> str:
     if pause := pause_words(state):
         return pause
     reason = ROUND_WORDS.get(state.chart, state.chart)
+    if awaited := muster_words(state, now):
+        reason = f"the coordinator {awaited}"
     if doubt := coordinator_trouble(state):
         reason += f"; {doubt}"
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
@@ -562,7 +572,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
 
 def _coordinator(state: State, coordination: Coordination, now: float, absent: str) -> CoordinatorStatus:
     held = holding(state)
-    reason = hold_words(held) if held else _mustering_words(state, coordination, now)
+    reason = hold_words(held) if held else muster_words(state, now)
     standings = sorted(coordination.standings, key=lambda row: (not row.admitted, -row.reward))[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
@@ -582,20 +592,10 @@ def _coordinator(state: State, coordination: Coordination, now: float, absent: s
     )
 
 
-def _mustering_words(state: State, coordination: Coordination, now: float) -> str:
-    """For what a coordinator waits before it opens the first round of its life, and how long at most."""
-    due = next((deadline.due_at for deadline in state.deadlines if deadline.name == "muster"), None)
-    if coordination.chart != "mustering" or due is None:
-        return ""
-    awaited = "the clock that it kept after its backup was made" if state.restored else "enough members"
-    return f"waits for {awaited}, {max(0.0, due - now):.0f} s more at most"
-
-
 def headline(state: State) -> str:
     """One line for the service manager."""
     parts: list[str] = [state.chart]
-    if pause := pause_words(state):
-        parts.append(pause)
+    parts += filter(None, (pause_words(state), awaited_members(state)))
     if state.clock is not None:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")
@@ -613,8 +613,8 @@ def headline(state: State) -> str:
     return ", ".join(parts)
 
 
-# What a layer is at, if there is nothing else to say of it.
-ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node takes part in nothing
+# The reason of a layer if there is no other.
+ROUND_WORDS: dict[RoundState, str] = {  # without the states in which a node takes no part in rounds
     "starting": "waiting for the network worker",
     "joining": "waiting for the DHT to answer",
     "registering": "writing the membership record",
@@ -641,21 +641,21 @@ LINK_WORDS: dict[LinkState, str] = {
 }
 
 
-STALE_S = 30.0  # a status older than this says nothing of now
+STALE_S = 30.0  # a status older than this says nothing about the present
 DEADLINES = 3.0  # stage lengths within which a node is expected to have trained and, on a chain, been confirmed
 NEEDED_LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round")  # for a node's part of a stage
-STAGE_LEAST_S = 20.0  # a shorter stage counts as so long: a trainer's restart must not make a node look barren
+STAGE_LEAST_S = 20.0  # the least that a stage counts as: a trainer's restart must not make a node look unproductive
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether it is well, and why not."""
+    """Whether a node is healthy at one depth, and why not."""
 
     ok: bool
     reasons: tuple[str, ...] = ()
 
 
 class NodeProgress(msgspec.Struct):
-    """What a node got done since its daemon started; times are POSIX seconds, 0 where there is none yet."""
+    """What a node achieved since its daemon started; times are POSIX seconds, 0 if there is none yet."""
 
     started_at: float = 0.0
     stage_s: float = 0.0  # length of the stage that is open, 0 while none is known
@@ -666,7 +666,7 @@ class NodeProgress(msgspec.Struct):
 
 
 def live(status: Status | None) -> Health:
-    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well."""
+    """Whether the daemon answers; it answers from its main loop, so that one runs too."""
     if status is None:
         return Health(False, ("nothing is known of the daemon",))
     if status.source != "daemon":
@@ -675,9 +675,9 @@ def live(status: Status | None) -> Health:
 
 
 def ready(status: Status | None) -> Health:
-    """Whether it can do its part of a stage: it lives, is connected, its trainer is able, and the round not stalled.
+    """Whether it can do its part of a stage: it is live and connected, its trainer works, and the round is not stalled.
 
-    A node that starts lives and is not ready. The chain does not count: while it is away the node trains on.
+    A node that is starting is live and not ready. The chain does not count, because the node trains on without it.
     """
     alive = live(status)
     if not alive.ok or status is None:
@@ -688,8 +688,8 @@ def ready(status: Status | None) -> Health:
 
 
 def productive(status: Status | None, progress: NodeProgress) -> Health:
-    """Whether it earns: it lives, and within the last `DEADLINES` stage lengths trained a stage and, on a chain, had a
-    reward confirmed. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
+    """Whether it is live, and trained a stage and, on a chain, had a reward confirmed within the last `DEADLINES` stage
+    lengths. A daemon that started lately is given as long. The node's progress is in `Metrics.progress`."""
     alive = live(status)
     if not alive.ok or status is None:
         return alive

@@ -1,12 +1,12 @@
 """The story of one round in sentences, with its causes, told from the event log alone.
 
-`StoryTeller` is a projection of the log that keeps what belongs to the round: from the moment the swarm reached it to
-the moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made of
-the node's submissions. Its memory is bounded, whatever the log's length.
+`StoryTeller` is a projection of the log, in bounded memory. It keeps what happened from the moment the swarm reached
+the round until this node left it, the troubles since the last trained stage before, and, later, what became of the
+node's submissions on the chain.
 
-- A sentence is what `describe` says of an event that belongs in a story, or what changed with it: where the swarm is,
+- A sentence is what `describe` says of an event that belongs in a story, or what changed with it: the swarm's stage, or
   what the node does.
-- Why rounds were missed follows from what went wrong before, else from what the node did when they opened.
+- The cause of missed rounds is a trouble before them, else what the node was doing when they opened.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.describe import describe
-from swarmd.observe.learning import advice_on as advice_on_learning
+from swarmd.observe.layers import advice_on as advice_on_learning
 from swarmd.observe.words import closed_without, reached_words
 
-SENTENCES_MAX = 200  # of one story; what comes after is counted
+SENTENCES_MAX = 200  # of one story; further ones are only counted
 TROUBLES_KEPT = 8  # before the round
-HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage that took so many times its work, and so many seconds more, was held up
+HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage was held up if it took HELD_UP times its work and HELD_UP_S more
 
 
 class Sentence(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Sentence(msgspec.Struct, frozen=True):
     Attributes:
         round: that it is about; None when about the node itself.
         trouble: something went wrong.
-        settles: it belongs to its round even when the node is long past it.
+        settles: it belongs to its round even after the node has left that round.
     """
 
     at: float
@@ -48,14 +48,14 @@ class Sentence(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What became of a round.
+    """What happened in a round, and what became of it.
 
     Attributes:
         outcome: trained, skipped, missed (this node was there and trained nothing), open, ahead, or unknown.
         verdict: one sentence.
         advice: what may be done about it.
         cut: sentences left out at the end.
-        unread: what of the log that belongs to it was not read, in a sentence; empty where all was.
+        unread: which part of the log was not read that may belong to it, in a sentence; empty if all was read.
     """
 
     round: int
@@ -75,15 +75,15 @@ class StoryTeller:
         self._sentences: list[Sentence] = []
         self._cut = 0
         self._troubles: deque[Sentence] = deque(maxlen=TROUBLES_KEPT)
-        self._first: tuple[int, float] | None = None  # where the log begins: its first seq and the round known then
+        self._first: tuple[int, float] | None = None  # the log's first seq, and the round known at that time
         self._opened = False
         self._closed = False
         self._found_doing = ""
-        self._found_round: int | None = None  # that it was still busy with
+        self._found_round: int | None = None  # that the node was still busy with
         self._trained: list[StageTrained] = []
         self._before: StageTrained | None = None  # the last stage trained before the round
         self._knows_before = False
-        self._took_s = 0.0  # from joining that stage to its end, where it held this round up
+        self._took_s = 0.0  # from joining that stage to its end, if it held this round up
         self._loading_s = 0.0  # of these, before the trainer was ready
         self._stage_loading_s = 0.0  # of the stage in hand
         self._skip: RoundsSkipped | None = None
@@ -111,7 +111,7 @@ class StoryTeller:
 
     @property
     def goes_on(self) -> bool:
-        """Whether what comes next may belong to it: the node is not past it, its report or the chain not through."""
+        """Whether further events may belong to it: the node is in it, or its report or submissions are pending."""
         reports = (each for each in self._state.pending if isinstance(each, PublishReport))
         if not self._closed or any(each.round == self._round for each in reports):
             return True
@@ -120,7 +120,7 @@ class StoryTeller:
 
     @property
     def knows_before(self) -> bool:
-        """Whether it was told of a trained stage before the round opened: causes are looked for from there on."""
+        """Whether it saw a trained stage before the round opened, from which on it looks for causes."""
         return self._knows_before
 
     def story(self, now: float | None = None) -> Story:
@@ -137,7 +137,7 @@ class StoryTeller:
         advice += tuple(dict.fromkeys(f"{advice_on_learning(each.flat.cause)}." for each in self._trained if each.flat))
         return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
 
-    # --- while listening ---
+    # --- as events come ---
 
     def _count_loading(self, at: float, before: State) -> None:
         if before.work is None:
@@ -173,11 +173,11 @@ class StoryTeller:
         self._cut += len(sentences[room:])
 
     def _is_past(self, state: State) -> bool:
-        """Whether the node has gone beyond the round: what it does from now on belongs to others."""
+        """Whether the node has left the round: what it does from now on belongs to other rounds."""
         over = state.clock is not None and state.clock.final and state.chart == "waiting"
         return self._opened and (over or (state.work is not None and state.work.round > self._round))
 
-    # --- when asked ---
+    # --- the story ---
 
     def _outcome(self) -> str:
         if self._first is None or self._first[1] > self._round:
@@ -221,13 +221,13 @@ class StoryTeller:
 
 
 def reached(state: State) -> int:
-    """The highest round that the node has heard of; -1 before the first."""
+    """The highest round that the node knows of; -1 before the first."""
     clock = -1 if state.clock is None else state.clock.round - state.clock.final
     return max(clock, -1 if state.work is None else state.work.round, state.skipped_to)
 
 
 def joins_stage(before: State, after: State) -> bool:
-    """Whether the node took up a stage between two states: what held up the one before does not matter then."""
+    """Whether the node joined another stage between two states, so that delays of the one before do not matter."""
     own = after.work
     return own is not None and (before.work is None or (before.work.round, before.work.stage) != (own.round, own.stage))
 
@@ -262,7 +262,7 @@ def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
 
 
 def _clock(applied: Applied) -> Sentence | None:
-    """Where the swarm went, whoever said so."""
+    """That the swarm reached another stage, whatever event said so."""
     old, new = applied.before.clock, applied.after.clock
     if new is None or new == old:
         return None
@@ -278,7 +278,7 @@ def _clock(applied: Applied) -> Sentence | None:
 
 
 def _entered(applied: Applied) -> Sentence | None:
-    """A new place in the round's chart that no other sentence tells."""
+    """A change of the round's chart that no other sentence tells."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
     work = after.work
     if after.chart == "round.gathering" and work is not None and work != before.work:
@@ -308,7 +308,7 @@ def doing(state: State, at: float) -> str:
 
 
 def is_loading(state: State) -> bool:
-    """Whether the trainer is not there yet."""
+    """Whether the trainer is down or still loading."""
     return state.trainer.chart in ("down", "loading")
 
 
@@ -332,7 +332,7 @@ def advice_on(
     Args:
         cause: as it is on record.
         before: the last stage that the node had trained.
-        took_s: from joining that stage to its end, where it held the missed round up; 0 where it did not.
+        took_s: from joining that stage to its end, if it held the missed round up; else 0.
         loading_s: of these, before its trainer was ready.
         state: at the log's end.
     """

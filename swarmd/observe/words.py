@@ -1,4 +1,6 @@
-"""Words for what sentences are made of: peers, weights, blocks, skills, evidence, and whom stages wait for. Pure."""
+"""Phrases that log lines, status, stories and pages share: about peers, weights, blocks, skills, evidence and waiting.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from swarmd.core.applied import Applied
 from swarmd.core.coordinator.coordination import COLLECTING
 from swarmd.core.coordinator.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
-from swarmd.core.state import Coordination, Equivocation, Member, State
+from swarmd.core.state import Coordination, Equivocation, Member, State, WeightsOutcome
 from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
+from swarmd.observe.layers import MIB
 
 
 def count(number: int, thing: str) -> str:
@@ -20,11 +23,20 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-# --- what a stage set aside of peers' rollouts ---
+def span(seconds: float) -> str:
+    """A time span in at most two units: "1m 30s"."""
+    seconds = max(0.0, seconds)
+    for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit} {int(seconds % unit_s // below_s)}{below}"
+    return f"{seconds:.0f}s"
+
+
+# --- what of peers' rollouts a stage did not learn from ---
 
 ASIDE_TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.node.rounds.count_aside`: of one, and of several
+REASONS = {  # of `swarmd.core.node.rounds.count_aside`: in singular and plural
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),
@@ -33,7 +45,7 @@ REASONS = {  # of `swarmd.core.node.rounds.count_aside`: of one, and of several
 
 
 def aside_words(event: events.StageTrained) -> str:
-    """Of which peers how much was not learnt from, with an example of each; empty where nothing was."""
+    """How much of each peer's rollouts was not learnt from, with an example; empty for nothing."""
     told = [peer_words(each) for each in event.set_aside[:ASIDE_TOLD_MAX]]
     if len(event.set_aside) > ASIDE_TOLD_MAX:
         told.append(f"and something of {len(event.set_aside) - ASIDE_TOLD_MAX} more")
@@ -41,7 +53,7 @@ def aside_words(event: events.StageTrained) -> str:
 
 
 def aside_counts_words(stages: Sequence[Mapping[str, int]]) -> str:
-    """What the last stages set aside of peers' rollouts, given by reason for each stage; empty if nothing was."""
+    """How much of peers' rollouts the last stages did not learn from, given by reason for each; empty for none."""
     last = stages[-STAGES_COUNTED:]
     counts: Counter[str] = Counter()
     for stage in last:
@@ -52,14 +64,14 @@ def aside_counts_words(stages: Sequence[Mapping[str, int]]) -> str:
 
 
 def passed_words(aside: SetAside) -> str:
-    """Why groups of one peer were passed over, and how many; empty where none were."""
+    """How many groups of one peer were passed over, and why; empty for none."""
     told = [f"{aside.over_share} as it had its share"] * bool(aside.over_share)
     told += [f"{aside.of_little} as little of it counts"] * bool(aside.of_little)
     return f"groups passed over: {', '.join(told)}" if told else ""
 
 
 def peer_words(aside: SetAside) -> str:
-    """What was set aside of one peer."""
+    """What of one peer's rollouts was not learnt from."""
     passed = passed_words(aside)
     if not aside.held:
         return f"of {aside.peer} {passed}"
@@ -75,7 +87,7 @@ def peer_words(aside: SetAside) -> str:
 
 
 def is_marked(event: events.StageTrained) -> bool:
-    """Whether a peer's right answers carry what no others do."""
+    """Whether a peer's right answers carry a mark that no others have, as a payload would."""
     return any(each.mark for each in event.set_aside)
 
 
@@ -122,9 +134,9 @@ def _counted(logs: tuple[events.AnyChainLog, ...], peer: str) -> Iterator[str]:
     yield from (f"{times} x {name}" for name, times in names.most_common(OTHERS_NAMED_MAX))
 
 
-# --- two different records that somebody signed for one place ---
+# --- equivocations: two different records that one peer signed for one place ---
 
-EVIDENCE_TOLD_MAX = 8  # of those in force, in a status: the latest
+EVIDENCE_TOLD_MAX = 8  # the latest of those in force, in a status
 HOW_TO_CHECK = "`swarmd explain --evidence` shows and checks both"
 _RECORDS: dict[EvidenceKind, str] = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
 
@@ -149,18 +161,18 @@ def _who(what: events.Equivocated | Equivocation, state: State) -> str:
 
 
 def bars_nobody(what: events.Equivocated | Equivocation) -> bool:
-    """Whether it is the coordinator's, which cannot be left out."""
+    """Whether it is the coordinator's, without whom the swarm cannot go on."""
     return what.kind != "report"
 
 
 def equivocation_notes(state: State) -> tuple[str, ...]:
-    """What a status says of those that still count, the latest last."""
+    """Notes of a status on equivocations that are still in force, the latest last."""
     told = in_force(state)[-EVIDENCE_TOLD_MAX:]
     return tuple(f"{equivocation_words(each, state)}; {HOW_TO_CHECK}" for each in told)
 
 
 def coordinator_trouble(state: State) -> str:
-    """Why what the coordinator says is to be doubted; empty where nothing is known."""
+    """Why the coordinator is not to be trusted; empty if nothing is known against it."""
     told = [each for each in in_force(state) if bars_nobody(each)]
     return equivocation_words(told[-1], state) if told else ""
 
@@ -171,7 +183,7 @@ SKILLS_TOLD_MAX = 4
 
 
 def skills_words(skills: Sequence[Skill]) -> str:
-    """Accuracies by task, and of those that have fallen what is done about it."""
+    """Accuracies by task, and what is done about those that have fallen."""
     told = ", ".join(f"{each.task} {each.held_out:.2f}" for each in skills[:SKILLS_TOLD_MAX])
     more = f", {len(skills) - SKILLS_TOLD_MAX} more" if len(skills) > SKILLS_TOLD_MAX else ""
     fallen = fallen_words([each for each in skills if each.fallen])
@@ -179,29 +191,30 @@ def skills_words(skills: Sequence[Skill]) -> str:
 
 
 def reached_words(round: int, stage: int, final: bool) -> str:
-    """Where a swarm is, by its clock."""
+    """The stage that a swarm is at, by its clock."""
     return f"swarm has run its {round} rounds" if final else f"swarm at round {round} stage {stage}"
 
 
 def fallen_words(skills: Sequence[Skill]) -> str:
-    """Of tasks that have fallen, from what they were and how much more they are drawn; empty for none."""
+    """Tasks whose accuracy has fallen, and how much more often they are drawn; empty for none."""
     told = [
-        f"{each.task} to {each.held_out:.2f}, it was {each.best:.2f} ({_drawn(each)})"
+        f"{each.task} to {each.held_out:.2f}, it was {each.best:.2f} "
+        + (f"(drawn {each.weight:.1f} times as often)" if each.weight > 1 else "(drawn as ever)")
         for each in skills[:SKILLS_TOLD_MAX]
     ]
     more = [f"and {len(skills) - SKILLS_TOLD_MAX} more"] * (len(skills) > SKILLS_TOLD_MAX)
     return f"fallen: {'; '.join([*told, *more])}" if told else ""
 
 
-def _drawn(skill: Skill) -> str:
-    return f"drawn {skill.weight:.1f} times as often" if skill.weight > 1 else "drawn as ever"
-
-
 # --- what became of a peer's weights ---
 
 WeightsEvent = events.WeightsAdopted | events.WeightsFetched | events.WeightsRefused
 
-CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better", "worse")  # as it goes; the rest is worth a look
+CALM: tuple[WeightsCause, ...] = (
+    "none-offered",
+    "no-better",
+    "worse",
+)  # nothing unusual; other causes are worth a warning
 
 _DAMAGED: dict[WeightsDamage, str] = {
     "": "",
@@ -215,7 +228,7 @@ def weights_words(event: WeightsEvent) -> str:
     """A sentence without its full stop."""
     match event:
         case events.WeightsFetched():
-            mib = event.received_bytes / 2**20
+            mib = event.received_bytes / MIB
             return (
                 f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
                 f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
@@ -231,14 +244,34 @@ def weights_words(event: WeightsEvent) -> str:
             return f"it did not begin from {whose} ({event.cause}): {event.reason}"
 
 
+PEER_SHOWN = 12  # last characters of a peer's id in a status
+
+
+def outcome_words(last: WeightsOutcome) -> str:
+    """What a status says of a peer's weights that came last."""
+    whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
+    whose += f" after round {last.round}" if last.round >= 0 else ""
+    match last.outcome:
+        case "fetched":
+            return f"fetched {whose}, {last.received_bytes / MIB:.1f} MiB, not measured yet"
+        case "adopted":
+            mean = "a mean with " if last.averaged else ""
+            here, before = ("-" if each is None else f"{each:.2f}" for each in (last.held_out, last.held_out_before))
+            return f"began from {mean}{whose}: held-out accuracy {here} here, its own had {before}"
+        case "refused":
+            return f"did not begin from {whose} ({last.cause}): {last.reason}"
+        case "late":
+            return f"{whose} did not come in time"
+
+
 def weights_level(event: WeightsEvent) -> Literal["info", "warning"]:
-    """Of the line in the log."""
+    """The level of the log line."""
     damaged = isinstance(event, events.WeightsFetched) and event.damaged != ""
     return "warning" if damaged or (isinstance(event, events.WeightsRefused) and event.cause not in CALM) else "info"
 
 
 def weights_round(event: WeightsEvent) -> int | None:
-    """The round that it is about, which stands in the command's name; None where that is none of this node's."""
+    """The round of the event, by its command's id; None if the id is not one of this node's."""
     number = event.command.split("/")[1:2]
     return int(number[0]) if number and number[0].isdecimal() else None
 
@@ -258,13 +291,13 @@ SILENT = (
 
 
 def not_waited_for(coordination: Coordination) -> dict[Kind, int]:
-    """How many members the open stage does not wait for, by kind; without a kind of which it waits for all."""
-    kinds = [_kind_of(member) for member in _not_expected(coordination)]
+    """How many members the open stage does not wait for, by kind; kinds without any are left out."""
+    kinds: list[Kind] = ["members" if member.rounds else "newcomers" for member in _not_expected(coordination)]
     return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
 
 
 def waiting_notes(state: State) -> tuple[str, ...]:
-    """What a status says of it, a sentence for each reason."""
+    """Notes of a status on whom the open stage does not wait for, one for each reason."""
     coordination = state.coordination
     if coordination is None or coordination.chart not in COLLECTING:
         return ()
@@ -277,7 +310,7 @@ def waiting_notes(state: State) -> tuple[str, ...]:
 
 
 def waiting_turn(before: State, after: State) -> str:
-    """Whether an event has stages wait for newcomers no more, or again; empty for nothing."""
+    """That stages stop or resume waiting for newcomers with an event; empty if nothing changed."""
     then, now = before.coordination, after.coordination
     if then is now or then is None or now is None or then.waiting.newcomers == now.waiting.newcomers:
         return ""
@@ -285,7 +318,7 @@ def waiting_turn(before: State, after: State) -> str:
 
 
 def closed_without(applied: Applied) -> tuple[int, str]:
-    """The round of the stage that an event closed, and whose reports were not there; -1 and nothing for none."""
+    """The round of the stage that an event closed, and whose reports were missing; -1 and "" if none were."""
     closed, opened, event = applied.before.coordination, applied.after.coordination, applied.event
     if closed is None or opened is None or closed.chart not in COLLECTING:
         return -1, ""
@@ -303,10 +336,6 @@ def closed_without(applied: Applied) -> tuple[int, str]:
 
 def _not_expected(coordination: Coordination) -> list[Member]:
     return not_expected(coordination) if coordination.chart in COLLECTING else []
-
-
-def _kind_of(member: Member) -> Kind:
-    return "members" if member.rounds else "newcomers"
 
 
 def _names_of(members: Sequence[Member]) -> str:

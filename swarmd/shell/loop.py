@@ -1,19 +1,20 @@
 """The loop through which everything passes: facts in, one durable commit, commands out. It never waits.
 
-- A driver asks for the facts that are next, has them written, and has what was written adopted; between two of these it
-  waits as it likes. `step` runs before the write, in memory, because the commit holds the digest of the commands that
-  it causes; its result is adopted, shown and handed out only after the commit is durable.
-- Facts of one kind that wait in a row become one event: reports of a stage, and memberships. Each of them is named in
-  it, and it means what they mean one after the other. A log of a large swarm is shorter for it, and its coordinator
-  makes one state of a thousand reports. Few of them stay as they are: of a small swarm's log people read each line.
-- A snapshot that cannot be kept costs nothing but time at the next start: it is no end.
+- A driver takes the next facts, has them written, and has what was written adopted; between these calls it may wait.
+  `step` runs before the write, in memory, because the commit holds the digest of the commands that it causes; the new
+  state is adopted, and the commands leave, only after the commit is durable.
+- Consecutive facts of one kind (reports of a stage, memberships) become one event, which means the same as the facts
+  one after the other. This shortens the log of a large swarm, and its coordinator makes one state of a thousand
+  reports. If they are few they stay single events, because people read each line of a small swarm's log.
+- A snapshot that cannot be kept costs only time at the next start, so it does not end the node.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -35,14 +36,50 @@ from swarmd.core.events import (
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.errors import CommitTooLarge, LogDamaged, LogWriteFailed
 from swarmd.eventlog.frame import digest_commands
-from swarmd.shell.ports import CommandPort, CommitLog
 
-ROW_MIN = 16  # facts of a kind that are worth an event for all of them
-ROW_MAX = 1024  # facts of one such event
+# Takes a command and returns at once; what comes of it, or goes wrong, is a fact, later. Raises nothing. Commands are
+# known by their ids, and one for a worker that is not there is dropped: it is given again when the worker is up.
+PerformCommand = Callable[[Command], None]
+# Takes an event for the log; waits while the inbox is full. Those of one caller keep their order. Raises nothing: the
+# node ends if its log cannot be written, and the call is cancelled.
+ObserveEvent = Callable[[Event], Coroutine[Any, Any, None]]
 
 
-def row_length(waiting: Iterable[Event]) -> int:
-    """How many of the facts that wait, from the first on, may become one event; 1 at least, `ROW_MAX` at most."""
+class CommitLog(Protocol):
+    """Where commits are made durable: `swarmd.eventlog.store.EventLog`, or a simulated disk."""
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number of the next event."""
+        ...
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> object:
+        """Write one commit and make it durable; blocks.
+
+        Raises CommitTooLarge if nothing was written; LogWriteFailed or NoSpaceLeft if it may or may not be durable, and
+        the process must end.
+        """
+        ...
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a snapshot of the state should be taken now."""
+        ...
+
+    def write_snapshot(self, state: State) -> object:
+        """Keep the fold of all events so far, and remove the oldest segments by budget; blocks.
+
+        Raises LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot, and the log goes on without it.
+        """
+        ...
+
+
+ROW_MIN = 16  # facts of one kind from which on they become one event
+ROW_MAX = 1024  # facts in one such event
+
+
+def count_mergeable(waiting: Iterable[Event]) -> int:
+    """How many of the waiting facts, from the first on, may become one event: 1 to `ROW_MAX`."""
     row = islice(waiting, ROW_MAX)
     kind = _kind_of(next(row))
     if kind is None:
@@ -56,14 +93,14 @@ def row_length(waiting: Iterable[Event]) -> int:
 
 
 def _kind_of(fact: Event) -> tuple[int, int] | None:
-    """What facts that may become one event have in common; None for those that never do."""
+    """A key that is equal for facts which may become one event; None for facts that never do."""
     if isinstance(fact, ReportSeen):
         return fact.round, fact.stage
     return (-1, -1) if isinstance(fact, MemberSeen) else None
 
 
-def as_one(row: list[Event]) -> list[Event]:
-    """The event for a row of facts of one kind; the facts themselves where they are few."""
+def merge_facts(row: list[Event]) -> list[Event]:
+    """One event for consecutive facts of one kind; the facts themselves if they are few."""
     if len(row) < ROW_MIN:
         return row
     first = row[0]
@@ -79,7 +116,7 @@ def as_one(row: list[Event]) -> list[Event]:
 
 
 def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]] | None:
-    """Facts in two parts that mean the same, a row by itself too; None for what has no parts."""
+    """Facts in two parts that mean the same, also the parts of one event; None if there are no parts."""
     if len(facts) > 1:
         middle = len(facts) // 2
         return facts[:middle], facts[middle:]
@@ -94,7 +131,7 @@ def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]
 
 
 class Snapshots:
-    """Takes them, and knows how many could not be kept, one after another."""
+    """Takes snapshots, and counts consecutive failures."""
 
     def __init__(self, event_log: CommitLog) -> None:
         self.failed = 0
@@ -102,7 +139,7 @@ class Snapshots:
         self._error: LogDamaged | LogWriteFailed | None = None
 
     def keep_if_due(self, state: State) -> None:
-        """Take one of the fold of all events, if it is due; where that fails, one is due with the next segment."""
+        """Take a snapshot of the state if one is due; if that fails, one is due again with the next segment."""
         if not self._log.snapshot_due:
             return
         try:
@@ -114,20 +151,20 @@ class Snapshots:
 
     @property
     def note(self) -> str:
-        """For the operator: that the last could not be kept, and why; empty where it was."""
+        """A note for the operator that the last snapshot could not be kept, and why; empty if it could."""
         if self._error is None:
             return ""
         times = "" if self.failed == 1 else f", {self.failed} times one after another"
         return f"no snapshot of the log could be kept{times}; it is tried again with the next segment: {self._error}"
 
 
-INBOX_FACTS_MAX = 1024  # at the bound whoever brings a fact waits
-BATCH_FACTS_MAX = 64  # events of one commit, before skips; those of `swarmd.shell.loop` are one
-WAIT_S_MAX = 30.0  # longest time without a look at the clock, so that a clock set anew is noticed
+INBOX_FACTS_MAX = 1024  # at the bound `offer` refuses facts
+BATCH_FACTS_MAX = 64  # events of one commit, before skips; many facts that became one event count as one
+WAIT_S_MAX = 30.0  # longest wait, so that a clock that was set is noticed
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a batch of facts comes to: the events to commit, rounds that they skip among them, and what follows."""
+    """The result of a batch of facts: the events to commit, with rounds that they skip, the state and the commands."""
 
     journal: tuple[Applied, ...]
     state: State
@@ -149,13 +186,13 @@ def plan(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> Plan
 
 
 class Loop:
-    """One life of a node's daemon, from the fold of its log to `NodeStopped`.
+    """One run of a node's daemon, from the fold of its log to `NodeStopped`.
 
-    This loop is the log's only writer. Projections take each durable event, before the commands of its commit go out.
+    This loop is the log's only writer. Projections get each durable event before the commands of its commit leave.
 
     Attributes:
-        state: what all that was adopted comes to.
-        ended: the event that ended this life; None while it goes on.
+        state: after all commits that were adopted.
+        ended: the event that ended this run; None while it goes on.
     """
 
     def __init__(
@@ -174,11 +211,11 @@ class Loop:
         self._inbox_max = inbox_max
         self._beginning: NodeStarted | None = None
         self._fired: set[Deadline] = set()  # timers reported while their deadline still stands in the state
-        self._ports: CommandPort[Command] | None = None
+        self._perform: PerformCommand | None = None
 
-    def connect(self, ports: CommandPort[Command]) -> None:
-        """Say where commands go; before the first commit."""
-        self._ports = ports
+    def connect(self, perform: PerformCommand) -> None:
+        """Set what carries out commands; call it before the first commit."""
+        self._perform = perform
 
     # --- facts ---
 
@@ -189,23 +226,23 @@ class Loop:
 
     @property
     def has_facts(self) -> bool:
-        """Whether any wait in the inbox."""
+        """Whether facts wait in the inbox."""
         return bool(self._inbox)
 
     def offer(self, fact: Event) -> bool:
-        """Put a fact into the inbox. False, and nothing done, while that is full."""
+        """Put a fact into the inbox. False if it is full."""
         if len(self._inbox) >= self._inbox_max:
             return False
         self._inbox.append(fact)
         return True
 
     def begin(self, started: NodeStarted) -> None:
-        """Have this life begin with a commit of its own, whatever deadlines of the last one have passed meanwhile."""
+        """Begin this run with a commit of its own, before any deadline of the last run that has passed meanwhile."""
         self._beginning = started
 
     def next_facts(self, now: float) -> list[Event]:
-        """Take the batch to be committed next: the beginning of this life, else deadlines that have passed by `now`, in
-        POSIX seconds, else what waits in the inbox.
+        """Take the next batch to commit: the beginning of this run, else deadlines that have passed by `now` (POSIX
+        seconds), else what waits in the inbox.
         """
         if self._beginning is not None:
             beginning, self._beginning = self._beginning, None
@@ -213,7 +250,7 @@ class Loop:
         return self._due_timers(now) or self._take_waiting()
 
     def idle_s(self, now: float) -> float:
-        """How long nothing is to be done unless a fact comes; `WAIT_S_MAX` at most."""
+        """How long there is nothing to do unless a fact comes; at most `WAIT_S_MAX`."""
         if self._inbox:
             return 0.0
         waiting = [deadline.due_at for deadline in self.state.deadlines if deadline not in self._fired]
@@ -230,13 +267,13 @@ class Loop:
         return [TimerFired(each.name, each.due_at) for each in due]
 
     def _take_waiting(self) -> list[Event]:
-        """The facts that wait, up to the stop: with it a life ends."""
+        """Take waiting facts, at most up to `NodeStopped`, which ends the run."""
         facts: list[Event] = []
         while self._inbox and len(facts) < BATCH_FACTS_MAX:
-            length = row_length(self._inbox)
+            length = count_mergeable(self._inbox)
             if length < ROW_MIN:
                 length = min(length, BATCH_FACTS_MAX - len(facts))
-            facts += as_one([self._inbox.popleft() for _ in range(length)])
+            facts += merge_facts([self._inbox.popleft() for _ in range(length)])
             if isinstance(facts[-1], NodeStopped):
                 break
         return facts
@@ -244,10 +281,10 @@ class Loop:
     # --- commits ---
 
     def write(self, at: float, facts: Sequence[Event]) -> list[Plan]:
-        """Make facts durable, in one commit or, where that would be too large, in several. Blocks; in any thread.
+        """Make facts durable, in one commit or, if that would be too large, in several. Blocks; in any thread.
 
-        Nothing of it is in force before `adopt`. Raises LogWriteFailed or NoSpaceLeft, after which the process must
-        end, and CommitTooLarge for a single fact: none of a worker's is, for its frames are smaller than commits.
+        Nothing takes effect before `adopt`. Raises LogWriteFailed or NoSpaceLeft, after which the process must end, and
+        CommitTooLarge for a single fact. Facts of workers are never that large, for frames are smaller than commits.
         """
         return self._write(self.state, at, facts)
 
@@ -265,7 +302,7 @@ class Loop:
         return [planned]
 
     def adopt(self, written: Sequence[Plan]) -> None:
-        """Take over what was written: its state, then the projections, then its commands to their ports."""
+        """Adopt what was written: first the state, then the projections, then the commands."""
         for planned in written:
             self.state = planned.state
             if self._fired:
@@ -277,5 +314,5 @@ class Loop:
             if isinstance(last, NodeStopped):
                 self.ended = last
             for command in planned.commands:
-                assert self._ports is not None, "commands have nowhere to go before `connect`"
-                self._ports.perform(command)
+                assert self._perform is not None, "commands have nowhere to go before `connect`"
+                self._perform(command)

@@ -1,7 +1,8 @@
-"""What a supervisor decides about worker processes: without starting, reading or killing any.
+"""The decisions of a supervisor about worker processes, without starting, reading or killing any.
 
-A driver tells it what happened, and carries out the actions that it answers with: the daemon with real processes, the
-simulator with made-up ones. At most one process of a worker exists at a time, and the core hears of every end once.
+A driver reports what happened and carries out the actions that are returned: the daemon with real processes, the
+simulator with simulated ones. At most one process of a worker exists at a time, and the core gets every end exactly
+once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from swarmd.config import WorkersConfig
-from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers, SupervisorCommand
+from swarmd.core.commands import (
+    ChainCommand,
+    Command,
+    KillWorker,
+    NetworkCommand,
+    StartWorker,
+    StopWorkers,
+    SupervisorCommand,
+    TrainerCommand,
+)
 from swarmd.core.events import (
     ClockSet,
     Event,
@@ -33,17 +43,17 @@ from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Stop, ToWorker
 
 MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
-DRAIN_S = 2.0  # longest reading of what a dead worker left in its pipes
+DRAIN_S = 2.0  # longest reading of what an ended worker left in its pipes
 PINGS_MISSED = 12  # in a row, within `silent_s`; one more and the worker is killed
 STOP_MESSAGE_SHARE = 0.7  # of stop_s: until then a worker may end by itself; then SIGTERM
 STOP_TERMINATE_SHARE = 0.9  # of stop_s: then SIGKILL
-REASON_CHARACTERS_MAX = 4096  # of why a process ended: it stays in the state, and a worker may say any amount
+REASON_CHARACTERS_MAX = 4096  # of why a process ended, which is kept in the state; a worker may write any amount
 PINGS_UNANSWERED = 2  # a worker that missed no more than these counts as answering
 
-# Signals that a process does not bring about itself: the kernel's for want of memory, or another's.
+# Signals that come from outside a process: from the kernel for lack of memory, or from others.
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
-# Facts about the daemon itself, its machine and what it concludes; a worker that claims one is broken.
+# Facts about the daemon itself and its machine; a worker that observes one is broken.
 DAEMON_EVENTS = (
     NodeStarted,
     StopRequested,
@@ -67,7 +77,7 @@ class Execute(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Queue a message for the worker, or say `unread` where `MESSAGES_QUEUED_MAX` wait."""
+    """Queue a message for the worker, or call `unread` if `MESSAGES_QUEUED_MAX` wait."""
 
     worker: Worker
     message: ToWorker
@@ -86,7 +96,7 @@ class Kill(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Give an event to the `FactSink`."""
+    """Give an event to the node's loop."""
 
     event: Event
 
@@ -94,38 +104,47 @@ class Tell(NamedTuple):
 Action = Execute | Send | Terminate | Kill | Tell
 
 
+def worker_of(command: NetworkCommand | TrainerCommand | ChainCommand) -> Worker:
+    """The worker that carries a command out."""
+    if isinstance(command, NetworkCommand):
+        return "network"
+    return "trainer" if isinstance(command, TrainerCommand) else "chain"
+
+
 class Process:
-    """What is known of one process, from the order to start it until it was reaped."""
+    """One process, from the command to start it until it was reaped."""
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
         self.exists = False
         self.planned = False  # the node asked it to end
         self.killed_for = ""
-        self.broken = False  # what it says is no longer listened to
+        self.broken = False  # its messages are ignored
         self.fault: Fault | None = None
         self.heard = False  # it has sent a frame
         self.pings = 0
         self.missed = 0  # pings sent since the last frame
-        self.handing_over = False  # the inbox is full: the worker is not to blame for its silence
+        self.handing_over = False  # its fact waits for room in the inbox, so its silence is not its fault
         self.terminate_at = self.kill_at = self.give_up_at = math.inf  # of an orderly stop
 
 
 class Supervision:
-    """The worker processes of one life of a daemon; `limits` are ping and stop times."""
+    """The worker processes of one run of a daemon; `limits` are ping and stop times."""
 
     def __init__(self, workers: Sequence[Worker], limits: WorkersConfig) -> None:
         self._limits = limits
         self._processes: dict[Worker, Process | None] = dict.fromkeys(workers)
-        self._end_told: dict[Worker, bool] = dict.fromkeys(workers, False)  # of the last process, or its failed start
+        self._end_told: dict[Worker, bool] = dict.fromkeys(
+            workers, False
+        )  # the end of the last process, or its failed start, was reported
         self._stop: StopWorkers | None = None
-        self._ending = False  # the daemon is about to exit: nothing is started, and nobody is told any more
+        self._ending = False  # the daemon is about to exit: nothing is started or reported any more
         self._stop_told = False
 
-    # --- what the core wants ---
+    # --- commands ---
 
     def perform(self, command: SupervisorCommand, now: float) -> list[Action]:
-        """What a command comes to. `now`: seconds of a clock that only goes forward."""
+        """The actions of a command. `now`: seconds of a monotonic clock."""
         match command:
             case StartWorker():
                 return self._start(command.worker, command.attempt)
@@ -137,7 +156,7 @@ class Supervision:
                 assert_never(command)
 
     def hand(self, worker: Worker, command: Command) -> list[Action]:
-        """Hand a command to the worker's process; it is dropped where there is none."""
+        """Hand a command to the worker's process; it is dropped if there is none."""
         return [] if self._processes[worker] is None else [Send(worker, Perform(command))]
 
     def _start(self, worker: Worker, attempt: int) -> list[Action]:
@@ -151,7 +170,7 @@ class Supervision:
     def kill(self, worker: Worker, reason: str) -> list[Action]:
         """End the worker's process at once; its exit is reported with this reason.
 
-        Where there is none and none was reported to have ended, that is reported: the core waits for an exit after a
+        If there is no process, and no end was reported, an end is reported: the core waits for an exit after a
         kill, and would otherwise wait for ever.
         """
         process = self._processes[worker]
@@ -164,7 +183,7 @@ class Supervision:
         return [Tell(WorkerExited(worker, f"{reason}, and no process was there"))]
 
     def _begin_stop(self, command: StopWorkers, now: float) -> list[Action]:
-        """Ask all processes to end in order, within `stop_s`, and start none any more."""
+        """Ask all processes to end within `stop_s`, and start none any more."""
         if self._stop is not None:
             return []
         self._stop = command
@@ -178,7 +197,7 @@ class Supervision:
         return actions + self._stopped()
 
     def _stopped(self) -> list[Action]:
-        """The node has stopped once no process is left."""
+        """Report that the node has stopped, once no process is left."""
         if self._stop is None or self._stop_told or self._ending or any(self._processes.values()):
             return []
         self._stop_told = True
@@ -199,7 +218,7 @@ class Supervision:
 
     @property
     def due_at(self) -> float:
-        """When `tick` is to be called next; infinite for never."""
+        """When to call `tick` next; infinite for never."""
         return min(
             (
                 min(process.terminate_at, process.kill_at, process.give_up_at)
@@ -210,7 +229,7 @@ class Supervision:
         )
 
     def tick(self, now: float) -> list[Action]:
-        """Do not wait any longer for processes that were asked to end: first SIGTERM, then SIGKILL, then go on."""
+        """Escalate for processes that were asked to end: first SIGTERM, then SIGKILL, then stop waiting for them."""
         actions: list[Action] = []
         for worker, process in self._processes.items():
             if process is None:
@@ -229,8 +248,8 @@ class Supervision:
     def ping(self, worker: Worker) -> list[Action]:
         """Ping, every `silent_s / PINGS_MISSED`, and kill a worker that has answered none for `silent_s`.
 
-        Counted in pings, not by the clock, so that a daemon that was itself suspended blames nobody. Until the first
-        frame the core's `ready_s` deadline watches: imports take long on a busy machine.
+        Counted in pings, not by the clock, so that a daemon that was itself suspended kills no worker. Before the first
+        frame only the core's `ready_s` deadline counts, because imports take long on a busy machine.
         """
         process, limits = self._processes[worker], self._limits
         if process is None or process.killed_for:
@@ -242,7 +261,7 @@ class Supervision:
         process.pings += 1
         return [Send(worker, Ping(process.pings))]
 
-    # --- what becomes of a process ---
+    # --- what happened to a process ---
 
     def started(self, worker: Worker, pid: int) -> list[Action]:
         """The program was executed."""
@@ -260,7 +279,7 @@ class Supervision:
         return [Tell(WorkerStartFailed(worker, reason, process.attempt, wanting)), *self._stopped()]
 
     def heard(self, worker: Worker, message: FromWorker) -> list[Action]:
-        """A frame came: the worker lives, and what it observed is a fact."""
+        """Handle a frame: the worker is alive, and what it observed is a fact."""
         process = self._processes[worker]
         if process is None or process.broken:
             return []
@@ -274,36 +293,36 @@ class Supervision:
         return []
 
     def hands_over(self, worker: Worker, waits: bool) -> None:
-        """Whether a fact of this worker's waits for room in the inbox."""
+        """Note whether a fact of this worker waits for room in the inbox."""
         process = self._processes[worker]
         if process is not None:
             process.handing_over = waits
 
     def broken(self, worker: Worker, reason: str) -> list[Action]:
-        """What the worker says makes no sense."""
+        """Kill a worker whose messages make no sense."""
         process = self._processes[worker]
         if process is not None:
             process.broken = True
         return self.kill(worker, f"broken output: {reason}")
 
     def unread(self, worker: Worker) -> list[Action]:
-        """The worker has left `MESSAGES_QUEUED_MAX` messages unread."""
+        """Kill a worker that has left `MESSAGES_QUEUED_MAX` messages unread."""
         return self.kill(worker, f"took none of {MESSAGES_QUEUED_MAX} waiting messages")
 
     def is_answering(self, worker: Worker) -> bool:
-        """Whether the worker has spoken, and missed no more than `PINGS_UNANSWERED` pings."""
+        """Whether the worker has sent a frame, and missed no more than `PINGS_UNANSWERED` pings."""
         process = self._processes[worker]
         return process is not None and process.heard and process.missed <= PINGS_UNANSWERED
 
     def listens(self, worker: Worker) -> bool:
-        """Whether what the worker says still counts."""
+        """Whether the worker's messages still count."""
         process = self._processes[worker]
         return process is not None and not process.broken
 
     def ended(self, worker: Worker, status: int | None, tail: str = "") -> list[Action]:
-        """The process is gone, and reaped; `tail` is the last of what it printed.
+        """The process is gone and reaped; `tail` is the end of its output.
 
-        Its exit status is negative the number of the signal that ended it; None where it does not go away.
+        `status` is minus the number of the signal that ended it; None if it does not go away.
         """
         process = self._processes[worker]
         if process is None:
@@ -313,7 +332,7 @@ class Supervision:
 
 
 def exit_of(worker: Worker, process: Process, status: int | None, tail: str) -> WorkerExited:
-    """How a process ended, and through whom."""
+    """The event of a process's end."""
     fault = process.fault
     return WorkerExited(
         worker=worker,
@@ -343,7 +362,7 @@ def _reason(process: Process, status: int | None, tail: str) -> str:
 
 
 def is_from_outside(status: int | None) -> bool:
-    """Whether others ended a process: by a signal, or by filling it until it made room."""
+    """Whether a process was ended from outside: by a signal, or because others had filled its memory."""
     return status is not None and (status == EXIT_FOR_ROOM or -status in OUTSIDE_SIGNALS)
 
 

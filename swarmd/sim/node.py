@@ -137,7 +137,7 @@ class SimNode:
     def _make_loop(self, state: State) -> Loop:
         """The loop of a new life, with the checks as a projection."""
         loop = Loop(NodeLog(self), state, (self,), self.inbox_max)
-        loop.connect(self)
+        loop.connect(self.perform)
         return loop
 
     def clock(self) -> float:
@@ -371,7 +371,7 @@ class SimNode:
     def perform(self, command: Command) -> None:
         """A command leaves the daemon. Raises Crashed where it dies meanwhile."""
         self.world.checks.on_dispatch(self, command)
-        self.supervisor.ports.perform(command)
+        self.supervisor.dispatch(command)
         if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
             raise Crashed
 

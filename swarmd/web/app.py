@@ -1,19 +1,21 @@
-"""The application: the table of all addresses of the HTTP interface, the page's files, and the guard around them.
+"""The application: the table of all endpoints of the HTTP interface, the page's files, and the guard around them.
 
-- What serves a request and what the OpenAPI document says are one table.
-- `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else of the disk can be reached.
+- Routes and the OpenAPI document are made from one table.
+- `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else on the disk can be reached.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,21 +26,23 @@ from starlette.routing import Route
 from swarmd.errors import SwarmdError
 from swarmd.observe.status import Health, Status, live, productive, ready
 from swarmd.observe.story import Story
+from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpRefusal
-from swarmd.web.http.endpoints import (
+from swarmd.uvicorn_server import answer as json_answer
+from swarmd.web.endpoints import (
     SEQ_MAX,
     Background,
     Endpoint,
-    JsonAnswer,
     Parameter,
     integers,
     keep_up,
+    openapi,
     refusal,
     refusal_of,
 )
-from swarmd.web.http.guard import AccessRules, Login, RequestGuard
-from swarmd.web.http.openapi import openapi
-from swarmd.web.http.stream import Stream
+from swarmd.web.guard import AccessRules, Login, RequestGuard
+from swarmd.web.moments import plain
+from swarmd.web.node import LogNode
 from swarmd.web.shapes import (
     CURVES_MAX,
     EVENTS_PAGE_MAX,
@@ -54,12 +58,11 @@ from swarmd.web.shapes import (
     PeerPage,
     RecipeView,
     StagesView,
-    SwarmSource,
     SwarmView,
     TrainingView,
 )
-from swarmd.web.views.moments import plain
-from swarmd.web.views.node import LogNode
+from swarmd.web.source import SwarmSource
+from swarmd.web.stream import Stream
 
 STATIC = Path(__file__).parent / "static"
 PAGES = {"/node": "node.html", "/login": "login.html"}
@@ -79,22 +82,22 @@ TYPES = {
 
 
 async def serve_page(request: Request) -> Response:
-    """A page, never stored; an address that is not known shows the start page."""
+    """A page, which browsers do not cache; an unknown address shows the start page."""
     return serve_file(request, PAGES.get(request.url.path.rstrip("/"), START), "no-store")
 
 
 async def serve_static(request: Request) -> Response:
-    """A file of the page; browsers ask each time whether it changed."""
+    """A file of the page; browsers check each time whether it changed."""
     return serve_file(request, request.path_params["name"], "no-cache")
 
 
 async def refuse_unknown(request: Request) -> Response:
-    """An address of the interface that there is not."""
+    """The answer to an unknown address below /api."""
     return refusal(404, "there is no such address; /api/openapi.json lists those that there are")
 
 
 def serve_file(request: Request, name: str, caching: str) -> Response:
-    """One of the files that are there."""
+    """One of the page's files, or 404."""
     known = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
     if name not in known or known[name].suffix not in TYPES:
         return refusal(404, "there is no such file")
@@ -169,13 +172,13 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
         return Response(body, headers={"content-type": content_type})
 
     def probe(path: str, summary: str, judge: Callable[[Status | None], Health]) -> Endpoint:
-        async def answer() -> JsonAnswer:
+        async def answer() -> Response:
             status = None
             with suppress(SwarmdError):
                 status = await node.status()
             health = judge(status)
             reasons = [plain(reason) for reason in health.reasons]
-            return JsonAnswer({"ok": health.ok, "reasons": reasons}, 200 if health.ok else 503)
+            return json_answer(200 if health.ok else 503, {"ok": health.ok, "reasons": reasons})
 
         return Endpoint(path, f"{summary}; 503 if not.", Health, answer, refusals=(503,))
 
@@ -188,7 +191,7 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
 
 
 def productive_of(node: LogNode, status: Status | None) -> Health:
-    """Whether a node's work came to something of late; that is in its log, and not known before all of it was read."""
+    """Whether a node was productive lately, which is not known before all of its log was read."""
     if live(status).ok:
         here = node.here()
         if here.trouble:
@@ -198,14 +201,11 @@ def productive_of(node: LogNode, status: Status | None) -> Health:
     return productive(status, node.metrics.progress)
 
 
-def endpoints_of(
-    swarm: SwarmSource, node: LogNode | None, stream: Stream, here: PageSource | None = None
-) -> tuple[Endpoint, ...]:
-    """All addresses of the interface, those of a node where there is one."""
+def endpoints_of(swarm: SwarmSource, node: LogNode | None, stream: Stream) -> tuple[Endpoint, ...]:
+    """All endpoints of the interface; those of a node only if there is one."""
     of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
-    shows = (lambda: node.here()) if node is not None else (lambda: here)
     return (
-        Endpoint("/api/v1/here", "What this server shows.", PageSource, shows),
+        Endpoint("/api/v1/here", "What this server shows.", PageSource, lambda: swarm.here()),
         *swarm_endpoints(swarm),
         *of_node,
         Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open),
@@ -214,26 +214,24 @@ def endpoints_of(
 
 def make_app(
     swarm: SwarmSource,
-    doors: AccessRules,
+    rules: AccessRules,
     node: LogNode | None = None,
-    here: PageSource | None = None,
     background: Sequence[Background] = (),
 ) -> RequestGuard:
     """The application as a server runs it.
 
     Args:
-        swarm: where the swarm page's figures come from.
-        doors: who is let in.
-        node: the node's log, where there is one; started and stopped with the application.
-        here: what is shown, where there is no node.
-        background: further tasks that run beside it, for example what sends notifications.
+        swarm: the source of the swarm page.
+        rules: who is let in.
+        node: the source of the node page, if there is one; started and stopped with the application.
+        background: further tasks that run as long as the application, for example the notifier.
     """
     stream = Stream(swarm, node)
-    endpoints = endpoints_of(swarm, node, stream, here)
+    endpoints = endpoints_of(swarm, node, stream)
     document = openapi(endpoints)
 
     async def serve_document(request: Request) -> Response:
-        return JsonAnswer(document)
+        return json_answer(200, document)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -243,18 +241,18 @@ def make_app(
     routes = [
         *(endpoint.route() for endpoint in endpoints),
         Route("/api/openapi.json", serve_document),
-        Route("/login", Login(doors.token).enter, methods=["POST"]),
+        Route("/login", Login(rules.token).enter, methods=["POST"]),
         Route("/api", refuse_unknown),
         Route("/api/{rest:path}", refuse_unknown),
         Route("/static/{name:path}", serve_static),
         Route("/{rest:path}", serve_page),
     ]
-    return RequestGuard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS), doors, stream.end)
+    return RequestGuard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=REFUSALS), rules, stream.end)
 
 
 @asynccontextmanager
 async def running(node: LogNode | None, background: Sequence[Background]) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Follow the node's log, where there is one, and run tasks beside it until the block ends. Gives the tasks."""
+    """Follow the node's log, if there is one, and run the tasks until the block ends. Gives the tasks."""
     if node is not None:
         await node.start()
     tasks = [asyncio.create_task(keep_up(task)) for task in background]
@@ -281,3 +279,14 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 REFUSALS = dict.fromkeys((SwarmdError, HttpRefusal, HTTPException, Exception), _refuse)
+
+
+def write_openapi(path: Path) -> None:
+    """Write the OpenAPI document of a node's server: `python -m swarmd.web.app docs/openapi.json`."""
+    node = LogNode(NodeDirectory(Path()))
+    document = openapi(endpoints_of(node, node, Stream(node, node)))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    write_openapi(Path(sys.argv[1]))

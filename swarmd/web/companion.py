@@ -1,11 +1,11 @@
-"""The processes that serve a page, `python -m swarmd.web`: beside a node, and alone.
+"""The processes that serve a page, `python -m swarmd.web`: the web process of a node, and `swarmd dashboard`.
 
 - The daemon starts one without arguments, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
   one line on stdout says that it runs, and where its page is, if it has one. It serves the node's page, tells of its
-  health and pushes its metrics. The end of stdin is the daemon's. Then this process ends too, but where it sends
+  health and pushes its metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends
   notifications it first stays long enough to tell that the daemon is gone.
-- With an order, `PageServerSetup`, it is what `swarmd dashboard` becomes, without the memory that a command line
-  takes.
+- With an argument, `PageServerSetup` in JSON, it is what `swarmd dashboard` replaces itself by, to free the memory of
+  the command line.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
 from swarmd.web.app import make_app, running
-from swarmd.web.http.endpoints import Background
-from swarmd.web.http.guard import AccessRules, RequestGuard
-from swarmd.web.views.moments import cover_also
-from swarmd.web.views.node import LogNode
+from swarmd.web.endpoints import Background
+from swarmd.web.guard import AccessRules, RequestGuard
+from swarmd.web.moments import cover_also
+from swarmd.web.node import LogNode
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
@@ -47,7 +47,7 @@ log = get_logger("swarmd.web")
 
 
 class CompanionSetup(msgspec.Struct, frozen=True):
-    """What to do."""
+    """The node that the process is for."""
 
     config: bytes  # as `swarmd.config.encode` has it
     root: str  # the data directory
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def run(config: Config, root: Path) -> int:
-    """Serve, notify, or both. Raises SwarmdError where that cannot be done as configured."""
+    """Serve, notify, or both. Raises SwarmdError if that is impossible as configured."""
     paths = NodeDirectory(root)
     cover_also(known_secrets(config, root))
     metrics = Metrics(paths, config)
@@ -83,7 +83,7 @@ def run(config: Config, root: Path) -> int:
     check_listen(address, token, "the page of [web]", "web.token, a private file's name")
     endpoint = bind(address)
     app = make_app(node, AccessRules(address, token, config.web.hosts), node, background=background)
-    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.let_go)
+    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.end_streams)
 
     def stop() -> None:
         server.should_exit = True
@@ -94,10 +94,10 @@ def run(config: Config, root: Path) -> int:
 
 
 def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
-    """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
+    """The tasks that run beside the server. Raises ConfigError for notifications; a missing exporter is only logged."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications import POLL_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)
@@ -110,7 +110,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
             log.warning("WARNING metrics are not pushed: %s", error)
         else:
             tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
-    return (lambda: node.keep_status(LOOK_S), *tasks) if tasks else ()
+    return (lambda: node.keep_status(POLL_S), *tasks) if tasks else ()
 
 
 async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_s: float) -> None:
@@ -125,11 +125,11 @@ async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_
 
 
 def at_end_of_input(call: Callable[[], Any]) -> None:
-    """Call, in a thread, when whoever started this process is gone."""
+    """Call, in a thread, when stdin ends: the daemon that started this process is gone."""
     descriptor = sys.stdin.fileno()
 
     def wait() -> None:
-        while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at its end where a thread waits in that
+        while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at exit if a thread waits in that
             continue
         call()
 
@@ -137,7 +137,7 @@ def at_end_of_input(call: Callable[[], Any]) -> None:
 
 
 class PageServerSetup(msgspec.Struct, frozen=True):
-    """What to show, to whom. No secret is in it: it stands in the process list.
+    """What to show, and to whom. It holds no secret, because it is visible in the process list.
 
     Attributes:
         root: the node's data directory.
@@ -161,7 +161,7 @@ class PageServerSetup(msgspec.Struct, frozen=True):
 
 
 def become(show: PageServerSetup) -> None:
-    """Put the server in this process's place; does not return."""
+    """Replace this process by the server; does not return."""
     os.set_inheritable(show.descriptor, True)
     sys.stdout.flush()
     order = msgspec.json.encode(show).decode()
@@ -189,9 +189,9 @@ def _serve(show: PageServerSetup) -> None:
         cover_also(known_secrets(config, paths.root))
     metrics = Metrics(paths, config)
     node = LogNode(paths, config, metrics, Path(show.archive) if show.archive else None)
-    doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
+    rules = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)
-    serve_page(make_app(node, doors, node), endpoint, show.open_page)
+    serve_page(make_app(node, rules, node), endpoint, show.open_page)
 
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
@@ -203,4 +203,4 @@ def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> N
         if open_page:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    serve(app, endpoint, tell, app.let_go)
+    serve(app, endpoint, tell, app.end_streams)

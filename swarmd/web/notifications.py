@@ -1,16 +1,16 @@
-"""Tells a node's operator of changes of its health, once each.
+"""Sends a node's operator a message about each change of its health.
 
-- `HealthChanges` is pure: a layer that becomes unwell is told once that lasted `after_s`, with its reason; that it is
-  well again once that lasted as long. One that flaps is told once, and of one layer there is at most one note in
-  `quiet_s`; what came and went meanwhile is summed up in the next.
-- The task lives in the process that serves the node's page, so it can tell that the daemon died. What fails here is
-  logged and counted, and ends nothing. What was told is kept in `run/notify.json`. Each run of a daemon has a process
-  of its own beside it; the one that holds the lock sends, the next one only watches until it is gone.
-- Each way out, a URL of any service that Apprise knows or a program's stdin, has a bounded queue of its own. Each
-  attempt ends within a named time and raises nothing but NotifyFailed, whose text holds no secret.
-- Apprise sends synchronously, so it runs in a daemon thread, which cannot hold up the loop or this process's end. Why
-  a service refused a message it says only in its log. Its records are taken from there and go nowhere else, because
-  some hold a URL.
+- `HealthChanges` is pure. It reports a layer once it has been unwell for `after_s`, with the reason, and once more when
+  it has been well again for as long. A layer that flaps is reported once. There is at most one message about a layer in
+  `quiet_s`; the next message sums up what came and went meanwhile.
+- The task runs in the web process, so it can report that the daemon died. Its failures are logged and counted, and end
+  nothing. What was sent is kept in `run/notify.json`. Each run of a daemon has a web process of its own; the one that
+  holds the lock sends, and the next one only watches until the lock is free.
+- Each sender (a URL of any service that Apprise knows, or a program) has a bounded queue of its own. Each attempt ends
+  in bounded time and raises nothing but NotifyFailed, whose text holds no secret.
+- Apprise sends synchronously, so it runs in a daemon thread, which cannot delay the event loop or the end of this
+  process. It says only in its log why a service refused a message. Its records are collected and go nowhere else,
+  because some hold a URL.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from swarmd.observe.metrics import Metrics
 from swarmd.observe.onchain import account_layer
 from swarmd.observe.redaction import redact_text, service_secrets
 from swarmd.observe.status import STALE_S, ProcessStatus, Status
+from swarmd.observe.words import span
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
 from swarmd.worker.runtime import TimeSource
 
 SEND_S = 45.0  # longest wait for a service, with Apprise's own retries
 COMMAND_S = 30.0  # longest run of a program; then its group is killed
-ANSWER_BYTES_MAX = 4096  # of what a program says when it fails
+ANSWER_BYTES_MAX = 4096  # of a failed program's stderr
 SAID_CHARACTERS_MAX = 200
 SECRET_BYTES_MAX = 4096
 FILE = "file:"
@@ -60,7 +61,7 @@ T = TypeVar("T")
 
 
 class NotificationSender(Protocol):
-    """One way out; `name` is one of `swarmd.observe.labels.SENDERS`, `shown` tells it from others."""
+    """Sends messages; `name` is one of `swarmd.observe.labels.SENDERS`, `shown` names it in logs."""
 
     name: str
     shown: str
@@ -70,7 +71,7 @@ class NotificationSender(Protocol):
 
 
 def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
-    """The ways that are configured.
+    """The senders that a configuration asks for.
 
     Args:
         root: the data directory, which files are relative to.
@@ -102,7 +103,7 @@ class UrlSender:
 
     Args:
         url: secret.
-        key: where the configuration has it, for errors.
+        key: its place in the configuration, for errors.
     """
 
     name = "url"
@@ -135,7 +136,7 @@ class UrlSender:
 
 @contextlib.contextmanager
 def _records_of_apprise() -> Iterator[list[str]]:
-    """What Apprise logs in this thread."""
+    """Collect what Apprise logs in this thread."""
     said: list[str] = []
 
     class Collector(logging.Handler):
@@ -155,7 +156,7 @@ def _in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits any more
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # the caller has given up waiting
             try:
                 outcome.set_result(work())
             except Exception as error:
@@ -166,9 +167,9 @@ def _in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class ProgramSender:
-    """Runs a program with the message on its stdin; it may take `COMMAND_S`, and is not run again when it fails.
+    """Runs a program with the message on its stdin; it may take `COMMAND_S`, and is not run again if it fails.
 
-    Its environment holds nothing of ours but SWARMD_NOTE_LAYER and SWARMD_NOTE_STATE ("well" or "unwell").
+    Its environment holds nothing of this process but SWARMD_NOTE_LAYER and SWARMD_NOTE_STATE ("well" or "unwell").
     """
 
     name = "command"
@@ -181,7 +182,7 @@ class ProgramSender:
     async def send(self, note: HealthMessage) -> None:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {"SWARMD_NOTE_LAYER": note.layer, "SWARMD_NOTE_STATE": "well" if note.well else "unwell"}
-        # a file instead of a pipe: whatever the program started may hold it open
+        # a file instead of a pipe, which a process that the program started may hold open
         with tempfile.TemporaryFile() as said:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -209,7 +210,7 @@ class ProgramSender:
                 raise NotifyFailed(f"{self.shown} ended with status {process.returncode}: {redact_text(words)}")
 
 
-START_S = 180.0  # of a daemon's life in which its other layers are not judged: a model loads, peers are found
+START_S = 180.0  # after a daemon's start, in which its other layers are not judged: the model loads, peers are found
 REASON_CHARACTERS_MAX = 400
 
 
@@ -221,25 +222,18 @@ class HealthMessage(msgspec.Struct, frozen=True):
     well: bool
     reason: str  # why it is not well, or was not
     lasted_s: float  # since it became unwell
-    changes: int  # how often it was well and ill again that no note tells of
+    changes: int  # how often it changed meanwhile without a message
     at: float  # POSIX seconds
     text: str  # all of it in one line
-
-
-def span(seconds: float) -> str:
-    """A time in whole units: "40 s", "5 min", "3 h"."""
-    if seconds < 120:
-        return f"{max(0.0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 class HealthChanges:
     """Turns one node's statuses over time into messages about changes.
 
     Args:
-        after_s: a change must last so long before it is told.
-        quiet_s: of one layer, at most one note in so long.
-        past: what an earlier process knew, for going on where it was.
+        after_s: how long a change must last before it is reported.
+        quiet_s: the least time between two messages about one layer.
+        past: what an earlier process knew.
     """
 
     def __init__(self, after_s: float, quiet_s: float, past: NodeState | None = None) -> None:
@@ -248,7 +242,7 @@ class HealthChanges:
         self.past = past or NodeState()
 
     def look(self, status: Status, now: float) -> list[HealthMessage]:
-        """What is to be told now. Call it more often than `after_s`.
+        """The messages that are due now. Call it more often than `after_s`.
 
         Args:
             status: the node's.
@@ -263,8 +257,8 @@ class HealthChanges:
             notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
-    def farewell(self, status: Status, now: float) -> list[HealthMessage]:
-        """What is to be told before this process ends: that its daemon has stopped, where it has. Nobody else will."""
+    def stop_messages(self, status: Status, now: float) -> list[HealthMessage]:
+        """The message to send before this process ends, if its daemon has stopped: no other process will send it."""
         process = status.process
         return [] if process.healthy else self._update_layer(status, "process", False, reason_of(process), now, 0.0)
 
@@ -304,26 +298,22 @@ def _words(layer: LayerName, told: _Told) -> str:
 
 
 def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
-    """The layers that say something now: of a daemon that is down or has just started, only that; of a status so old
-    that nothing is known any more, as on a disk that cannot be read, that there is no newer one."""
+    """The layers to judge now. While a daemon is down or has just started, that is its process alone; if the status is
+    too old, as on a disk that cannot be read, it is a process layer that says so."""
     if now - status.at > STALE_S:
         reason = f"neither its daemon nor its log says anything, for {span(now - status.at)} so far"
         return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
-    layers: list[tuple[LayerName, Layer | None]] = [("process", status.process)]
     starts = 0 <= status.process.age_s < START_S  # below 0, the clock was set back since it started
-    if status.source == "daemon" and status.process.healthy and not starts:
-        layers += [("network", status.network), ("training", status.training), ("round", status.round)]
-        layers += [
-            ("chain", status.chain),
-            ("submissions", status.submissions),
-            ("account", account_layer(status.chain)),
-            ("learning", status.learning),
-        ]
-    return [(name, layer) for name, layer in layers if layer is not None]
+    if status.source != "daemon" or not status.process.healthy or starts:
+        return [("process", status.process)]
+    layers = status.layers
+    if account := account_layer(status.chain):
+        layers["account"] = account
+    return list(layers.items())
 
 
 def reason_of(layer: Layer) -> str:
-    """Why it is not well, in one line without secrets; of a daemon that ended, with its exit code."""
+    """Why a layer is not well, in one line without secrets; for a daemon that ended, with its exit code."""
     reason = redact_text(first_line(layer.reason) or layer.state)
     if isinstance(layer, ProcessStatus) and layer.exit_code is not None:
         reason = f"stopped in order, exit code {layer.exit_code}: {reason}"
@@ -338,16 +328,16 @@ class _Told(msgspec.Struct, frozen=True):
 
 
 class LayerState(msgspec.Struct):
-    """One layer: how it is, and what was told of it last. Times are POSIX seconds."""
+    """One layer: its health, and what was reported last. Times are POSIX seconds."""
 
-    since: float  # that it is as it is
+    since: float  # when `well` changed last
     well: bool = True
     told_well: bool = True
     told_at: float | None = None
-    ill_from: float | None = None  # since it was last well for long enough
-    due: bool = False  # that it is ill is worth telling
-    relapses: int = 0  # times it became ill since the last note
-    missed_s: float = 0.0  # how long the last illness took that came and went untold
+    ill_from: float | None = None  # when the present illness began
+    due: bool = False  # the illness has lasted long enough to be reported
+    relapses: int = 0  # times it became ill since the last message
+    missed_s: float = 0.0  # how long the last illness took that was not reported
     reason: str = ""
 
     def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
@@ -368,7 +358,7 @@ class LayerState(msgspec.Struct):
         return self._tell(True, now, self.ill_from, self.since) if over and not quiet else None
 
     def _settle(self, now: float, after_s: float) -> None:
-        """While others think it well: is an illness over, or has one lasted?"""
+        """While it was last reported as well: note that an illness is over, or has lasted long enough."""
         if self.ill_from is None:
             return
         if self.well and now - self.since >= after_s:
@@ -393,22 +383,22 @@ class LayerState(msgspec.Struct):
         return told
 
     def _mind_clock(self, now: float) -> None:
-        """A clock that was set back: what lies ahead of it now counts as of now."""
+        """After the clock was set back, times that lie in the future now count as now."""
         self.since = min(self.since, now)
         self.told_at = None if self.told_at is None else min(self.told_at, now)
         self.ill_from = None if self.ill_from is None else min(self.ill_from, now)
 
 
 class NodeState(msgspec.Struct):
-    """What is remembered of a node from look to look, and from process to process."""
+    """What is remembered of a node, also from process to process."""
 
-    run: str = ""  # of the daemon's life
+    run: str = ""  # id of the daemon's run
     tracks: dict[str, LayerState] = {}
 
 
-LOOK_S = 2.0  # between two looks at the status
-FAREWELL_LOOK_S = 0.1
-FAREWELL_S = 2.5  # longest telling of the daemon's stop; the daemon waits for this process a little longer
+POLL_S = 2.0  # between two readings of the status
+STOP_POLL_S = 0.1
+STOP_REPORT_S = 2.5  # longest time for reporting the daemon's stop; the daemon waits a little longer for this process
 QUEUED_MAX = 64  # messages that wait for one sender; the oldest is dropped at the bound
 MEMORY_BYTES_MAX = 64 * 1024
 
@@ -416,7 +406,7 @@ log = get_logger("swarmd.notify")
 
 
 class NotifierState:
-    """What was told, in a file, and the right to tell.
+    """What was reported, in a file, and the lock that allows to send.
 
     Args:
         directory: made if it is missing.
@@ -429,8 +419,8 @@ class NotifierState:
         self._kept = b""
 
     def acquire(self) -> bool:
-        """Whether this process is the one that tells now. A directory that cannot be written to, or a file system
-        without locks, forbids nobody."""
+        """Whether this process may send. If no lock can be made (a directory that cannot be written to, a file system
+        without locks), it may."""
         if self._lock is None:
             try:
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -441,7 +431,7 @@ class NotifierState:
                 return True
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # another process tells
+            except BlockingIOError:  # another process sends
                 os.close(lock)
                 return False
             except OSError as error:
@@ -450,7 +440,7 @@ class NotifierState:
         return True
 
     def load(self) -> NodeState:
-        """What was saved last; nothing if it cannot be understood."""
+        """What was saved last; an empty state if that cannot be decoded."""
         try:
             with self._file.open("rb") as file:
                 return msgspec.json.decode(file.read(MEMORY_BYTES_MAX), type=NodeState)
@@ -461,7 +451,7 @@ class NotifierState:
             return NodeState()
 
     def save(self, past: NodeState) -> None:
-        """Write it down if it changed."""
+        """Write the state if it changed."""
         encoded = msgspec.json.encode(past)
         if encoded == self._kept:
             return
@@ -482,10 +472,10 @@ class HealthNotifier:
     """Sends changes of a node's health through every sender, each at its own pace.
 
     Args:
-        changes: decides what is told.
-        senders: the ways out.
-        metrics: counts what came of each message.
-        memory: what was told before; None to start with nothing.
+        changes: decides what is sent.
+        senders: through which it is sent.
+        metrics: counts messages sent and failed.
+        memory: what was sent before; None to start with nothing.
         clock: POSIX seconds.
     """
 
@@ -506,15 +496,15 @@ class HealthNotifier:
     async def run(
         self,
         latest: Callable[[], Status | None],
-        every_s: float = LOOK_S,
+        every_s: float = POLL_S,
         last: Callable[[], Awaitable[Status]] | None = None,
     ) -> None:
         """Watch until cancelled.
 
         Args:
             latest: gives the newest status that is known, None while there is none, and does not wait.
-            every_s: seconds between two looks.
-            last: gives the status when this ends; with it, a daemon that has stopped is told of before.
+            every_s: seconds between two readings.
+            last: gives the status when this ends; with it, the stop of the daemon is reported first.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -525,29 +515,31 @@ class HealthNotifier:
                     await asyncio.sleep(every_s)
         except asyncio.CancelledError:
             if last is not None and self._leads:
-                await self._say_farewell(last)
+                await self._report_stop(last)
             raise
         finally:
             if self._memory is not None:
                 self._memory.release()
                 self._leads = False
 
-    async def _say_farewell(self, last: Callable[[], Awaitable[Status]]) -> None:
+    async def _report_stop(self, last: Callable[[], Awaitable[Status]]) -> None:
         try:
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(STOP_REPORT_S):
                 status = await last()
-                while status.process.healthy:  # asked a moment too soon: whoever ends this process is about to stop
-                    await asyncio.sleep(FAREWELL_LOOK_S)
+                while (
+                    status.process.healthy
+                ):  # asked a moment too soon: the daemon that ends this process is about to stop
+                    await asyncio.sleep(STOP_POLL_S)
                     status = await last()
-                self._put(self._changes.farewell(status, self._clock()))
+                self._put(self._changes.stop_messages(status, self._clock()))
                 await asyncio.gather(*(outlet.drain() for outlet in self._outlets))
         except TimeoutError:
-            log.warning("the end of the node may not have been told: no time left, it took %g s", FAREWELL_S)
+            log.warning("the end of the node may not have been told: no time left, it took %g s", STOP_REPORT_S)
         except SwarmdError as error:
             log.warning("the end of the node may not have been told: %s", error)
 
     def look(self, status: Status | None) -> list[HealthMessage]:
-        """Take a status into account; gives the messages that are on their way now."""
+        """Take a status into account; gives the messages that were queued."""
         if status is None or not self._acquire_lead():
             return []
         return self._put(self._changes.look(status, self._clock()))
@@ -570,7 +562,7 @@ class HealthNotifier:
 
 
 class _Outlet:
-    """A sender and what waits for it."""
+    """A sender and its queue."""
 
     def __init__(self, sender: NotificationSender, metrics: Metrics) -> None:
         self._sender = sender
@@ -592,11 +584,11 @@ class _Outlet:
             self._more.clear()
 
     async def drain(self) -> None:
-        """Send what waits; one that is being sent when this is cancelled waits on."""
+        """Send what is queued; a message that is being sent when this is cancelled stays in the queue."""
         while self._waiting:
             note = self._waiting[0]
             await self._send(note)
-            if self._waiting and self._waiting[0] is note:  # else the queue was full meanwhile, and dropped it
+            if self._waiting and self._waiting[0] is note:  # else the queue was full meanwhile and dropped it
                 self._waiting.popleft()
 
     async def _send(self, note: HealthMessage) -> None:
@@ -604,7 +596,7 @@ class _Outlet:
             await self._sender.send(note)
         except NotifyFailed as error:
             self._note_failure(str(error))
-        except Exception as error:  # a fault of ours: the node's page and the other ways go on
+        except Exception as error:  # a defect here must not end the page or the other senders
             log.exception("a sender broke")
             self._note_failure(f"{self._sender.shown} broke: {type(error).__name__}")
         else:
@@ -616,7 +608,7 @@ class _Outlet:
 
 
 def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
-    """The notifier that a node's configuration asks for, None if it names no way.
+    """The notifier that a node's configuration asks for, None if it names no sender.
 
     Args:
         root: the data directory, which files are relative to.

@@ -1,10 +1,10 @@
-"""A swarm read by somebody who takes no part in it: in the DHT, and in the contract where one keeps the rounds.
+"""Observes a swarm without taking part in it: in the DHT, and in the contract if one keeps the rounds.
 
-- The parts are those of a node's network and chain workers, without membership record and account: what they see comes
-  as the same events as in a node's log, and goes into the same books.
-- What was before the observer came is known from the last round's leaderboard alone; on a chain, from the contract's
-  own sums, less the blocks that were read.
-- The contract counts above the DHT, which tells who is there and what they write.
+- It uses the parts of a node's network and chain workers, without membership record and account. They report the same
+  events as in a node's log, which go into the same ledger.
+- What happened before the observer came is known only from the last round's leaderboard; on a chain, from the
+  contract's own sums minus the blocks that were read.
+- The contract takes precedence over the DHT, which gives members and what they share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -71,38 +72,29 @@ from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
 from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
-from swarmd.web.http.endpoints import WorkPool
-from swarmd.web.shapes import (
-    PEERS_ANSWERED_MAX,
-    ChangeSignal,
-    Curves,
-    Gossip,
-    Message,
-    PageSource,
-    PeerPage,
-    SwarmView,
-)
-from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.moments import shown_text
-from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_curves, peer_page, swarm_view
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.moments import shown_text
+from swarmd.web.shapes import ChangeSignal, PageSource, SwarmView
+from swarmd.web.source import SwarmSource
+from swarmd.web.swarm import PeerLedger, ViewContext, isolated_words, swarm_view
 from swarmd.worker.messages import EventSink
 
-PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
+PEERS_A_LOOK = 16 * PEERS_A_CALL  # sums that are asked for at one block
 RETRY = Backoff(5.0, 600.0)
-FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
+FAILURES_TOLD = 3  # failures in a row before the page says so
 
 log = get_logger(__name__)
 
 
 class OpeningBalances:
-    """Adds them to the ledger, once for each peer.
+    """Adds to the ledger, once for each peer, what it had earned before the first block that is read.
 
     Args:
-        ledger: has what blocks say.
+        ledger: has the rewards of the blocks that were read.
         scale: a reward of 1.0 is this integer in the contract.
 
     Attributes:
-        needed: blocks with rewards may lie before the first that is read.
+        needed: blocks with rewards may lie before the first one that is read.
     """
 
     def __init__(self, ledger: PeerLedger, scale: int) -> None:
@@ -110,7 +102,7 @@ class OpeningBalances:
         self._ledger = ledger
         self._scale = scale
         self._done: set[str] = set()
-        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the tip, and what the ledger had just then
+        self._asked: tuple[BlockRef, dict[str, float]] | None = None  # the tip, and the ledger's rewards at that time
         self._due = asyncio.Event()
         self._failures = 0
         self._seeded = False  # the contract's own board has been read
@@ -124,7 +116,7 @@ class OpeningBalances:
         return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
 
     def look(self, tip: BlockRef) -> None:
-        """Ask for those not asked for yet, if none are being asked for. The ledger has all blocks up to `tip`."""
+        """Ask for peers not asked for yet, unless a call is under way. The ledger has all blocks up to `tip`."""
         if not self.needed or self._asked is not None:
             return
         accounts = self._ledger.accounts
@@ -136,7 +128,7 @@ class OpeningBalances:
 
     async def run(self, coordinator: Coordinator) -> None:
         """Read opening balances until cancelled."""
-        self._asked = None  # what was to be asked when an earlier run ended
+        self._asked = None  # left over from an earlier run
         self._due.clear()
         while True:
             await self._due.wait()
@@ -166,23 +158,23 @@ class OpeningBalances:
         self._seeded = True
 
 
-HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
-POLL_S = 2.0  # between two looks where an endpoint has no subscription
-RETRY_S = 5.0  # before the chain is tried again where the watcher gave it up
+HISTORY_BLOCKS = 50_000  # before the head that an observer reads; for earlier blocks it asks for sums
+POLL_S = 2.0  # between two polls of an endpoint without subscriptions
+RETRY_S = 5.0  # before the chain is tried again after the watcher gave up
 REASON_CHARACTERS_MAX = 500  # of what went wrong
 ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
 
 
 class ContractFeed:
-    """Reads the contract until cancelled; trouble is told and waited out.
+    """Reads the contract until cancelled; errors are shown and retried.
 
     Args:
         manifest: of a swarm whose rounds a contract keeps.
         urls: endpoints, best first; checked already.
         peer: the observer's peer id, which is registered nowhere.
-        ledger: takes what peers had before the first block that is read.
-        emit: takes the events, and must have them in the ledger when it returns. In the event loop.
-        on_head: called when all there is has been read.
+        ledger: gets what peers had before the first block that is read.
+        emit: called in the event loop with each event; must have it in the ledger when it returns.
+        on_head: called when the newest block has been read.
     """
 
     def __init__(
@@ -201,21 +193,28 @@ class ContractFeed:
         self._emit = emit
         self._on_head = on_head
         self._sums = OpeningBalances(ledger, manifest.chain.reward_scale)
-        self._anchor: BlockRef | None = None  # what comes after it is read
-        self._recent: tuple[BlockRef, ...] = ()  # latest ones told of, to go on after
+        self._anchor: BlockRef | None = None  # the blocks after it are read
+        self._recent: tuple[BlockRef, ...] = ()  # the latest blocks that were reported
         self._genesis = ""
         self._reach: Reach | None = None
 
     async def run(self) -> None:
-        """Follow it until cancelled; a second time, from where it was left."""
+        """Follow the contract until cancelled; when called again, from where it was left."""
         config = self._config
         rpc = Rpc(config.rpc, config.chain_id)
         coordinator = Coordinator(rpc, config.contract, config.from_block)
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
         watcher = Watcher(config, terms, rpc, heads, self._take, lambda: "")
-        watcher.on_progress = self._take_reach
-        watcher.on_head = lambda: self._arrive(watcher.branch.tip)
+
+        def on_progress(reach: Reach) -> None:
+            self._reach = reach
+
+        def on_head() -> None:
+            self._sums.look(watcher.branch.tip)
+            self._on_head()
+
+        watcher.on_progress, watcher.on_head = on_progress, on_head
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(heads.run)
@@ -229,7 +228,7 @@ class ContractFeed:
         while True:
             try:
                 await watcher.run(await self._order(coordinator))
-            except SwarmdError as error:  # of another chain, of another contract, or not to be had at all
+            except SwarmdError as error:  # another chain, another contract, or no answer
                 self._take(ChainDegraded(error.message))
                 watcher.say_again()
             await anyio.sleep(RETRY_S)
@@ -253,15 +252,8 @@ class ContractFeed:
             self._recent = (*before[1 - BLOCKS_KEPT :], block)
         self._emit(event)
 
-    def _arrive(self, tip: BlockRef) -> None:
-        self._sums.look(tip)
-        self._on_head()
-
-    def _take_reach(self, reach: Reach) -> None:
-        self._reach = reach
-
     def notes(self, chain: Chain) -> tuple[str, ...]:
-        """What is unknown of the contract and why, in sentences."""
+        """What is not known of the contract, and why, in sentences."""
         notes = []
         if chain.chart == "degraded":
             reason = shown_text(chain.reason, REASON_CHARACTERS_MAX)
@@ -278,7 +270,7 @@ class ContractFeed:
 
 
 def _block_of(event: Event) -> BlockRef | None:
-    """The latest block that the chain has after an event, where it tells one."""
+    """The latest block that the chain has after an event; None if the event does not name one."""
     if isinstance(event, ChainBlock):
         return event.block
     if isinstance(event, ChainUp):
@@ -301,14 +293,8 @@ def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
     )
 
 
-def _unread(manifest: Manifest) -> Chain:
-    """The contract before anything was read of it."""
-    assert manifest.chain is not None
-    return Chain("connecting", chain_id=manifest.chain.chain_id, contract=manifest.chain.contract, round=-1, stage=-1)
-
-
-def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
-    """The contract after an event that the ledger has taken."""
+def contract_after(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
+    """The contract after an event that the ledger has applied."""
     if isinstance(event, ChainDegraded):
         return replace(chain, chart="degraded", reason=event.reason)
     if isinstance(event, ChainUp):
@@ -348,25 +334,26 @@ def _with_block(chain: Chain, event: ChainBlock) -> Chain:
     return replace(chain, recent=(event.block,))
 
 
-THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
+THREADS = 1  # for answers, each of which takes a tenth of a second in a large swarm
 GATHER_S = 20.0  # for the rollouts of a stage
-AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
-BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
-IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
-OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
+AGAIN_S = 5.0  # before the DHT is tried again after an error
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk; the oldest are removed
+IN_LEDGER = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
+OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say which stage a peer is at
 
 
-class DhtSwarm:
-    """Follows a swarm; a `SwarmSource`.
+class DhtSwarm(SwarmSource):
+    """Follows a swarm.
 
     Args:
         manifest: of the swarm.
-        place: a scratch directory: for a key of its own, sockets and rollouts.
+        place: a scratch directory for its own key, sockets and rollouts.
         bootstrap: addresses beyond the manifest's.
         rpc: endpoints of the chain, best first and checked already, in place of the manifest's.
     """
 
     def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
+        super().__init__(THREADS)
         self.changes = ChangeSignal()
         self._manifest = manifest
         self._paths = NodeDirectory(place)
@@ -375,14 +362,13 @@ class DhtSwarm:
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
         self._ledger = PeerLedger()
-        self._feed = GossipFeed(self._blobs, self._ledger)
+        self._gossip = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
         self._link = "no node of the swarm has answered yet"
-        self._isolated = ""  # why the coordinator is not heard although nodes answer
+        self._isolated = ""  # why nothing is heard of the coordinator although nodes answer
         self._seq = 0
         self._begun_at = time.time()
-        self._answers = WorkPool("answers", THREADS)
-        self._books = threading.RLock()  # held where the event loop writes what the answers' thread reads
+        self._lock = threading.RLock()  # held while the event loop writes what the answers' thread reads
         self._session: Session
         self._clock: SwarmClock
         self._members: Members
@@ -393,7 +379,9 @@ class DhtSwarm:
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
             books = (self._ledger, self.observe, self._follow_contract)
             self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
-            self._state = replace(self._state, chain=_unread(manifest))
+            named = manifest.chain
+            unread = Chain("connecting", chain_id=named.chain_id, contract=named.contract, round=-1, stage=-1)
+            self._state = replace(self._state, chain=unread)
 
     def here(self) -> PageSource:
         """What a server that shows this says of itself."""
@@ -414,7 +402,7 @@ class DhtSwarm:
             tasks.start_soon(self._dial)
 
     async def _dial(self) -> None:
-        """Follow it in the DHT; where that cannot be, the contract is followed all the same."""
+        """Follow the swarm in the DHT; on errors, try again while the contract is followed."""
         use_hivemind_log_handler("nowhere")
         while True:
             try:
@@ -444,18 +432,18 @@ class DhtSwarm:
     # --- what happens ---
 
     def observe(self, event: Event) -> None:
-        """Take an event of the session. In the event loop."""
-        with self._books:
+        """Apply an event of the session. Called in the event loop."""
+        with self._lock:
             noted = self._take(event)
         if noted:
             self.changes.notify()
 
     def _take(self, event: Event) -> bool:
-        """Whether the event says anything that is shown."""
+        """Apply an event. Returns whether anything that is shown may have changed."""
         if isinstance(event, RoundAnnounced):
-            self._heed_clock(event)
+            self._on_clock(event)
         elif isinstance(event, ContractEvent):
-            self._heed_contract(event)
+            self._on_contract_event(event)
         elif isinstance(event, LinkUp):
             self._link, self._isolated = "", event.isolated
         elif isinstance(event, LinkDegraded | LinkDown):
@@ -463,7 +451,7 @@ class DhtSwarm:
         elif isinstance(event, Equivocated):
             known = keep(self._state.equivocations, event, time.time())
             self._state = replace(self._state, equivocations=known)
-        elif isinstance(event, IN_BOOKS):
+        elif isinstance(event, IN_LEDGER):
             self._book(event)
         else:
             return False
@@ -474,11 +462,13 @@ class DhtSwarm:
         applied = Applied(Envelope(self._seq, time.time(), event), self._state, self._state, ())
         chain = self._state.chain
         if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
-            self._ledger.apply(applied)  # rounds of blocks that are still to be read would not count after a later one
-        self._feed.apply(applied)
+            self._ledger.apply(
+                applied
+            )  # after a later stage, rounds of blocks that are still to be read would not count
+        self._gossip.apply(applied)
 
-    def _heed_clock(self, event: RoundAnnounced) -> None:
-        """The coordinator tells where the swarm is; a contract that can be read knows better."""
+    def _on_clock(self, event: RoundAnnounced) -> None:
+        """Go to the stage that the coordinator announces, unless a contract can be read, which takes precedence."""
         chain, clock = self._state.chain, self._state.clock
         if chain is not None and clock is not None:
             older = (event.round, event.stage) < (clock.round, clock.stage)
@@ -486,23 +476,23 @@ class DhtSwarm:
                 return
         self._go_to(event)
 
-    def _heed_contract(self, event: ContractEvent) -> None:
+    def _on_contract_event(self, event: ContractEvent) -> None:
         assert self._state.chain is not None, "a contract that nobody reads"
         self._book(event)
-        chain = heed(self._state.chain, event, self._ledger)
+        chain = contract_after(self._state.chain, event, self._ledger)
         self._state = replace(self._state, chain=chain)
 
     def _follow_contract(self) -> None:
-        """The chain has been read up to its head: be where the contract is. Stages passed on the way are left out."""
+        """Go to the contract's stage once the newest block has been read; earlier stages are left out."""
         chain = self._state.chain
         if chain is not None and chain.chart == "up":
-            # When the policy lets anybody end the stage; never where it sets no time.
+            # The time when anybody may end the stage by the policy; never if it sets no time.
             deadline_at = chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
             self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
             self.changes.notify()
 
     def _go_to(self, event: RoundAnnounced) -> None:
-        """The swarm is at a stage."""
+        """Take note of the stage that the swarm is at, and read it if it is another one than before."""
         before = self._state.clock
         clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
         self._state = replace(self._state, clock=clock)
@@ -512,7 +502,7 @@ class DhtSwarm:
             self._read_stage(clock, before is None or before.round != clock.round)
 
     def _read_stage(self, clock: Clock, fresh: bool) -> None:
-        """A stage has opened, of a `fresh` round or not: collect its reports, look at what the one before left."""
+        """Collect the reports of a stage that opened, and the rollouts of the one before. `fresh`: its round is new."""
         view = self._session.view
         view.policy.announce(clock.round)
         if not clock.final:
@@ -529,13 +519,13 @@ class DhtSwarm:
             self._standings.reach(clock.round)
 
     async def _gather(self, command: Gather) -> None:
-        """What peers shared, in bounded room."""
+        """Fetch what peers shared, within a bound on disk."""
         parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
         await Gathering(*parts, self._members.must_be_member, command).run()
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     async def _attempt(self, reading: object) -> None:
-        """What cannot be read is left out; the next stage brings more."""
+        """Await a reading; if it fails it is left out, and the next stage brings more."""
         try:
             await reading  # type: ignore[misc]
         except SwarmdError as error:
@@ -543,46 +533,27 @@ class DhtSwarm:
 
     def _settle(self, board: LeaderboardBody) -> None:
         """Take over the coordinator's sums."""
-        with self._books:
+        with self._lock:
             self._ledger.settle(board.round, board.standings, time.time())
         self._session.gossip.comparison.read_board(board.reports)
         self.changes.notify()
 
     # --- what is asked ---
 
-    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        """Where the swarm is and who takes part."""
-        return await self._answers.do(self._view, peers_max)
+    @contextmanager
+    def _books(self) -> Iterator[tuple[State, PeerLedger]]:
+        with self._lock:
+            yield self._state, self._ledger
+
+    @property
+    def _feed(self) -> GossipFeed:
+        return self._gossip
 
     def _view(self, peers_max: int) -> SwarmView:
         around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
-        with self._books:
-            seen = swarm_view(self._state, self._ledger, around, peers_max)
+        with self._books() as (state, ledger):
+            seen = swarm_view(state, ledger, around, peers_max)
             return replace(seen, source="dht", notes=self._notes())
-
-    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        """Part of the leaderboard."""
-        return await self._answers.do(self._peers, first, count, find)
-
-    def _peers(self, first: int, count: int, find: str) -> PeerPage:
-        with self._books:
-            return peer_page(self._state, self._ledger, first, count, find)
-
-    async def curves(self, peers: Sequence[str]) -> Curves:
-        """Rewards since this observer came; where a contract is read, those in the blocks that were read."""
-        return await self._answers.do(self._curves, tuple(peers))
-
-    def _curves(self, peers: tuple[str, ...]) -> Curves:
-        with self._books:
-            return peer_curves(self._state, self._ledger, peers)
-
-    async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers shared."""
-        return Gossip(await asyncio.to_thread(self._feed.latest, since_round))
-
-    async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages."""
-        return await asyncio.to_thread(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
 
     def _notes(self) -> tuple[str, ...]:
         notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []
@@ -607,7 +578,7 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
     """How an observer takes part in the DHT: it dials only, and registers nowhere.
 
     Raises:
-        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is none.
+        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is not an address.
     """
     check_bootstrap(bootstrap, "further bootnodes")
     return Config(
@@ -624,14 +595,14 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
 
 
 def _settings(manifest: Manifest) -> Settings:
-    """Without a peer id: the observer is nobody in the books."""
+    """Settings without a peer id, because the observer has no account in the ledger."""
     chain = manifest.chain
     settings = ChainSettings(sends=False, drive="never", reward_scale=chain.reward_scale) if chain else None
     return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages, chain=settings)
 
 
 def _notes_unread(manifest: Manifest) -> tuple[str, ...]:
-    """What is missing where a contract keeps the rounds and no endpoint is known."""
+    """A note on what is missing if a contract keeps the rounds and no endpoint is known."""
     chain = manifest.chain
     if chain is None:
         return ()

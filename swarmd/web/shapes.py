@@ -1,14 +1,13 @@
-"""What the HTTP interface answers with, as Structs: the page, the OpenAPI document and the tests go by these.
+"""The answers of the HTTP interface, as Structs, from which the OpenAPI document is made.
 
-Times are POSIX seconds (float, UTC), durations seconds; rounds and stages count from 0, and are -1 where none is known.
-Texts of peers are as they came, cut to a length; whoever shows them must show them as text.
+Times are POSIX seconds (float, UTC), durations seconds; rounds and stages count from 0, and are -1 if none is known.
+Texts of peers are as they came, cut to a length: show them as text, never as markup.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +22,7 @@ GOSSIP_CHARACTERS_MAX = 2000  # of one message's text
 CURVE_POINTS_MAX = 512  # of one peer; older ones are thinned
 CURVES_MAX = 20  # peers in one answer
 OVERVIEW_BUCKETS_MAX = 2048  # in one overview
-OVERVIEW_ROUNDS_MAX = 512  # marks of rounds in one overview; of more, every second, third, ... is given
+OVERVIEW_ROUNDS_MAX = 512  # marks of rounds in one overview; if there are more, every second, third, ... is given
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -48,7 +47,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     last_stage: int
     last_reward: float | None  # of that stage; null: not known here
     seen_at: float | None = None  # when something of it was seen last
-    present: bool = True  # False: it said that it leaves
+    present: bool = True  # False: it left, or its membership expired, 20 to 30 s after its last renewal
     votes: int | None = None  # received on the chain; None in a swarm without one
     known: bool = True  # False: no reward of it is known here, and `reward` says nothing
     admitted: bool = True  # by proof of work or an invitation; those that are not come after those that are
@@ -89,11 +88,11 @@ class SwarmView(msgspec.Struct, frozen=True):
     opened_at: float | None
     deadline_at: float | None
     final: bool
-    coordinator: str  # peer id, empty where a contract keeps the rounds
+    coordinator: str  # peer id, empty if a contract keeps the rounds
     reports: int  # for the open stage, as far as known
     expected: int | None  # reports that the coordinator waits for; only it knows
     peers: tuple[PeerRow, ...] = ()  # by rank
-    total: int = 0  # peers in all, where `peers` was cut
+    total: int = 0  # number of all peers; `peers` may be cut
     chain: ChainView | None = None
     # Of the node whose log is read: what a "dead" or "stopped" one says was true when its log ended. Empty of the DHT.
     process: ProcessState | Literal[""] = ""
@@ -132,12 +131,12 @@ class Message(msgspec.Struct, frozen=True):
     round: int
     stage: int
     task: str
-    question: str  # empty where only its reference is known
+    question: str  # empty if only its reference is known
     text: str
     at: float
     seq: int | None = None  # event of the node's log that brought it
     completions: int = 1  # of the same peer to the same question; this is one of them
-    truth: str | None = None  # the answer expected; empty: there is none to compare with; null: not known here
+    truth: str | None = None  # the expected answer; empty: there is none; null: not known here
     reward: float | None = None  # of this completion, as this node scores it; null: not scored here
     right: bool | None = None  # whether its answer counts as correct
     mean_reward: float | None = None  # of all its `completions`
@@ -182,7 +181,7 @@ class RoundMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """`GET /api/v1/node/overview?since=T&until=T&buckets=N`: how many events lie where in time, for drawing them.
+    """`GET /api/v1/node/overview?since=T&until=T&buckets=N`: the number of events over time, for drawing them.
 
     Without `since` and `until` it is the whole log. Buckets are equally long parts of that time. An event whose time is
     earlier than that of the one before it (a clock was set back) counts at the time of the one before.
@@ -304,7 +303,7 @@ class TrainedStage(msgspec.Struct, frozen=True):
     seq: int  # of the event that reports it
     at: float
     reward: float | None  # mean of the node's own completions
-    held_out: float | None  # accuracy on held-out questions, where measured
+    held_out: float | None  # accuracy on held-out questions, if it was measured
     steps: int
     tokens: int
     seconds: float
@@ -384,7 +383,7 @@ PEERS_ANSWERED_MAX = 2000  # of one view or page; `total` says how many there ar
 
 
 class Unavailable(SwarmdError):
-    """What was asked for cannot be told now; the message says why."""
+    """What was asked for is not available now; the message says why."""
 
 
 class ChangeSignal:
@@ -405,40 +404,3 @@ class ChangeSignal:
         while self.version == version:
             await self._changed.wait()
         return self.version
-
-
-class SwarmSource(Protocol):
-    """A swarm, seen from somewhere: a node's log, or the DHT.
-
-    Attributes:
-        changes: rung whenever a view, a curve or the gossip may have changed.
-    """
-
-    changes: ChangeSignal
-
-    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        """Where the swarm is and who takes part, the first `peers_max` by rank.
-
-        Raises:
-            SwarmdError: it cannot be told at present.
-        """
-
-    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        """`count` peers behind the `first` by rank, of all or of those with a text in name or id.
-
-        Raises:
-            SwarmdError: it cannot be told at present.
-        """
-
-    async def curves(self, peers: Sequence[str]) -> Curves:
-        """Rewards of these peers, by default (none named) of the first ten by rank; unknown ones are left out."""
-
-    async def gossip(self, since_round: int = -1) -> Gossip:
-        """What peers shared in this round and later, newest first."""
-
-    async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1.
-
-        Raises:
-            SwarmdError: it cannot be told at present.
-        """

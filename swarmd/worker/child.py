@@ -1,8 +1,9 @@
-"""The worker's end of the pipe: what a worker process runs instead of speaking frames itself.
+"""The worker's end of the pipe, which exchanges frames with the daemon for it.
 
-`serve` answers pings from the event loop, so a worker whose loop is stuck is seen as silent; long work belongs
-in a thread. When the daemon goes away (end of file on stdin) the worker ends, and with it all that it started: workers
-never outlive their daemon, not even with a stuck loop.
+- `serve` answers pings from the event loop, so a worker whose loop is stuck counts as silent; long work belongs in a
+  thread.
+- When the daemon goes away (end of file on stdin) the worker ends with all that it started. Workers never outlive their
+  daemon, not even with a stuck loop.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from swarmd.worker.messages import (
 
 COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait
 CHUNK_BYTES = 65536
-ORPHAN_S = 5.0  # longest life of a worker after its daemon
+ORPHAN_S = 5.0  # longest time that a worker outlives its daemon
 
 
 class Outbox:
@@ -55,21 +56,21 @@ class Outbox:
                 frame = frame[os.write(self._descriptor, frame) :]
 
     def observe(self, event: Event) -> None:
-        """Hand a fact to the daemon's event log."""
+        """Send a fact to the daemon's event log."""
         self.send(Observed(event))
 
     def progress(
         self, what: str, done: int = 0, total: int = 0, note: str = "", figures: dict[str, float] | None = None
     ) -> None:
-        """Tell how far a running command is."""
+        """Report the progress of a running command."""
         self.send(Progress(what, done, total, note, figures or {}))
 
     def fault(self, reason: str, permanent: bool = False, exit_code: int = 0) -> None:
-        """Say why this worker is about to end."""
+        """Report why this worker is about to end."""
         self.send(Fault(reason, permanent, exit_code))
 
     def retire(self, reason: str) -> None:
-        """Say that this worker ends as planned, to be followed by a fresh process."""
+        """Report that this worker ends as planned, to be replaced by a fresh process."""
         self.send(Fault(reason, planned=True))
 
 
@@ -78,7 +79,7 @@ WorkerMain = Callable[[Start, Outbox, Inbox], Awaitable[None]]
 
 
 def claim_stdout() -> int:
-    """Keep the real stdout for frames and send everything that is printed to stderr. Returns the frames' descriptor."""
+    """Keep the real stdout for frames, and send what is printed to stderr. Returns the frames' descriptor."""
     frames = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return frames
@@ -104,21 +105,21 @@ async def serve(main: WorkerMain, prepare: Callable[[Start], None] = lambda star
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
     `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`. A SwarmdError from
-    `main` is told to the daemon as a `Fault` and becomes the exit status; any other error also leaves its traceback.
-    `prepare` comes before `main` and before this process has a second thread, so that it may take rights from it.
+    `main` is reported to the daemon as a `Fault` and becomes the exit status; another error also leaves its traceback.
+    `prepare` runs before `main` and before this process has a second thread, so that it may drop privileges.
     """
     outbox = Outbox(claim_stdout())
     try:
         failure = await _converse(main, prepare, outbox)
     finally:
-        if daemon_is_gone():  # also when that is why the conversation broke off
+        if daemon_is_gone():  # also if that is why `_converse` failed
             end_group()
     if failure is not None:
         tell_failure(outbox, failure)
 
 
 async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: Outbox) -> SwarmdError | None:
-    """Speak until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
+    """Exchange frames until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
     send, inbox = anyio.create_memory_object_stream[Perform | Stop](COMMANDS_QUEUED_MAX)
     failure: SwarmdError | None = None
@@ -151,7 +152,7 @@ async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: 
 
 def tell_failure(outbox: Outbox, failure: SwarmdError) -> None:
     """Report a deliberate error and end with its exit status."""
-    # Another process may end, a disk have room again, and those who filled this process go away.
+    # Not permanent: another process may end, a disk have room again, peers that filled this process go away.
     passing = (ExitCode.IN_USE, ExitCode.CANNOT_CREATE, EXIT_FOR_ROOM)
     permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code not in passing
     outbox.fault(str(failure), permanent, failure.exit_code)
@@ -164,21 +165,21 @@ async def _read_stdin() -> bytes:
 
 
 def daemon_is_gone(within_s: float | None = 0.0) -> bool:
-    """Whether the daemon's end of stdin is closed, or closes in time; None waits for ever."""
+    """Whether the daemon's end of stdin is closed, or closes within the time; None waits for ever."""
     hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP comes unasked, and nothing else wakes this
+    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP is always reported, and nothing else wakes this
     return bool(hang_up.poll(None if within_s is None else within_s * 1000))
 
 
 def _outlive_by(seconds: float) -> None:
-    """Wait in a thread for the daemon's end; then leave the event loop `seconds` to end by itself."""
+    """Wait in a thread for the daemon's end; then give the event loop `seconds` to end by itself."""
     daemon_is_gone(within_s=None)
     threading.Event().wait(seconds)
     end_group()
 
 
 def end_group() -> None:
-    """Kill this process and what it started. Away from a daemon, where it leads no group, it spares its neighbours."""
+    """Kill this process and its children; only itself if it does not lead its process group, as without a daemon."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(ExitCode.FAILURE)

@@ -32,7 +32,7 @@ class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 
 
 class Start(WorkerMessage, frozen=True, tag="start"):
-    """First frame: who the worker is. `config` is the node's configuration, as `swarmd.config.encode` made it."""
+    """First frame: the node that the worker is for. `config` is encoded by `swarmd.config.encode`."""
 
     config: bytes
     data_dir: str
@@ -48,7 +48,7 @@ class Ping(WorkerMessage, frozen=True, tag="ping"):
 
 
 class Stop(WorkerMessage, frozen=True, tag="stop"):
-    """End by yourself within `grace_s`; the daemon kills what is left."""
+    """Asks the worker to end within `grace_s`; then the daemon kills it."""
 
     grace_s: float
 
@@ -65,7 +65,7 @@ class Observed(WorkerMessage, frozen=True, tag="observed"):
     event: Event
 
 
-STAGE_FAILED = "failed"  # what a trainer's progress says once a stage has failed, with the reason in its note
+STAGE_FAILED = "failed"  # `Progress.what` of a trainer whose stage has failed, with the reason in `note`
 
 
 class Progress(WorkerMessage, frozen=True, tag="progress"):
@@ -88,7 +88,7 @@ class Fault(WorkerMessage, frozen=True, tag="fault"):
     reason: str
     permanent: bool = False
     exit_code: int = 0
-    planned: bool = False  # it has done its share: a fresh process is to follow, and no failure is counted
+    planned: bool = False  # a fresh process is to follow, and no failure is counted
 
 
 FromWorker = Observed | Progress | Pong | Fault
@@ -122,7 +122,7 @@ class FrameReader(Generic[M]):
         """Whole messages that `chunk` completes.
 
         Raises:
-            FrameError: a length beyond `FRAME_BYTES_MAX` or a body that is no message.
+            FrameError: a length beyond `FRAME_BYTES_MAX`, or a body that is not a message.
         """
         self._buffer += chunk
         while len(self._buffer) >= _LENGTH.size:
@@ -136,7 +136,7 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 yield self._decoder.decode(body)
-            except DECODE_ERRORS as error:  # msgspec lets the latter through
+            except DECODE_ERRORS as error:  # also RecursionError, which msgspec raises for deep nesting
                 raise FrameError(f"a frame of {length} bytes is no message: {error}") from error
 
     @property

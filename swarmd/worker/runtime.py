@@ -1,7 +1,7 @@
-"""What a worker's coroutines know of time: a clock, pauses, and being woken.
+"""The clock, sleeping, waking and starting of coroutines, as an interface with two implementations.
 
-Coroutines that decide something (what to submit, when to look again) use nothing else of an event loop, so that the
-simulator can run the same ones on a clock of its own (`swarmd.sim.coroutines`).
+Coroutines that decide something (what to submit, when to check again) use nothing else of an event loop, so that the
+simulator can run the same coroutines on simulated time (`swarmd.sim.coroutines`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 
 TimeSource = Callable[[], float]  # seconds since 1970, or since whenever if only differences count
 
-STEP_S_MIN = 3.0  # a smaller step is left to peers' patience
+STEP_S_MIN = 3.0  # peers tolerate a smaller step of the clock
 
 
 class Signal(Protocol):
@@ -25,30 +25,30 @@ class Signal(Protocol):
         """Wake the coroutine that waits, or have the next `wait` return at once."""
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Return when it is set, or after so long; afterwards it is not set."""
+        """Return when it is set, or after `timeout_s`; afterwards it is not set."""
 
 
 class Running(Protocol):
     """A coroutine that was started."""
 
     def stop(self) -> None:
-        """End it where it waits."""
+        """Cancel it where it waits."""
 
 
 class Runtime(Protocol):
     """A clock, and ways to wait by it."""
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
-        """Run a coroutine beside this one. What it raises is a defect: `swarmd.worker.tasks` has what hands it on."""
+        """Run a coroutine concurrently. It must not raise; `swarmd.worker.tasks.TaskGroup` passes errors on."""
 
     def now(self) -> float:
-        """Seconds that only ever grow; where they begin means nothing."""
+        """Seconds of a monotonic clock."""
 
     def time(self) -> float:
         """The current time in POSIX seconds."""
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after so long; with 0, when others had their turn."""
+        """Return after `delay_s`; with 0, after other coroutines had their turn."""
 
     def signal(self) -> Signal:
         """A new signal, not set."""
@@ -106,7 +106,7 @@ LOOP = LoopRuntime()
 
 
 class ClockWatch:
-    """Compares the wall clock with one that nobody can set."""
+    """Notices that the wall clock was set, by comparing it with the monotonic clock."""
 
     def __init__(self) -> None:
         self._offset_s = _offset_s()

@@ -1,4 +1,4 @@
-"""Coroutines beside each other, on any `Runtime`: some ended together, one ended in time, so many at once."""
+"""Concurrent coroutines on any `Runtime`: a group that ends together, a time limit, a limit on their number."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class TaskGroup:
-    """Coroutines that end together."""
+    """Coroutines that are stopped together."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._running: dict[int, Running | None] = {}  # by number; None until the call that starts it returns
+        self._running: dict[int, Running | None] = {}  # by number; None until `runtime.start` returns
         self._count = 0
         self._changed = runtime.signal()
         self._error: Exception | None = None
 
     def start(self, run: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
-        """Run something beside the others. The first error of any of them is raised by `wait_idle`."""
+        """Run a coroutine concurrently. The first error of any of them is raised by `wait_idle`."""
         self._count += 1
         number = self._count
         self._running[number] = None
@@ -43,7 +43,7 @@ class TaskGroup:
                 self._changed.set()
 
     async def wait_idle(self, timeout_s: float) -> None:
-        """Return when none runs, or after so long. Raises what one of them has raised."""
+        """Return when none runs, or after `timeout_s`. Raises what one of them has raised."""
         until = self._runtime.now() + timeout_s
         while self._running and self._error is None and (left_s := until - self._runtime.now()) > 0:
             await self._changed.wait(left_s)
@@ -59,10 +59,10 @@ class TaskGroup:
 
 
 async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """What a coroutine returns, if it does so in time; else it is ended.
+    """The result of a coroutine, which is cancelled if it takes longer than `limit_s`.
 
     Raises:
-        TimeoutError: it took longer. Whatever it raises itself is raised too.
+        TimeoutError: it took longer. Errors of the coroutine are raised too.
     """
     ended = runtime.signal()
     results: list[T] = []
@@ -89,7 +89,7 @@ async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[
 
 
 class Limiter:
-    """Lets as many in at once as there are places; others wait in their order. `async with limiter:`."""
+    """Admits `places` at once; others wait in order. Use it as `async with limiter:`."""
 
     def __init__(self, runtime: Runtime, places: int) -> None:
         self._runtime = runtime
@@ -110,7 +110,7 @@ class Limiter:
         self._waiting.append(signal)
         try:
             await signal.wait()
-        except BaseException:  # ended while it waits; or just as its turn had come
+        except BaseException:  # cancelled while it waits, or just when its turn had come
             if signal in self._waiting:
                 self._waiting.remove(signal)
             else:
@@ -132,7 +132,7 @@ log = get_logger(__name__)
 
 
 def spawn(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run something that has an end of its own, a request's timeout as a rule; a failure is logged at debug level."""
+    """Run a coroutine that ends by itself in the background; failures are logged at debug level."""
     task = asyncio.ensure_future(coroutine)
     _running.add(task)
     task.add_done_callback(_finished)

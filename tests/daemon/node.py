@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import psutil
 
 from swarmd.core.events import Event
-from swarmd.daemon.control import ControlError, ask
 from swarmd.eventlog.reader import read_commits
+from swarmd.observe.control import ControlError, ask
 from swarmd.paths import NodeDirectory
 
 PATIENCE_S = 60.0  # longest wait where no time is what is looked at: other tests run beside

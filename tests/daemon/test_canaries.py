@@ -11,7 +11,6 @@ import socket
 import tarfile
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from swarmd.observe.redaction import known_secrets
 from tests.daemon.canaries import Canaries, files_below, processes_of
 from tests.daemon.node import FakeNode, fake_node
 from tests.daemon.telltale import FILES
+from tests.receiver import receiving
 from tests.web.serving import told
 
 WORKERS = ("network", "trainer", "chain")
@@ -44,25 +44,17 @@ class Receiver:
     """Takes webhooks and what is meant for the service manager."""
 
     def __init__(self) -> None:
-        self.bodies: list[bytes] = []
         self.address = f"swarmd-canaries-{os.getpid()}-{next(NUMBERS)}"
-        receiver = self
-
-        class Taker(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+        self._open = contextlib.ExitStack()
+        self.server = self._open.enter_context(receiving())
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(f"\0{self.address}")
         self._words: list[bytes] = []
-        for work in (self.server.serve_forever, self._listen):
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [post.body for post in self.server.posted]
 
     @property
     def port(self) -> int:
@@ -78,8 +70,7 @@ class Receiver:
         return b"\n".join(self._words)
 
     def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        self._open.close()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
             end.sendto(b"", f"\0{self.address}")
 

@@ -1,8 +1,10 @@
 """A daemon's life with scripted workers: rounds, restarts of the daemon, stops, exit codes."""
 
+import contextlib
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.core.events import NodeStarted, NodeStopped, StageTrained, StopRequested, WorkerExited
+from swarmd.core.events import (
+    NodeStarted,
+    NodeStopped,
+    RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
+    StageTrained,
+    StopRequested,
+    WorkerExited,
+)
 from swarmd.dht.p2p.sockets import socket_place
+from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.replay import check_log, verify
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from tests.daemon.node import FakeNode, fake_node, is_alive
 from tests.tmpfs import tmpfs
+
+MIB = 1024 * 1024
 
 
 def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
@@ -204,7 +218,7 @@ def test_a_full_disk_ends_the_node_with_its_log_whole(tmp_path: Path, small_disk
         node.start()
         node.until(lambda: len(node.events_of(StageTrained)) >= 2)
         workers = [node.worker_pid("network"), node.worker_pid("training")]
-        _fill(small_disk)
+        fill(small_disk)
         assert node.wait() == 73
         assert node.lines()[-1]["error"] == "NoSpaceLeft"
         node.until(lambda: not any(is_alive(pid) for pid in workers))
@@ -217,13 +231,11 @@ def test_a_full_disk_ends_the_node_with_its_log_whole(tmp_path: Path, small_disk
         verify(node.paths.events)
 
 
-def _fill(mount: Path) -> None:
-    with (mount / "filler").open("wb", buffering=0) as filler:
-        try:
-            while filler.write(b"\0" * 4096):
-                continue
-        except OSError:
-            return
+def fill(disk: Path, left_bytes: int = 0) -> None:
+    """Take space away as another program would, until so much is left."""
+    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while shutil.disk_usage(disk).free > left_bytes:
+            filler.write(b"\0" * min(MIB, shutil.disk_usage(disk).free - left_bytes))
 
 
 def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, small_disk: Path) -> None:
@@ -231,12 +243,64 @@ def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, sm
     with fake_node(tmp_path, data=small_disk / "data", free_bytes_min=1024 * 1024) as node:
         node.start()
         node.worker_pid("network")
-        _fill(small_disk)
+        fill(small_disk)
         assert node.wait() == 73
         stopped = node.events()[-1]
         assert isinstance(stopped, NodeStopped) and stopped.code == 73
         assert re.search(r"only 0\.\d MiB are free", stopped.reason)
         verify(node.paths.events)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with tmpfs(tmp_path / "disk", "size=100m") as place:
+        yield place
+
+
+def paused(node: FakeNode) -> bool:
+    return str(node.status().get("round", {}).get("reason", "")).startswith("paused: ")
+
+
+def test_a_node_on_100_megabytes_pauses_and_goes_on(tmp_path: Path, disk: Path) -> None:
+    with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
+        node.start()
+        node.until(lambda: len(node.events_of(StageTrained)) >= 2)
+        pid = node.worker_pid("training")
+        fill(disk, 20 * MIB)
+        node.until(lambda: paused(node))
+        node.until(lambda: node.status()["round"]["state"] == "paused")
+        assert not node.status()["healthy"]
+        assert any(line["message"].startswith("paused: ") and line["level"] == "warning" for line in node.lines())
+        trained = len(node.events_of(StageTrained))
+        node.until(lambda: node.status()["log"]["next_seq"] > 0)
+        assert is_alive(node.pid) and node.worker_pid("training") == pid, "nothing was restarted"
+        (low,) = node.events_of(SpaceLow)
+        assert low.free_bytes < 32 * MIB and low.wanted_bytes == 40 * MIB
+        assert len(node.events_of(StageTrained)) == trained
+        (disk / "filler").unlink()
+        node.until(lambda: len(node.events_of(StageTrained)) >= trained + 2)
+        assert len(node.events_of(SpaceFreed)) == 1 and not paused(node)
+        assert node.stop() == 0
+        check_log(node.paths.events)
+        verify(node.paths.events)
+        state, _ = load(node.paths.events)
+        assert {skip.cause for skip in node.events_of(RoundsSkipped)} <= {"fault"}
+        assert state.low_space is None
+
+
+def test_old_rollouts_go_before_a_node_pauses(tmp_path: Path, disk: Path) -> None:
+    with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
+        node.start()
+        node.worker_pid("network")
+        blobs = Blobs(node.paths.blobs)
+        digest = blobs.put(b"x" * (30 * MIB))
+        fill(disk, 20 * MIB)
+        node.until(lambda: not blobs.has(digest))
+        node.until(lambda: any(line["message"] == "old rollouts removed" for line in node.lines()))
+        trained = len(node.events_of(StageTrained))
+        node.until(lambda: len(node.events_of(StageTrained)) > trained)
+        assert node.events_of(SpaceLow) == []
+        assert node.stop() == 0
 
 
 def test_an_idle_daemon_is_small(tmp_path: Path) -> None:

@@ -13,14 +13,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
 from swarmd.config import StorageConfig
+from swarmd.core.commands import PublishReport, Train
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
+from swarmd.core.state import Result, State, Work
+from swarmd.core.values import RolloutsRef
 from swarmd.daemon import control
-from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
+from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.directory import SpaceBounds, SpaceGuard, bounds_of
 from swarmd.daemon.engine import watch_clock
 from swarmd.daemon.notify import ServiceNotifier
@@ -35,8 +39,10 @@ from swarmd.daemon.process import (
     level_of,
     worker_environment,
 )
-from swarmd.daemon.service import program_of
+from swarmd.daemon.service import Node, digests_in_use, program_of
 from swarmd.errors import NotFoundError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.worker import runtime
 from tests.log_capture import capture_logs
@@ -54,13 +60,12 @@ async def test_that_the_machines_clock_was_set_becomes_an_event_once(
     told: list[Event] = []
     heard = anyio.Event()
 
-    class Sink:
-        async def observe(self, event: Event) -> None:
-            told.append(event)
-            heard.set()
+    async def observe(event: Event) -> None:
+        told.append(event)
+        heard.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch_clock, Sink(), 0.01)
+        tasks.start_soon(watch_clock, observe, 0.01)
         await anyio.sleep(0.03)
         wrong.time = lambda: time.time() + ahead_s
         with anyio.fail_after(30.0):
@@ -140,11 +145,10 @@ def _well() -> bytes:
 
 
 async def _with_control(path: Path, body: object, facts: list[Event], status: Callable[[], bytes] = _well) -> None:
-    class Sink:
-        async def observe(self, event: Event) -> None:
-            facts.append(event)
+    async def observe(event: Event) -> None:
+        facts.append(event)
 
-    served = Control(path, status, Sink())
+    served = Control(path, status, observe)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(served.serve, bind_control(path))
         await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
@@ -305,7 +309,7 @@ class Disk:
         self.facts: list[Event] = []
         self.rooms = 0
         storage = StorageConfig(free_bytes_min=100)
-        self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self)
+        self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self.observe)
         monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=self.free))
 
     async def observe(self, event: Event) -> None:
@@ -421,3 +425,35 @@ def test_writing_to_a_child_that_reads_nothing_can_be_cancelled() -> None:
             child.reap()
 
     assert anyio.run(run)
+
+
+# --- rollouts that are kept ---
+
+
+def ref(name: str, stage: int) -> RolloutsRef:
+    return RolloutsRef(name, 3, stage, f"{name}/{stage}", 10, 1)
+
+
+def test_what_a_stage_and_later_ones_are_made_of_is_kept() -> None:
+    """In rounds of several stages a question names answers of every earlier one."""
+    work = Work(
+        3,
+        1,
+        0.0,
+        rollouts=(ref("peer", 0),),
+        context=(ref("own", 0), ref("peer", 2)),
+        result=Result(0.5, ref("own", 1)),
+    )
+    pending = (Train("t", 3, 1, (ref("other", 0),)), PublishReport("r", 3, 0, 0.5, ref("mine", 0)))
+    kept = digests_in_use(State(work=work, pending=pending))
+    assert kept == {"peer/0", "own/0", "peer/2", "own/1", "other/0", "mine/0"}
+    assert digests_in_use(State()) == frozenset()
+
+
+def test_rollouts_that_cannot_be_removed_end_no_node(tmp_path: Path) -> None:
+    (tmp_path / "aa" / ("a" * 64)).mkdir(parents=True)
+    node: Any = SimpleNamespace(_blobs=Blobs(tmp_path), engine=SimpleNamespace(state=State()))
+    with capture_logs() as lines:
+        anyio.run(Node._prune_blobs, node, 0)
+    assert [line["event"] for line in lines] == ["not all old rollouts can be removed"]
+    assert str(tmp_path) in lines[0]["error"]

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -54,8 +53,7 @@ def supervise(argv: tuple[str, ...], body: Body) -> list[Event]:
 
         async with send, receive, anyio.create_task_group() as tasks:
             programs: dict[Worker, Program] = {"trainer": Program(argv, worker_environment({}, "test"))}
-            sink = SimpleNamespace(observe=observe)
-            await body(Supervisor(programs, Start(b"", ""), WorkersConfig(), sink, tasks), next_fact)
+            await body(Supervisor(programs, Start(b"", ""), WorkersConfig(), observe, tasks), next_fact)
 
     anyio.run(run)
     return told

@@ -20,7 +20,7 @@ from swarmd.eventlog.store import EventLog
 from swarmd.eventlog.summaries import Unfit, bookmark_path, read_bookmark
 from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
-from swarmd.web.views.history import commits_at
+from swarmd.web.history import commits_at
 
 SOURCE = Path(__file__).parent.parent / "golden" / "coordinator" / "events"
 

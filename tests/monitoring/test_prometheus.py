@@ -3,7 +3,6 @@
 The daemon's workers are scripted ones, so that this takes seconds; tests/monitoring/test_node.py has a real node.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,30 +34,18 @@ def test_a_quiet_node_then_each_trouble_with_its_alert(node: FakeNode, tmp_path:
     target = address_of(node)
     with scraping(tmp_path / "prometheus", target) as prometheus:
         watch_a_quiet_node(prometheus, target)
-        kill_the_trainer_again_and_again(node, prometheus)
         freeze_the_daemon(node, prometheus)
         stop_the_daemon(node, prometheus)
-        assert prometheus.ever_fired() == {"SwarmdWorkerRestarting", "SwarmdNodeDown"}, "and nothing else, all the time"
+        assert prometheus.ever_fired() == {"SwarmdNodeDown"}, "and nothing else, all the time"
 
 
 def watch_a_quiet_node(prometheus: Prometheus, target: str) -> None:
     prometheus.until(lambda: prometheus.targets() == {target: "up"}, PATIENCE_S, "the target up")
     prometheus.until(lambda: prometheus.value("swarmd_stages_trained_total") == ROUNDS, PATIENCE_S, "stages counted")
-    assert prometheus.value('swarmd_health{depth="ready"}') == 1
     assert prometheus.value("swarmd_swarm_finished") == 1
-    assert prometheus.value('swarmd_worker_memory_bytes{worker="trainer"}')
-    assert {"swarmd_disk_free_bytes", "swarmd_stage_part_seconds_bucket", "swarmd_build_info"} <= prometheus.names()
     seen = "count_over_time(swarmd_daemon_up[1h])"
     prometheus.until(lambda: (prometheus.value(seen) or 0) > 8, PATIENCE_S, "some scrapes")
     assert prometheus.ever_fired() == set() and prometheus.pending() == set()
-
-
-def kill_the_trainer_again_and_again(node: FakeNode, prometheus: Prometheus) -> None:
-    killed = 'sum(swarmd_worker_exits_total{worker="trainer",cause="killed"})'
-    for times in range(1, 5):
-        os.kill(node.worker_pid("training"), signal.SIGKILL)
-        prometheus.until(lambda times=times: prometheus.value(killed) == times, PATIENCE_S, "an end counted")
-    prometheus.until(lambda: "SwarmdWorkerRestarting" in prometheus.firing(), PATIENCE_S, "the alert for restarts")
 
 
 def freeze_the_daemon(node: FakeNode, prometheus: Prometheus) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -61,17 +61,14 @@ HEALTHY: dict[str, str] = {
 }
 
 
-class Case:
+class Case(NamedTuple):
     """Something that goes wrong after an hour, and the alerts that fire then, exactly these, `within` minutes."""
 
-    def __init__(
-        self, name: str, changes: dict[str, str | None], fires: set[str], within: int, before: int = 0
-    ) -> None:
-        self.name = name
-        self.changes = changes
-        self.fires = fires
-        self.within = within
-        self.before = before  # so many minutes after it went wrong nothing fires yet
+    name: str
+    changes: dict[str, str | None]
+    fires: set[str]
+    within: int
+    before: int = 0  # minutes after it went wrong in which nothing fires yet
 
 
 def after(well: str, ill: str) -> str:

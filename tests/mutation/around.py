@@ -3,32 +3,32 @@
 from tests.mutation.planting import read_mutants
 
 AROUND = read_mutants(r"""
-swarmd/web/http/guard.py
+swarmd/web/guard.py
   any name of the server is answered
     - if not self._knows_host(headers, scope):
     + if False:
-    tests/web/http/test_guard.py::test_only_names_of_this_server_are_answered
+    tests/web/test_guard.py::test_only_names_of_this_server_are_answered
   a page of another site may ask
     - if is_foreign(headers) or (
     + if (
-    tests/web/http/test_guard.py::test_what_a_page_of_another_origin_sends_is_refused
+    tests/web/test_guard.py::test_what_a_page_of_another_origin_sends_is_refused
   figures are told without the token
     - path in ("/metrics", "/api", *PROBES)
     + path in ("/api", *PROBES)
-    tests/web/http/test_guard.py::test_without_the_token_nothing_of_the_node_is_told
+    tests/web/test_guard.py::test_without_the_token_nothing_of_the_node_is_told
   tokens may be guessed without end
-    -         if not self._failures.try_charge(asker.get()):
+    -         if not self._failures.try_charge(request_origin.get()):
     +         if False:
-    tests/web/http/test_guard.py::test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same
+    tests/web/test_guard.py::test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same
   the form leads to another server
     - not text.startswith(("//", "/\\"))
     + not text.startswith("//")
-    tests/web/http/test_guard.py::test_after_the_form_one_stays_on_this_server
-swarmd/web/http/endpoints.py
+    tests/web/test_guard.py::test_after_the_form_one_stays_on_this_server
+swarmd/web/endpoints.py
   what is too much to work on waits without end
     - if self._bounded and (
     + if False and (
-    tests/web/http/test_endpoints.py::test_one_address_may_ask_for_so_much_and_all_together_for_more
+    tests/web/test_endpoints.py::test_one_address_may_ask_for_so_much_and_all_together_for_more
 swarmd/uvicorn_server.py
   half requests keep their places
     -         if waiting:
@@ -43,15 +43,15 @@ swarmd/http_server.py
     - if len(token) < chars_min or not re.fullmatch
     + if not re.fullmatch
     tests/test_http.py
-swarmd/web/http/stream.py
+swarmd/web/stream.py
   any number of clients listen
     -         return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None
     +         return True
-    tests/web/http/test_stream.py::test_clients_have_a_bound_and_leaving_frees_a_place
+    tests/web/test_stream.py::test_clients_have_a_bound_and_leaving_frees_a_place
   one address holds all places of the stream
     -         if most < held[origin] + 2:
     +         if True:
-    tests/web/http/test_stream.py::test_one_address_keeps_nobody_else_out
+    tests/web/test_stream.py::test_one_address_keeps_nobody_else_out
 swarmd/web/notifications.py
   two processes tell of one node
     -                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

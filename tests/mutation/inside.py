@@ -193,17 +193,17 @@ swarmd/shell/loop.py
     -         try:
     -             self._log.append(
     +         for command in planned.commands:
-    +             self._ports.perform(command)
+    +             self._perform(command)
     +         try:
     +             self._log.append(
     tests/daemon/test_engine.py
   a timer is told again while its deadline stands
     -         self._fired.update(due)
-    tests/daemon/test_engine.py
+    tests/shell/test_loop.py
   timers that are due together fire in any order
     - due = sorted(due, key=lambda each: each.due_at)[:BATCH_FACTS_MAX]
     + due = due[:BATCH_FACTS_MAX]
-    tests/daemon/test_engine.py
+    tests/shell/test_loop.py
 swarmd/dht/store/validator.py
   a signature seen before vouches for another value
     - if known is not None and known.value == value:

@@ -23,11 +23,11 @@ swarmd/files.py
     +     if stat.S_ISDIR(mode):
     tests/eventlog/test_special_files.py
     tests/test_files.py
-swarmd/web/views/history.py
+swarmd/web/history.py
   whoever kept a state may have it unpacked without a bound
     - stream.decompress(self.packed, STATE_BYTES_MAX)
     + stream.decompress(self.packed)
-    tests/web/views/test_keeping.py::test_a_state_that_was_kept_is_unpacked_within_a_bound
+    tests/web/test_keeping.py::test_a_state_that_was_kept_is_unpacked_within_a_bound
 swarmd/chain/watcher.py
   an endpoint that answers to no avail is asked for ever
     - if self._failures % LEFT_AFTER == 0 and

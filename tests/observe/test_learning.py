@@ -9,7 +9,7 @@ from swarmd.core.values import FlatCause, FlatStage
 from swarmd.doctor.node import _examine_status
 from swarmd.observe.describe import line_of
 from swarmd.observe.labels import FLAT_CAUSES
-from swarmd.observe.learning import ADVICE
+from swarmd.observe.layers import ADVICE
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status, ready, status_of
 from swarmd.web.notifications import START_S, HealthChanges, HealthMessage, reason_of
@@ -77,6 +77,13 @@ def test_it_is_told_at_the_end_of_the_stage(node: Told, cause: FlatCause) -> Non
     assert any("nothing to learn" in each.text and EXAMPLE in each.text for each in told.sentences)
     assert [each[1:-1] for each in told.advice] == [ADVICE[cause][1:]]
     assert "own groups" in reason_of(found) and ADVICE[cause][1:] in reason_of(found), "before it is cut"
+
+
+def test_a_dead_node_learns_nothing(node: Told) -> None:
+    train(node, 0, None, 0.4)
+    dead = status_of(node.state, node.at, LOG)
+    assert dead.learning is not None and dead.learning.reason == "the daemon does not run"
+    assert read(Metrics(clock=lambda: dead.at), dead)["swarmd_layer_healthy", "learning"] == 0
 
 
 def test_it_goes_on_until_there_is_something_to_learn_again(node: Told) -> None:

@@ -1,19 +1,13 @@
 """What goes out by OTLP is what /metrics has, to a receiver of the test's own."""
 
 import asyncio
-import gzip
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import ReportPublished
@@ -23,58 +17,28 @@ from swarmd.observe.otlp import make_exporter, push_metrics, push_once
 from swarmd.observe.status import status_of
 from swarmd.paths import NodeDirectory
 from swarmd.web.companion import tasks_of
-from swarmd.web.views.node import LogNode
+from swarmd.web.node import LogNode
 from tests.core.story import announced, trained
 from tests.daemon.node import fake_node
 from tests.observe.counting import Samples, read, tell
 from tests.observe.test_metrics import JOINED
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
-
-
-class Receiver(ThreadingHTTPServer):
-    """Takes OTLP over HTTP, and keeps it."""
-
-    def __init__(self) -> None:
-        self.taken: list[ExportMetricsServiceRequest] = []
-        self.headers: dict[str, str] = {}
-        self.status = 200
-        self.came = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Take)
-
-
-class _Take(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        assert self.path == "/v1/metrics"
-        self.server.headers = dict(self.headers.items())
-        self.server.taken.append(ExportMetricsServiceRequest.FromString(body))
-        self.server.came.set()
-        answer = ExportMetricsServiceResponse().SerializeToString()
-        self.send_response(self.server.status)
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the test's own stderr."""
+from tests.receiver import Receiver, receiving
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    server = Receiver()
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=abc")
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=here")
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with receiving() as server:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=abc")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=here")
+        yield server
+
+
+def taken(server: Receiver) -> list[ExportMetricsServiceRequest]:
+    assert {post.path for post in server.posted} == {"/v1/metrics"}
+    return [ExportMetricsServiceRequest.FromString(post.body) for post in server.posted]
 
 
 def filled() -> Metrics:
@@ -107,9 +71,11 @@ def test_a_push_has_all_that_metrics_has(receiver: Receiver) -> None:
     metrics, status = filled(), status_of(STATE, NOW, LOG, LIVE)
     assert push_once(make_exporter(), metrics, status)
     shown = {name: value for name, value in read(metrics, status).items() if not name[0].endswith("_bucket")}
-    assert samples_of(receiver.taken[0]) == shown
-    assert receiver.headers["x-key"] == "abc"
-    resource = {each.key: each.value.string_value for each in receiver.taken[0].resource_metrics[0].resource.attributes}
+    assert samples_of(taken(receiver)[0]) == shown
+    assert receiver.posted[0].headers["x-key"] == "abc"
+    resource = {
+        each.key: each.value.string_value for each in taken(receiver)[0].resource_metrics[0].resource.attributes
+    }
     assert resource["service.name"] == "swarmd" and resource["host.name"] == "here"
 
 
@@ -117,11 +83,11 @@ def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pyt
     caplog.set_level("INFO", "swarmd.otlp")
 
     async def live() -> None:
-        receiver.status = 400
+        receiver.statuses = [400]
         task = asyncio.create_task(push_metrics(make_exporter(), filled(), lambda: None, 0.01))
         async with asyncio.timeout(60):
-            await until(lambda: len(receiver.taken) >= 4)
-            receiver.status = 200
+            await until(lambda: len(receiver.posted) >= 4)
+            receiver.statuses = [200]
             await until(lambda: "is back" in caplog.text)
         task.cancel()
 
@@ -141,7 +107,7 @@ def test_a_node_that_has_neither_page_nor_messages_pushes_too(receiver: Receiver
         node.start()
         assert receiver.came.wait(60)
         assert node.stop() == ExitCode.OK
-    settings = receiver.taken[0].resource_metrics[0].resource.attributes
+    settings = taken(receiver)[0].resource_metrics[0].resource.attributes
     assert "swarmd" in {each.value.string_value for each in settings}
 
 

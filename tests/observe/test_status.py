@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any, get_args
 
+import anyio
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
+from swarmd.daemon.service import tell_waiting
 from swarmd.observe.describe import line_of
 from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.onchain import CHAIN_WORDS
@@ -53,6 +55,7 @@ from swarmd.observe.words import STAGES_COUNTED
 from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import STAGE_FAILED, Progress
 from tests.core.story import Story, announced, settings
+from tests.log_capture import capture_logs
 from tests.observe import printing
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
@@ -140,13 +143,46 @@ def test_a_coordinator_that_does_not_run_keeps_no_stage_open() -> None:
     assert "coordinator, at the end" not in printed(status_of(STATE, NOW, LOG, LIVE))
 
 
-@pytest.mark.parametrize(("restored", "awaited"), [(False, "enough members"), (True, "the clock that it kept")])
+MUSTERING = replace(
+    STATE,
+    settings=replace(SETTINGS, coordination=CoordinatorSettings(min_peers=3)),
+    chart="waiting",
+    clock=None,
+    coordination=replace(COORDINATION, chart="mustering"),
+    deadlines=(Deadline("muster", NOW + 42),),
+)
+
+
+@pytest.mark.parametrize(
+    ("restored", "awaited"), [(False, "members: 2 of 3 are there"), (True, "the clock that it kept")]
+)
 def test_a_coordinator_says_for_what_it_waits_before_its_first_round(restored: bool, awaited: str) -> None:
-    mustering = replace(COORDINATION, chart="mustering")
-    due = (Deadline("muster", NOW + 42),)
-    status = status_of(replace(STATE, coordination=mustering, deadlines=due, restored=restored), NOW, LOG, LIVE)
-    assert status.coordinator is not None and status.coordinator.healthy
-    assert f"waits for {awaited}" in printed(status) and "42 s more at most" in printed(status)
+    state = replace(MUSTERING, restored=restored)
+    status = status_of(state, NOW, LOG, LIVE)
+    assert status.coordinator is not None and status.coordinator.healthy and status.round.healthy
+    for words in (status.coordinator.reason, status.round.reason, printed(status)):
+        assert f"waits for {awaited}" in words and "42 s more at most" in words
+    assert f"waits for {awaited}" in headline(state)
+    begins = Applied(Envelope(0, NOW, LinkUp(2)), replace(state, deadlines=()), state, ())
+    assert f"connected to the DHT, 2 peers; the coordinator waits for {awaited}" in line_of(begins).message
+    assert "waits" not in line_of(replace(begins, before=state)).message, "once"
+
+
+@pytest.mark.anyio
+async def test_a_coordinator_that_goes_on_waiting_says_so_again_and_again() -> None:
+    asked: list[float] = []
+
+    def state() -> State:
+        asked.append(anyio.current_time())
+        if len(asked) > 2:
+            tasks.cancel_scope.cancel()
+        return MUSTERING
+
+    with capture_logs() as told:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tell_waiting, state, 0.01)
+    assert len(told) == 3
+    assert {line["event"] for line in told} == {"the coordinator waits for members: 2 of 3 are there, 0 s more at most"}
 
 
 def test_numbers_are_told_as_people_read_them() -> None:
@@ -227,10 +263,11 @@ def test_a_finished_swarm_is_healthy() -> None:
         (replace(STATE, chart="failed", stop_reason="no model", exit_code=66), "stopped", "no model"),
         (STATE, "dead", "it was killed or crashed"),
         (State(), "never started", "it has never run here"),
+        (STATE, "never started", "restored from a backup, and never started here"),
     ],
 )
 def test_a_node_that_is_down(state: State, process: str, words: str) -> None:
-    status = status_of(state, NOW, LOG)
+    status = status_of(state, NOW, LOG, restored="restored" in words)
     assert status.source == "log" and not status.healthy
     assert status.process.state == process and words in status.process.reason
     assert status.network.state == status.training.state == "down"

@@ -33,7 +33,7 @@ from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.story import StoryTeller, sentences_of
 from swarmd.observe.words import AGAIN, NO_NEWCOMERS, SILENT, skills_words
-from swarmd.web.views.swarm import PeerLedger, ViewContext, swarm_view
+from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 from tests.core import story as core
 from tests.core.coordinator.swarm import Swarm
 from tests.core.story import Story, announced, settings
@@ -66,39 +66,44 @@ def test_every_event_has_words_that_fit_it() -> None:
             assert all(hasattr(kind, name) for name in names), kind
 
 
+def line(event: events.Event, before: State = STATE, after: State = STATE) -> EventLine:
+    return line_of(Applied(events.Envelope(7, 1.0, event), before, after, ()))
+
+
 @pytest.mark.parametrize("event", EXAMPLES, ids=events.tag_of)
 def test_a_line_carries_seq_round_stage_peer_and_tag(event: events.Event) -> None:
-    line = line_of(Applied(events.Envelope(7, 1.0, event), STATE, STATE, ()))
-    assert line.fields["seq"] == 7 and line.fields["event"] == events.tag_of(event)
-    assert {"round", "stage", "peer"} <= set(line.fields)
-    assert line.fields["peer"] == getattr(event, "peer", "me")
-    assert (line.fields["round"], line.fields["stage"]) == (getattr(event, "round", 4), getattr(event, "stage", 1))
+    fields = line(event).fields
+    assert fields["seq"] == 7 and fields["event"] == events.tag_of(event)
+    assert fields["peer"] == getattr(event, "peer", "me")
+    assert (fields["round"], fields["stage"]) == (getattr(event, "round", 4), getattr(event, "stage", 1))
 
 
 def test_a_trained_stage_says_what_was_refused_and_how_peers_were_judged() -> None:
     event = replace(EXAMPLES[2], rejected=(("group-size", 3), ("{odd}", 1)), judged=(Judgement("b", 0.5),))
-    line = line_of(Applied(events.Envelope(0, 1.0, event), STATE, STATE, ()))
-    assert line.message.endswith("reward 0.5000; refused of peers: group-size 3, {odd} 1")
-    assert line.fields["judged"] == (("b", 0.5),)
+    said = line(event)
+    assert said.message.endswith("reward 0.5000; refused of peers: group-size 3, {odd} 1")
+    assert said.fields["judged"] == (("b", 0.5),)
 
 
-def level(event: events.Event, before: State = EMPTY, after: State = STATE) -> str:
-    return line_of(Applied(events.Envelope(0, 1.0, event), before, after, ())).level
-
-
-def test_levels() -> None:
-    assert level(events.LinkUp(1)) == "info"
-    assert level(events.LinkUp(1), STATE, STATE) == "debug", "it changed nothing"
-    assert level(events.MemberSeen("x"), STATE, STATE) == "debug"
-    assert level(events.CommandFailed("c", "why"), STATE, STATE) == "warning"
-    assert level(events.RoundsSkipped(0, 3, "slow")) == "warning"
-    assert level(events.WorkerExited("trainer", "x")) == "warning"
-    assert level(events.WorkerExited("trainer", "x", permanent=True, exit_code=66)) == "error"
-    assert level(events.WorkerExited("trainer", "x", code=70)) == "warning", "a status of the worker is no verdict"
-    assert level(events.WorkerExited("trainer", "stopped"), State(chart="draining")) == "info"
-    assert level(events.WorkerExited("trainer", "recycled", planned=True)) == "info"
-    assert level(events.NodeStopped("x", 73)) == "error"
-    assert level(events.NodeStopped("x", 0)) == "info"
+@pytest.mark.parametrize(
+    ("event", "before", "level"),
+    [
+        (events.LinkUp(1), EMPTY, "info"),
+        (events.LinkUp(1), STATE, "debug"),  # it changed nothing
+        (events.MemberSeen("x"), STATE, "debug"),
+        (events.CommandFailed("c", "why"), STATE, "warning"),
+        (events.RoundsSkipped(0, 3, "slow"), EMPTY, "warning"),
+        (events.WorkerExited("trainer", "x"), EMPTY, "warning"),
+        (events.WorkerExited("trainer", "x", permanent=True, exit_code=66), EMPTY, "error"),
+        (events.WorkerExited("trainer", "x", code=70), EMPTY, "warning"),  # a status of the worker is no verdict
+        (events.WorkerExited("trainer", "stopped"), State(chart="draining"), "info"),
+        (events.WorkerExited("trainer", "recycled", planned=True), EMPTY, "info"),
+        (events.NodeStopped("x", 73), EMPTY, "error"),
+        (events.NodeStopped("x", 0), EMPTY, "info"),
+    ],
+)
+def test_levels(event: events.Event, before: State, level: str) -> None:
+    assert line(event, before).level == level
 
 
 HASH = "0x" + "ab" * 32
@@ -125,12 +130,8 @@ SAID: tuple[events.AnyChainLog, ...] = (
 )
 
 
-def line(event: events.Event, before: State = BEFORE, after: State = AFTER) -> EventLine:
-    return line_of(Applied(events.Envelope(0, 1.0, event), before, after, ()))
-
-
 def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
-    told = line(events.ChainBlock(BLOCK, SAID))
+    told = line(events.ChainBlock(BLOCK, SAID), BEFORE, AFTER)
     assert told.level == "info"
     assert told.message == (
         "block 12: round 4 stage 0 is open, own registration by 0xA, own reward of round 3 stage 2: -412, "
@@ -165,12 +166,12 @@ def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
     ],
 )
 def test_levels_and_words(event: events.Event, level: str, message: str) -> None:
-    told = line(event)
+    told = line(event, BEFORE, AFTER)
     assert (told.level, told.message) == (level, message)
 
 
 def test_an_attempt_tells_its_transaction_and_never_its_body() -> None:
-    told = line(events.SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"raw", "9")))
+    told = line(events.SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"raw", "9")), BEFORE, AFTER)
     assert (told.fields["transaction"], told.fields["nonce"], told.fields["fee_wei"]) == (HASH, 7, "9")
     assert "prepared" not in told.fields and "raw" not in told.fields
 
@@ -184,7 +185,7 @@ CHAIN_EVENTS = [
 def test_whatever_an_event_holds_gives_a_line(kind: type) -> None:
     @given(structs_of(kind))
     def check(event: events.Event) -> None:
-        told = line(event)
+        told = line(event, BEFORE, AFTER)
         assert told.message and {"seq", "event", "round", "stage", "peer"} <= set(told.fields)
 
     check()
@@ -268,14 +269,9 @@ def test_a_mark_is_trouble_and_comes_with_its_evidence() -> None:
 
 
 def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
-    def line(*asides: SetAside) -> tuple[str, bool]:
-        said = line_of(
-            Applied(events.Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"), ())
-        )
-        return said.level, "set aside" in said.message
-
-    assert line() == line(HONEST) == ("info", False)
-    assert line(HOSTILE) == ("warning", True)
+    for asides, level in (((), "info"), ((HONEST,), "info"), ((HOSTILE,), "warning")):
+        said = line(replace(TRAINED, set_aside=asides), State(), State(chart="waiting"))
+        assert (said.level, "set aside" in said.message) == (level, level == "warning")
 
 
 def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:
@@ -333,10 +329,10 @@ STARTED = apply(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), 
 )
 def test_it_is_told_in_the_log_and_in_the_story_of_its_round(event: events.Event, level: str, words: str) -> None:
     applied = apply(STARTED, events.Envelope(1, 10.0, event))
-    line = line_of(applied)
-    assert line.level == level and words in line.message
+    said = line_of(applied)
+    assert said.level == level and words in said.message
     (sentence,) = sentences_of(applied, 0.0)
-    assert (sentence.round, sentence.text, sentence.trouble) == (8, line.message, level == "warning")
+    assert (sentence.round, sentence.text, sentence.trouble) == (8, said.message, level == "warning")
 
 
 THREE = {"me": 60.0, "a": 90.0, "b": 90.0}

@@ -20,7 +20,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.eventlog.snapshot import encode_state
-from swarmd.shell.loop import ROW_MAX, ROW_MIN, as_one, row_length
+from swarmd.shell.loop import ROW_MAX, ROW_MIN, count_mergeable, merge_facts
 from tests.core.story import Story, coordinator_settings
 
 PEERS = [f"peer {number}" for number in range(2 * ROW_MIN)]
@@ -32,23 +32,23 @@ def report(peer: str, round: int = 0) -> ReportSeen:
 
 def test_few_facts_stay_as_they_are() -> None:
     facts: list[Event] = [report(peer) for peer in PEERS[: ROW_MIN - 1]]
-    assert row_length(facts) == ROW_MIN - 1 and as_one(facts) == facts
+    assert count_mergeable(facts) == ROW_MIN - 1 and merge_facts(facts) == facts
 
 
 def test_a_row_is_of_one_kind_and_of_one_stage() -> None:
     reports = [report(peer) for peer in PEERS]
-    assert row_length([*reports, report("late", 1), *reports]) == len(reports)
-    assert row_length([*map(MemberSeen, PEERS), *reports]) == len(PEERS)
-    assert row_length([LinkUp(1), *reports]) == 1
-    assert row_length([report(str(number)) for number in range(2 * ROW_MAX)]) == ROW_MAX
+    assert count_mergeable([*reports, report("late", 1), *reports]) == len(reports)
+    assert count_mergeable([*map(MemberSeen, PEERS), *reports]) == len(PEERS)
+    assert count_mergeable([LinkUp(1), *reports]) == 1
+    assert count_mergeable([report(str(number)) for number in range(2 * ROW_MAX)]) == ROW_MAX
 
 
 def test_an_event_for_many_names_each_with_all_that_was_told_of_it() -> None:
     reports = [report(peer) for peer in PEERS]
-    (together,) = as_one([*reports])
+    (together,) = merge_facts([*reports])
     assert isinstance(together, ReportsSeen) and list(reports_in(together)) == reports
     members = [MemberSeen(peer, peer.upper(), peer != PEERS[3]) for peer in PEERS]
-    (seen,) = as_one([*members])
+    (seen,) = merge_facts([*members])
     assert isinstance(seen, MembersSeen) and list(members_in(seen)) == members
 
 
@@ -76,7 +76,7 @@ def assert_outcomes_agree(state: State, facts: list[Event]) -> tuple[State, tupl
         singly, caused = step(singly, Envelope(1000, 60.0, fact))
         commands += caused
     fold = StateFold(state)
-    (together,) = as_one(facts) if len(facts) >= ROW_MIN else [None]
+    (together,) = merge_facts(facts) if len(facts) >= ROW_MIN else [None]
     if together is not None:
         after, at_once = step(state, Envelope(1000, 60.0, together))
         assert at_once == commands == fold.apply(Envelope(1000, 60.0, together))

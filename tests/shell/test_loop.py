@@ -6,8 +6,17 @@ from pathlib import Path
 import pytest
 
 from swarmd.core.applied import Applied
-from swarmd.core.commands import Command, ReadClock, Register, StartWorker, Submit, Train
-from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, ReportSeen, TimerFired, reports_in
+from swarmd.core.commands import Command, StartWorker
+from swarmd.core.events import (
+    Event,
+    MemberLeft,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    ReportSeen,
+    TimerFired,
+    reports_in,
+)
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import Settings
 from swarmd.errors import CommitTooLarge
@@ -15,30 +24,33 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.loop import ROW_MAX, WAIT_S_MAX, Loop
-from swarmd.shell.ports import Ports
+from swarmd.shell.loop import BATCH_FACTS_MAX, ROW_MAX, WAIT_S_MAX, Loop
 
 STARTED = NodeStarted(Settings("me", "test", "follower", "boss"), "run")
 
 
 class MemoryLog:
-    """Keeps commits of at most so many events."""
-
-    snapshot_due = False
+    """Keeps commits of at most so many events in memory; fails on demand."""
 
     def __init__(self, events_max: int = 100) -> None:
         self.commits: list[tuple[Event, ...]] = []
         self.next_seq = 0
         self.events_max = events_max
+        self.fails: Exception | None = None
+        self.snapshot_due = False
+        self.snapshot_fails: Exception | None = None
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:
+        if self.fails:
+            raise self.fails
         if len(events) > self.events_max:
             raise CommitTooLarge("too large")
         self.commits.append(tuple(events))
         self.next_seq += len(events)
 
     def write_snapshot(self, state: State) -> None:
-        raise AssertionError("no snapshot is due")
+        if self.snapshot_fails:
+            raise self.snapshot_fails
 
 
 class Told:
@@ -66,7 +78,7 @@ def test_a_life_begins_with_a_commit_of_its_own_before_old_deadlines_and_facts()
 def test_nothing_of_what_is_written_is_in_force_before_it_is_adopted() -> None:
     told = Told()
     loop = Loop(MemoryLog(), State(), (told,))
-    loop.connect(told)
+    loop.connect(told.perform)
     written = loop.write(1.0, [STARTED])
     assert (loop.state, told.journal, told.commands, loop.next_seq) == (State(), [], [], 1)
     loop.adopt(written)
@@ -77,7 +89,7 @@ def test_nothing_of_what_is_written_is_in_force_before_it_is_adopted() -> None:
 def test_parts_of_a_commit_that_is_too_large_go_on_from_each_other() -> None:
     told, log = Told(), MemoryLog(events_max=2)
     loop = Loop(log, State(), (told,))
-    loop.connect(told)
+    loop.connect(told.perform)
     facts = [STARTED, *(MemberSeen(f"peer{number}") for number in range(5))]
     loop.adopt(loop.write(1.0, facts))
     assert [event for commit in log.commits for event in commit] == facts
@@ -105,7 +117,7 @@ def test_a_snapshot_that_cannot_be_kept_is_counted_and_due_again_with_the_next_s
     told = Told()
     with EventLog.open(tmp_path, "me", "run", segment_bytes=300) as log:
         loop = Loop(log, State())
-        loop.connect(told)
+        loop.connect(told.perform)
         in_the_way = snapshot_directory(tmp_path)
         in_the_way.write_text("a file where the directory should be")
         for _ in range(100):
@@ -117,6 +129,27 @@ def test_a_snapshot_that_cannot_be_kept_is_counted_and_due_again_with_the_next_s
             assert loop.next_seq < 200
         assert loop.snapshots.failed == 0 and len(list_snapshots(tmp_path)) == 1
     assert load(tmp_path) == (loop.state, loop.next_seq)
+
+
+def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
+    loop = Loop(MemoryLog(), State())
+    facts = [MemberLeft(f"peer{number}") for number in range(BATCH_FACTS_MAX + 6)]
+    for fact in facts:
+        loop.offer(fact)
+    assert [loop.next_facts(1.0) for _ in range(2)] == [facts[:BATCH_FACTS_MAX], facts[BATCH_FACTS_MAX:]]
+
+
+def test_timers_that_are_due_together_come_earliest_first_and_once() -> None:
+    """Also while the state still holds their deadlines."""
+    waits = {"late": 900.0, "early": 800.0, "ahead": 1001.0}
+    loop = Loop(MemoryLog(), State(deadlines=tuple(Deadline(name, due_at) for name, due_at in waits.items())))
+    assert loop.next_facts(1000.0) == [TimerFired("early", 800.0), TimerFired("late", 900.0)]
+    assert loop.next_facts(1000.0) == [] and loop.idle_s(1000.0) == 1.0
+
+
+def test_a_single_fact_that_is_too_large_is_an_error() -> None:
+    with pytest.raises(CommitTooLarge):
+        Loop(MemoryLog(events_max=0), State()).write(1.0, [STARTED])
 
 
 def test_a_full_inbox_takes_nothing_until_facts_were_taken_out() -> None:
@@ -137,30 +170,8 @@ def test_it_may_sleep_until_the_first_deadline_and_not_while_facts_wait() -> Non
 def test_a_life_ends_with_its_stop_and_what_was_brought_later_is_left() -> None:
     told = Told()
     loop = Loop(MemoryLog(), State(), (told,))
-    loop.connect(told)
+    loop.connect(told.perform)
     for fact in (STARTED, NodeStopped("enough", 3), MemberSeen("late")):
         loop.offer(fact)
     loop.adopt(loop.write(1.0, loop.next_facts(1.0)))
     assert loop.ended == NodeStopped("enough", 3) and len(told.journal) == 2
-
-
-def test_a_command_goes_to_the_port_that_it_is_for() -> None:
-    supervisor, network, trainer, chain = Told(), Told(), Told(), Told()
-    ports = Ports(supervisor, network, trainer, chain)
-    commands = (
-        StartWorker("s", "trainer", 1),
-        Register("r"),
-        ReadClock("c"),
-        Train("t", 0, 0),
-        Submit("x", "r", "reward"),
-    )
-    for command in commands:
-        ports.perform(command)
-    assert [[each.id for each in port.commands] for port in (supervisor, network, trainer, chain)] == [
-        ["s"],
-        ["r", "c"],
-        ["t"],
-        ["x"],
-    ]
-    with pytest.raises(AssertionError, match="this swarm has none"):
-        Ports(supervisor, network, trainer).perform(Submit("x", "r", "reward"))

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from swarmd.config import WorkersConfig
-from swarmd.core.commands import KillWorker, Register, StartWorker, StopWorkers
+from swarmd.core.commands import KillWorker, ReadClock, Register, StartWorker, StopWorkers, Submit, Train
 from swarmd.core.events import (
     ClockSet,
     Event,
@@ -30,6 +30,7 @@ from swarmd.shell.supervision import (
     Supervision,
     Tell,
     Terminate,
+    worker_of,
 )
 from swarmd.worker.messages import Fault, Observed, Perform, Ping, Pong, Stop
 
@@ -80,6 +81,11 @@ def test_a_command_goes_to_a_process_or_nowhere() -> None:
     command = Register("register")
     assert supervise().hand("network", command) == []
     assert running().hand("trainer", command) == [Send("trainer", Perform(command))]
+
+
+def test_a_command_is_for_the_worker_that_can_carry_it_out() -> None:
+    commands = (Register("r"), ReadClock("c"), Train("t", 0, 0), Submit("x", "r", "reward"))
+    assert [worker_of(each) for each in commands] == ["network", "network", "trainer", "chain"]
 
 
 def test_a_worker_is_asked_then_terminated_then_killed_and_then_no_longer_waited_for() -> None:

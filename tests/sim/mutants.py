@@ -149,7 +149,7 @@ swarmd/shell/loop.py
     -         try:
     -             self._log.append(
     +         for command in planned.commands:
-    +             self._ports.perform(command)
+    +             self._perform(command)
     +         try:
     +             self._log.append(
   what was written last comes first out of the inbox
@@ -190,11 +190,10 @@ swarmd/shell/loop.py
   a deadline is reported before it has passed
     - if each.due_at <= now and each not in self._fired]
     + if each.due_at <= now + 60 and each not in self._fired]
-swarmd/shell/ports.py
-  commands for the trainer go to the network worker
-    - self.trainer.perform(command)
-    + self.network.perform(command)
 swarmd/shell/supervision.py
+  commands for the trainer go to the network worker
+    - return "trainer" if isinstance
+    + return "network" if isinstance
   an end is told once more after a kill
     - if self._end_told[worker] or self.is_stopping:
     + if self.is_stopping:

@@ -17,11 +17,11 @@ from swarmd.cli.local_swarm import LOOPBACK, DaemonProcess, lay_out, node_places
 from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State
-from swarmd.daemon.control import ask
 from swarmd.daemon.process import find_leftovers, node_tag
 from swarmd.errors import ControlError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
+from swarmd.observe.control import ask
 from swarmd.observe.status import Status
 
 QUICK = {

@@ -45,8 +45,8 @@ TYPOS = (
     Typo(
         "swarmd/sim/invariants/node.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
     ),
-    Typo("swarmd/web/views/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
-    Typo("swarmd/web/views/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),
+    Typo("swarmd/web/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
+    Typo("swarmd/web/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),
     Typo("swarmd/observe/story.py", 'if after.chart == "skipping":', 'if after.chart == "skiping":'),
 )
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from swarmd.core.events import Event
-from swarmd.daemon.control import ControlError, ask
 from swarmd.eventlog.reader import read_commits
+from swarmd.observe.control import ControlError, ask
 from swarmd.paths import NodeDirectory
 from tests.units.private_systemd import TREE, VENV, PrivateSystemd
 

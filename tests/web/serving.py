@@ -17,8 +17,8 @@ from swarmd.http_server import Address
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
-from swarmd.web.http.guard import AccessRules
-from swarmd.web.views.node import LogNode
+from swarmd.web.guard import AccessRules
+from swarmd.web.node import LogNode
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -75,12 +75,12 @@ class Served:
 
 
 @contextmanager
-def running(node: LogNode, doors: AccessRules | None = None) -> Iterator[socket.socket]:
+def running(node: LogNode, rules: AccessRules | None = None) -> Iterator[socket.socket]:
     """A server of a node's page; gives its socket."""
     endpoint = bind(LOCAL)
-    app = make_app(node, doors or AccessRules(LOCAL), node)
+    app = make_app(node, rules or AccessRules(LOCAL), node)
     ready = threading.Event()
-    server = HttpServer(app, ready.set, app.let_go)
+    server = HttpServer(app, ready.set, app.end_streams)
     thread = threading.Thread(target=server.run, args=([endpoint],), daemon=True)
     thread.start()
     assert ready.wait(LONG_S)
@@ -93,10 +93,10 @@ def running(node: LogNode, doors: AccessRules | None = None) -> Iterator[socket.
 
 
 @contextmanager
-def served(directory: Path, doors: AccessRules | None = None, archive: Path | None = None) -> Iterator[Served]:
+def served(directory: Path, rules: AccessRules | None = None, archive: Path | None = None) -> Iterator[Served]:
     """A server of one data directory; the log's end has been reached when the block begins."""
     node = LogNode(NodeDirectory(directory), archive=archive)
-    with running(node, doors) as endpoint:
+    with running(node, rules) as endpoint:
         server = Served(endpoint, node)
         until(lambda: node.here().read == 1.0)
         try:

@@ -1,6 +1,5 @@
 """All views of one log say the same: the page's API, `status`, `explain`, `report` and `leaderboard`."""
 
-import io
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from swarmd.cli.explain import has_daemon, tell_latest, tell_round
 from swarmd.cli.status import read_status
@@ -22,10 +20,11 @@ from swarmd.observe.words import reached_words
 from swarmd.paths import NodeDirectory
 from swarmd.results.card import accuracy_of, accuracy_words
 from swarmd.results.history import TrainingHistory, read_history
-from swarmd.web.views.moments import plain
+from swarmd.web.moments import plain
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
-from tests.web.serving import Served, copy_of, served, until
+from tests.observe import printing
+from tests.web.serving import FOLLOWER, Served, copy_of, served, until
 
 CLOSE = 1e-9
 
@@ -72,9 +71,7 @@ def look(directory: Path, server: Served) -> Views:
 
 def printed(status: Status) -> str:
     """What `swarmd status` shows."""
-    console = Console(record=True, width=400, file=io.StringIO())
-    console.print(panel_of(status))
-    return console.export_text()
+    return printing.printed(panel_of(status), 400)
 
 
 @pytest.fixture(scope="module", params=LOGS, ids=lambda node: node.name)
@@ -247,6 +244,20 @@ def test_no_view_takes_a_killed_node_for_a_running_one(tmp_path: Path) -> None:
             assert said["round"]["reason"] == "the daemon does not run"
         assert "dead" in printed(dead.status)
         assert dead.swarm["process"] == "dead" and live.swarm["process"] == "running"
+
+
+def test_a_restored_node_was_never_started_here_in_any_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy_of(FOLLOWER, tmp_path) / "restored.json").write_text("{}")
+    monkeypatch.chdir(tmp_path.parent)
+    directory = Path(tmp_path.name)
+    with served(directory) as server:
+        views = look(directory, server)
+    for status in (msgspec.to_builtins(views.status), views.shown_status):
+        assert status["process"]["state"] == views.swarm["process"] == "never started"
+        assert status["process"]["reason"] == "restored from a backup, and never started here"
+        assert status["round"]["state"] == "stopped" and not status["round"]["waits"]
+        assert status["log"]["directory"] == str(tmp_path / "events"), "whoever asks may be elsewhere"
+    assert any("never started here" in note for note in views.swarm["notes"])
 
 
 def make_events(root: Path) -> Path:

@@ -18,8 +18,8 @@ from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, encode_rollouts
 from swarmd.web import shapes
-from swarmd.web.views.gossip import PEERS_PER_STAGE
-from swarmd.web.views.moments import cover_also, plain, shown_text
+from swarmd.web.gossip import PEERS_PER_STAGE
+from swarmd.web.moments import cover_also, plain, shown_text
 from tests.core.story import Story, coordinator_settings, settings
 from tests.eventlog.making import NODE, open_log, write_story
 from tests.web.serving import Listener, Served, served, until
@@ -168,7 +168,7 @@ def test_what_looks_like_a_secret_is_covered_everywhere(tmp_path: Path) -> None:
                     texts += [server.get(path.replace("{seq}", str(end - number))).text for number in (1, 2)]
             listener.close()
     finally:
-        from swarmd.web.views import moments
+        from swarmd.web import moments
 
         moments._covered.clear()
         moments._shown.cache_clear()

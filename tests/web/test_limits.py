@@ -13,10 +13,10 @@ import pytest
 from swarmd import uvicorn_server
 from swarmd.errors import NotFoundError
 from swarmd.uvicorn_server import BoundedProtocol
-from swarmd.web.http import guard
-from swarmd.web.http.guard import FORM_BYTES_MAX
+from swarmd.web import guard
+from swarmd.web.guard import FORM_BYTES_MAX
+from swarmd.web.node import LogNode
 from swarmd.web.shapes import Moment
-from swarmd.web.views.node import LogNode
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
 HOST = b"Host: localhost\r\n"
@@ -184,7 +184,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
 @contextlib.contextmanager
 def unread_answers(server: Served, count: int, more: bytes) -> Iterator[None]:
     """So many clients that ask for what no kernel's buffers hold, and read none of it."""
-    with patch("swarmd.web.views.node.charts_view", lambda state: "x" * MUCH), contextlib.ExitStack() as stack:
+    with patch("swarmd.web.node.charts_view", lambda state: "x" * MUCH), contextlib.ExitStack() as stack:
         for _ in range(count):
             client = stack.enter_context(server.socket())
             client.sendall(b"GET /api/v1/node/charts HTTP/1.1\r\n" + HOST + more + b"\r\n")

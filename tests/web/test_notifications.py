@@ -4,12 +4,12 @@ import asyncio
 import io
 import json
 import logging
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,63 +37,28 @@ from swarmd.web.notifications import (
     notifier_of,
     senders_of,
 )
+from tests.daemon.node import FakeNode, fake_node
 from tests.observe.counting import read
 from tests.observe.test_onchain import STATE as ON_CHAIN
 from tests.observe.test_onchain import paying, told
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
+from tests.receiver import Receiver, receiving
 
 SECRET = "T0K3N-9f8a7b6c5d4e3f2a1b0c"
 NOTE = HealthMessage("alpha", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
 
 
-class Receiver(ThreadingHTTPServer):
-    """Keeps what was posted; answers with the statuses given, the last one again and again."""
-
-    def __init__(self, statuses: list[int], silent_s: float = 0.0) -> None:
-        self.statuses = statuses
-        self.silent_s = silent_s
-        self.posted: list[tuple[str, dict[str, object]]] = []
-        self.ended = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Answer)
-
-    @property
-    def url(self) -> str:
-        return f"json://127.0.0.1:{self.server_port}"
-
-    @property
-    def texts(self) -> list[str]:
-        return [str(body["message"]) for _, body in self.posted]
+def url_of(server: Receiver) -> str:
+    """As Apprise names it."""
+    return f"json://127.0.0.1:{server.server_port}"
 
 
-class _Answer(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.ended.wait(self.server.silent_s)
-        statuses = self.server.statuses
-        status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
-        self.server.posted.append((self.path, json.loads(body)))
-        self.send_response(status)
-        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
-        self.end_headers()
-        if status != 204:  # which has no body
-            self.wfile.write(f"no: {self.path} {'x' * 100_000 if status == 400 else ''}".encode())
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the test's own stderr."""
+def posted(server: Receiver) -> list[dict[str, str]]:
+    return [json.loads(post.body) for post in server.posted]
 
 
-@contextmanager
-def receiving(*statuses: int, silent_s: float = 0.0) -> Iterator[Receiver]:
-    server = Receiver(list(statuses), silent_s)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.ended.set()
-        server.shutdown()
-        server.server_close()
+def texts(server: Receiver) -> list[str]:
+    return [body["message"] for body in posted(server)]
 
 
 @pytest.fixture(autouse=True)
@@ -109,15 +74,15 @@ def private(path: Path, text: str) -> Path:
 
 def test_a_service_gets_the_message() -> None:
     with receiving(204) as server:
-        asyncio.run(UrlSender(f"{server.url}/hook/{SECRET}", "key").send(NOTE))
-    path, body = server.posted[0]
-    assert path == f"/hook/{SECRET}"
+        asyncio.run(UrlSender(f"{url_of(server)}/hook/{SECRET}", "key").send(NOTE))
+    (body,) = posted(server)
+    assert server.posted[0].path == f"/hook/{SECRET}"
     assert (body["message"], body["title"], body["type"]) == (NOTE.text, "swarmd: alpha", "warning")
 
 
 def test_it_is_tried_again_and_a_failure_shows_no_secret() -> None:
     with receiving(500) as server, pytest.raises(NotifyFailed) as caught:
-        asyncio.run(UrlSender(f"{server.url}/hook/{SECRET}?retry=1&wait=0", "notify.urls, entry 1").send(NOTE))
+        asyncio.run(UrlSender(f"{url_of(server)}/hook/{SECRET}?retry=1&wait=0", "notify.urls, entry 1").send(NOTE))
     assert len(server.posted) == 2
     assert SECRET not in str(caught.value), "though the server repeats it"
     assert "error=500" in str(caught.value) and "JSON (notify.urls, entry 1)" in str(caught.value)
@@ -133,7 +98,7 @@ def test_a_failure_is_told_without_its_secrets(monkeypatch: pytest.MonkeyPatch) 
 def test_a_server_that_does_not_answer_costs_a_bounded_time() -> None:
     began = time.monotonic()
     with receiving(200, silent_s=30) as server, pytest.raises(NotifyFailed, match=r"no answer within 0\.2 s"):
-        asyncio.run(UrlSender(server.url, "key", send_s=0.2).send(NOTE))
+        asyncio.run(UrlSender(url_of(server), "key", send_s=0.2).send(NOTE))
     assert time.monotonic() - began < 20
 
 
@@ -308,8 +273,8 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
         return read(metrics)["swarmd_notifications_total", outcome, sender]
 
     with receiving(200) as server:
-        asyncio.run(live(server.url))
-    assert len(server.posted) == 1 and "killed or crashed" in server.texts[0]
+        asyncio.run(live(url_of(server)))
+    assert len(server.posted) == 1 and "killed or crashed" in texts(server)[0]
     assert count("command", "failed") == 1, "a fault of ours is counted, too"
     assert count("url", "done") == 1
 
@@ -328,10 +293,10 @@ def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> Non
         assert task.cancelled()
 
     with receiving(200) as server:
-        asyncio.run(live(server.url, WELL))
+        asyncio.run(live(url_of(server), WELL))
         assert server.posted == [], "its own end is no news while the daemon runs"
-        asyncio.run(live(server.url, STOPPED))
-    assert server.texts == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
+        asyncio.run(live(url_of(server), STOPPED))
+    assert texts(server) == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
 
 
 def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
@@ -390,8 +355,8 @@ def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> No
     assert said(told) == [("network", False), ("network", True)]
     (at, ill), (well_at, well) = told
     assert at == 360 and well_at == 2360
-    assert ill.text == "alpha: network has not been well for 60 s: no peer"
-    assert well.text == "alpha: network is well again after 33 min; it was: no peer"
+    assert ill.text == "alpha: network has not been well for 1m 0s: no peer"
+    assert well.text == "alpha: network is well again after 33m 20s; it was: no peer"
     assert (ill.node, ill.at) == ("alpha", at)
 
 
@@ -416,33 +381,30 @@ def test_what_came_and_went_in_the_quiet_time_is_summed_up() -> None:
     assert last.lasted_s == 200 and last.reason == "no peer"
 
 
-def test_a_daemon_that_died_is_told_and_only_that() -> None:
-    told = watch([(300, WELL), (3000, DEAD)])
-    assert said(told) == [("process", False)], "its other layers are not well either, of course"
-    assert "it was killed or crashed" in told[0][1].text
+LIVES = [replace(WELL, process=replace(WELL.process, run=f"r{run}", age_s=5.0)) for run in range(40)]
+UPGRADED = replace(WELL, process=replace(WELL.process, run="r2"))
+YOUNG = replace(BOTH, process=replace(BOTH.process, age_s=START_S - 1))
 
 
-def test_an_orderly_stop_is_told_once() -> None:
-    told = watch([(300, WELL), (90_000, STOPPED)])
-    assert said(told) == [("process", False)]
-    assert "stopped in order, exit code 0: the operator asked for it" in told[0][1].reason
-    assert "exit code 73: no space" in watch([(300, FAILED)])[0][1].reason
-
-
-def test_a_daemon_that_hangs_is_told() -> None:
-    told = watch([(300, WELL), (100, MUTE)])
-    assert said(told) == [("process", False)] and "does not answer" in told[0][1].text
-
-
-def test_an_upgrade_causes_no_message() -> None:
-    upgraded = replace(WELL, process=replace(WELL.process, run="r2"))
-    assert watch([(300, WELL), (30, STOPPED), (3000, upgraded)]) == []
-
-
-def test_a_crash_loop_is_told_even_when_every_look_finds_a_daemon() -> None:
-    lives = [replace(WELL, process=replace(WELL.process, run=f"r{life}", age_s=5.0)) for life in range(40)]
-    told = watch([(20, life) for life in lives])
-    assert said(told) == [("process", False)] and "started anew" in told[0][1].text
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        ([(300, WELL), (3000, DEAD)], "it was killed or crashed"),  # its other layers are not well either, of course
+        ([(300, WELL), (90_000, STOPPED)], "stopped in order, exit code 0: the operator asked for it"),
+        ([(300, FAILED)], "exit code 73: no space"),
+        ([(300, WELL), (100, MUTE)], "does not answer"),
+        ([(300, WELL), (30, STOPPED), (3000, UPGRADED)], ""),
+        ([(20, life) for life in LIVES], "started anew"),  # though each look finds a daemon
+        ([(500, YOUNG)], ""),  # a starting node is not judged by its layers
+    ],
+    ids=["died", "stopped", "failed", "hangs", "upgraded", "a crash loop", "starts"],
+)
+def test_what_becomes_of_a_daemon_is_told_once_and_nothing_else(
+    history: list[tuple[float, Status]], words: str
+) -> None:
+    told = watch(history)
+    assert said(told) == [("process", False)] * bool(words)
+    assert all(words in note.text for _, note in told)
 
 
 def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
@@ -452,11 +414,6 @@ def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
     (note,) = told
     assert note.layer == "process" and "neither its daemon nor its log says anything" in note.text
     assert watch([(3 * QUIET_S, WELL)], edges)[-1][1].well
-
-
-def test_a_starting_node_is_not_judged_by_its_layers() -> None:
-    young = replace(BOTH, process=replace(BOTH.process, age_s=START_S - 1))
-    assert watch([(500, young)]) == []
 
 
 def test_a_reason_is_short_and_without_secrets() -> None:
@@ -556,9 +513,9 @@ HEAD = 'name = "alpha"\nrole = "coordinator"\n[swarm]\nid = "test"\n[notify]\n'
 def test_a_test_message_goes_out_by_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = script(tmp_path / "take.py", f"open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())")
     with receiving(200) as server:
-        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{server.url}/x"]\ncommand = {list(argv)}\n')
+        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{url_of(server)}/x"]\ncommand = {list(argv)}\n')
         assert run_command(["notify", "--config", str(tmp_path / "node.toml")]) == ExitCode.OK
-    assert server.texts[0] == "alpha: this is a test"
+    assert texts(server)[0] == "alpha: this is a test"
     assert (tmp_path / "got").read_text() == "alpha: this is a test\n"
     assert capsys.readouterr().out.split("\n")[:2] == [
         "JSON (notify.urls, entry 1): sent",
@@ -587,10 +544,10 @@ def test_a_services_secrets_lie_in_its_data_directory(tmp_path: Path, capsys: py
     config.write_text(f'data = "."\n{HEAD}urls = ["file:service.url"]\n')
     call = ["notify", "-c", str(config), "--unit", "swarmd.service"]
     with receiving(200) as server:
-        (data / "service.url").write_text(server.url)
+        (data / "service.url").write_text(url_of(server))
         (data / "service.url").chmod(0o600)
         assert run_command([*call, "--data", str(data)]) == ExitCode.OK
-    assert "swarmd.service ended" in server.texts[0]
+    assert "swarmd.service ended" in texts(server)[0]
     assert run_command(call) == ExitCode.NO_INPUT, "which is a failure of the unit that calls it"
     assert "service.url" in capsys.readouterr().err
 
@@ -600,13 +557,13 @@ def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MONITOR_EXIT_CODE", "exited")
     monkeypatch.setenv("MONITOR_EXIT_STATUS", "78")
     with receiving(200) as server:
-        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{server.url}"]\n')
+        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{url_of(server)}"]\n')
         assert run_command(["notify", "-c", str(tmp_path / "node.toml"), "--unit", "swarmd.service"]) == ExitCode.OK
-    assert server.texts[0] == (
+    assert texts(server)[0] == (
         "alpha: swarmd.service ended: it ended by itself, exit code 78: the configuration is wrong, or asks for what "
         "this machine has not"
     )
-    assert server.posted[0][1]["type"] == "warning"
+    assert posted(server)[0]["type"] == "warning"
 
 
 @pytest.mark.parametrize(
@@ -622,3 +579,35 @@ def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_systemds_words_are_put_into_ours(result: str, code: str, status: str, words: str) -> None:
     environ = {"MONITOR_SERVICE_RESULT": result, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
     assert how_it_ended(environ) == words
+
+
+# --- a real daemon with scripted workers ---
+
+
+@contextmanager
+def telling(directory: Path) -> Iterator[tuple[FakeNode, Receiver]]:
+    """A node that runs, and who it tells of its health after a second."""
+    with receiving(200) as server, fake_node(directory, rounds=2, silent_s=60.0) as node:
+        with node.config.open("a") as file:
+            file.write(f'[notify]\nurls = ["{url_of(server)}"]\nafter_s = 1\n')
+        node.run_rounds()
+        node.until(lambda: (node.paths.sockets / "notify.json").exists())
+        yield node, server
+
+
+def test_a_stop_is_told_once_and_a_start_soon_after_not_at_all(tmp_path: Path) -> None:
+    with telling(tmp_path) as (node, server):
+        assert node.stop() == 0
+        node.until(lambda: texts(server))
+        node.run_rounds()
+        assert node.stop() == 0
+    assert len(server.posted) == 1
+    assert ": the node ends: " in texts(server)[0] and "SIGTERM" in texts(server)[0]
+
+
+def test_a_daemon_that_is_killed_is_told_of_by_the_process_beside_it(tmp_path: Path) -> None:
+    with telling(tmp_path) as (node, server):
+        node.signal(signal.SIGKILL)
+        node.until(lambda: texts(server))
+    assert len(server.posted) == 1
+    assert "has not run well for" in texts(server)[0] and "it was killed or crashed" in texts(server)[0]

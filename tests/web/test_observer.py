@@ -26,9 +26,9 @@ from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
 from swarmd.manifest import Manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
-from swarmd.web.http.stream import Stream
 from swarmd.web.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
+from swarmd.web.stream import Stream
 from tests.dht.driver import SWARM, Driver
 from tests.dht.test_worker import announce
 from tests.test_manifest import unsigned
@@ -74,11 +74,12 @@ def made(place: Path) -> Path:
 
 
 @asynccontextmanager
-async def observing(manifest: Manifest, place: Path) -> AsyncIterator[DhtSwarm]:
-    observed = DhtSwarm(manifest, made(place))
+async def observing(manifest: Manifest, place: Path, *rpc: str) -> AsyncIterator[DhtSwarm]:
+    observed = DhtSwarm(manifest, made(place), rpc=rpc)
     running = asyncio.ensure_future(observed.run())
     try:
         yield observed
+        assert not running.done(), "the observer ended"
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -4,8 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tests.chain.grounds import CHAIN_ID, Ground, middleman
 from tests.contracts.chain import INT_REWARD
 from tests.dht.driver import SWARM
 from tests.test_manifest import a_chain, signed, unsigned
-from tests.web.test_observer import LONG_S, made, until
+from tests.web.test_observer import LONG_S, made, observing, until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,18 +52,6 @@ def ground() -> Iterator[Ground]:
 def manifest_of(ground: Ground, *rpc: str, **changes: Any) -> Manifest:
     chain = a_chain(chain_id=CHAIN_ID, contract=ground.contract, rpc=rpc, from_block=1)
     return unsigned(**({"id": SWARM, "bootnodes": (NOWHERE,), "rounds": None, "chain": chain} | changes))
-
-
-@asynccontextmanager
-async def observing(manifest: Manifest, place: Path, *rpc: str) -> AsyncIterator[DhtSwarm]:
-    observed = DhtSwarm(manifest, made(place), rpc=rpc)
-    running = asyncio.ensure_future(observed.run())
-    try:
-        yield observed
-        assert not running.done(), "the observer ended"
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def reward(ground: Ground, peer: str, amount: int, round: int | None = None) -> None:

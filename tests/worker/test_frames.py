@@ -55,14 +55,15 @@ def test_noise_is_refused_or_waited_for(noise: bytes) -> None:
     assert sum(len(encode_frame(message)) for message in got) + source.pending <= len(noise) + 64 * len(got)
 
 
-def test_text_that_is_no_utf8_is_refused() -> None:
-    body = encode_frame(Fault("abcd"))[4:].replace(b"abcd", b"\xff\xfe\xfd\xfc")
-    with pytest.raises(FrameError, match="is no message"):
-        list(reader().feed(struct.pack("<I", len(body)) + body))
-
-
-def test_a_message_with_an_endless_nesting_in_a_field_that_nobody_knows_is_refused() -> None:
-    body = b"\x82\xa4type\xa4pong\xa4more" + 100_000 * b"\x91" + b"\xc0"
+@pytest.mark.parametrize(
+    "body",
+    [
+        encode_frame(Fault("abcd"))[4:].replace(b"abcd", b"\xff\xfe\xfd\xfc"),
+        b"\x82\xa4type\xa4pong\xa4more" + 100_000 * b"\x91" + b"\xc0",
+    ],
+    ids=["no UTF-8", "an endless nesting in a field that nobody knows"],
+)
+def test_a_body_that_cannot_be_decoded_is_refused(body: bytes) -> None:
     with pytest.raises(FrameError, match="is no message"):
         list(reader().feed(struct.pack("<I", len(body)) + body))
 

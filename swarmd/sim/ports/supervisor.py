@@ -11,7 +11,6 @@ from swarmd.config import WorkersConfig
 from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers, SupervisorCommand
 from swarmd.core.events import Event, NodeStopped, WorkerExited, WorkerStarted, WorkerStartFailed
 from swarmd.core.values import Worker
-from swarmd.shell.ports import Ports
 from swarmd.shell.supervision import (
     DRAIN_S,
     MESSAGES_QUEUED_MAX,
@@ -23,6 +22,7 @@ from swarmd.shell.supervision import (
     Supervision,
     Tell,
     Terminate,
+    worker_of,
 )
 from swarmd.sim.invariants.node import PORTS
 from swarmd.sim.ports.chain_worker import ChainWorker
@@ -47,18 +47,6 @@ KINDS: dict[Worker, type[SimWorker]] = {"network": NetworkWorker, "trainer": Tra
 GUARDED_KINDS = KINDS | {"network": GuardedNetworkWorker}  # among strangers
 
 
-class WorkerPort:
-    """The port of one worker's own commands."""
-
-    def __init__(self, supervisor: SimSupervisor, worker: Worker) -> None:
-        self._supervisor = supervisor
-        self._worker: Worker = worker
-
-    def perform(self, command: Command) -> None:
-        """Hand a command to the worker's process, where there is one."""
-        self._supervisor.hand(self._worker, command)
-
-
 class SimSupervisor:
     """The worker processes of one daemon life.
 
@@ -75,8 +63,6 @@ class SimSupervisor:
         self.running: dict[Worker, SimWorker | None] = {"network": None, "trainer": None}
         if node.settings.chain is not None:
             self.running["chain"] = None
-        chain = WorkerPort(self, "chain") if node.settings.chain is not None else None
-        self.ports = Ports(self, WorkerPort(self, "network"), WorkerPort(self, "trainer"), chain)
         self.refusals = 0
         self.supervision = Supervision(tuple(self.running), LIMITS)
         self.checks = SupervisionChecks(self)
@@ -84,6 +70,13 @@ class SimSupervisor:
         self._pid = node.life * 1000
 
     # --- what it is told ---
+
+    def dispatch(self, command: Command) -> None:
+        """Carry out a command, or hand it to the worker that it is for."""
+        if isinstance(command, SupervisorCommand):
+            self.perform(command)
+        else:
+            self.hand(worker_of(command), command)
 
     def perform(self, command: SupervisorCommand) -> None:
         """Start a worker, kill one, or stop all."""

@@ -102,7 +102,7 @@ let process = "running"; // of the node, as it is known last
 
 /** @param {string} state of a node's process */
 export function hasEnded(state) {
-  return state === "dead" || state === "stopped";
+  return ["dead", "stopped", "never started"].includes(state);
 }
 
 /** Beside the stream: a server that is there says nothing of its node. @param {string} state of the node's process */
@@ -121,8 +121,9 @@ export function showCondition(condition, retry) {
   const ended = condition.state === "live" && hasEnded(process);
   pulse.dataset.state = condition.state;
   pulse.dataset.node = ended ? "ended" : "";
+  const how = process === "never started" ? "was never started here" : `is ${process}`;
   if (condition.state !== "lost") {
-    say(pulse, ended ? `the node is ${process}` : condition.state === "live" ? "connected" : condition.state);
+    say(pulse, ended ? `the node ${how}` : condition.state === "live" ? "connected" : condition.state);
     return;
   }
   const wait = duration((condition.delay_ms ?? 0) / 1000);

@@ -1,6 +1,5 @@
 """The page says in words what ails a node: ends of workers that others caused, the day's gas, that it is cut off."""
 
-import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,7 +7,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Locator, Page, expect
-from rich.console import Console
 
 from swarmd.core.events import LinkUp, TrainerReady, WorkerExited, WorkerStarted
 from swarmd.core.state import State, WeightsOutcome
@@ -17,9 +15,10 @@ from swarmd.gas import COIN_WEI
 from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.web.views.swarm import PeerLedger, ViewContext, swarm_view
+from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, announced, chain_settings, settings, trained
+from tests.observe.printing import printed
 from tests.web.page.conftest import Watched
 
 Tab = Callable[[str], Watched]
@@ -144,20 +143,13 @@ def test_other_weights_than_the_swarms_are_told_on_both_pages_as_by_status(crowd
     node.tell(*again, TrainerReady("cpu", "./tiny", 7, "ab" * 32, "float32", other_weights="the digests differ"))
     told = "begun from other weights than the swarm: the digests differ"
     status = shown(node.state, 5.0)
-    assert told in words_of(status)
+    assert told in printed(panel_of(status), 400)
     with saying(tab(crowded).page, "/node", status) as page:
         expect(layer(page, "Training").locator(".layer-details")).to_contain_text(told)
     with saying(tab(crowded).page, "/", swarm_view(node.state, *_around(), 10)) as page:
         expect(page.locator("#notes-list")).to_contain_text(told)
     node.tell(*again, TrainerReady("cpu", "./tiny", 7, "ab" * 32, "float32"))
     assert not any("weights" in note for note in swarm_view(node.state, *_around(), 10).notes)
-
-
-def words_of(status: Status) -> str:
-    """What `swarmd status` prints of it."""
-    console = Console(record=True, width=400, file=io.StringIO())
-    console.print(panel_of(status))
-    return console.export_text()
 
 
 def _around() -> tuple[PeerLedger, ViewContext]:

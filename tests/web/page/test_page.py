@@ -21,7 +21,7 @@ from swarmd.core.events import MemberSeen
 from swarmd.observe.story import Story
 from tests.web.page.conftest import Served, Watched, played
 from tests.web.page.played import HOSTILE, HOSTILE_MARK, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
-from tests.web.views.test_history import damaged
+from tests.web.test_history import damaged
 
 Tab = Callable[[str], Watched]
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -16,31 +16,14 @@ from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status
-from swarmd.web import shapes
-from swarmd.web.http import stream
-from swarmd.web.http.endpoints import WorkBusy
-from swarmd.web.http.stream import CLIENTS_MAX, Client
-from swarmd.web.views.node import LogNode
+from swarmd.web import shapes, stream
+from swarmd.web.endpoints import WorkBusy
+from swarmd.web.node import LogNode
+from swarmd.web.stream import CLIENTS_MAX, Client
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, served, until
 from tests.web.test_hostile import gathering, shared
-
-
-def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> None:
-    """`python -m bench dashboard` measures how soon."""
-    events = follower_story(6)
-    with open_log(tmp_path / "events") as log:
-        state = write_story(log, events[:5], State(), group=1)
-        with served(tmp_path) as server:
-            listener = Listener(server)
-            for event in events[5:]:
-                seq = log.next_seq
-                state = write_story(log, [event], state, group=1)
-                until(lambda seq=seq: [each for each in listener.of("event") if each[1] == str(seq)])
-            rows = [msgspec.json.decode(body, type=shapes.EventRow) for _, _, body in listener.of("event")]
-            assert [row.seq for row in rows] == list(range(5, len(events)))
-            listener.close()
 
 
 def test_nothing_is_lost_or_doubled_between_what_was_missed_and_what_comes(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from swarmd.core.state import State
 from swarmd.errors import ChartError
 from swarmd.eventlog.fold import Base, commits_from, fold, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
+from swarmd.web import history as history_module
+from swarmd.web import reading as reading_module
+from swarmd.web.history import LogHistory, begin_of, commits_at
+from swarmd.web.reading import LogTail
 from swarmd.web.shapes import EventPage, Moment
-from swarmd.web.views import history as history_module
-from swarmd.web.views import reading as reading_module
-from swarmd.web.views.history import LogHistory, begin_of, commits_at
-from swarmd.web.views.reading import LogTail
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.web.serving import CHAIN, COORDINATOR, CRASH, FOLLOWER, Listener, copy_of, served, told, until

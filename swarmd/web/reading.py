@@ -1,10 +1,9 @@
-"""A node's log as it is read for the page: a thread that follows it, all that follows the fold, and stories told out of
-it.
+"""Reads a node's log for the page: the thread that follows the log, the followers that it feeds, and stories of rounds.
 
-- The thread folds what is there, then what is appended, and says so; it costs little while idle.
-- A story needs the stages trained before its round, for what held the round up lies there. It is told from the third
-  last of them on, to the log's end, and goes on with what is new when it is asked for again.
-- Of a long log the last events are shown while all of it is read.
+- The thread folds what is there, then what is appended, and notifies its listener; it costs little while idle.
+- A story begins with the third last stage that was trained before its round, because what held the round up may lie
+  there. It is told up to the log's end, and continued with what is new when it is asked for again.
+- The last events of a long log are shown while all of it is being read.
 """
 
 from __future__ import annotations
@@ -29,24 +28,24 @@ from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.files import open_regular
 from swarmd.logger import get_logger
 from swarmd.observe.story import Story, StoryTeller
-from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
-from swarmd.web.views.stages import StageFollower, Timeline, TrainedStages
-from swarmd.web.views.swarm import PeerLedger
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
+from swarmd.web.stages import StageFollower, Timeline, TrainedStages
+from swarmd.web.swarm import PeerLedger
 
 POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
-SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
+SUSPECT_POLLS = 40  # after this many looks, bytes that are not a whole frame are judged: still being written, or damage
 AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
 RECENT_EVENTS = 10_000  # shown at once of a long log
-ALMOST = 0.999  # the share told at most before the log's end was reached
-MARK_BYTES = 4096  # of what was read last, by which a log is known again: with the times of its commits
+ALMOST = 0.999  # the largest share that is shown before the log's end was reached
+MARK_BYTES = 4096  # of what was read last, by which a log is recognised; they hold the times of its commits
 
 log = get_logger("swarmd.web")
 
 
 class LogMark:
-    """Knows a log again, by the bytes before the place up to which it was read."""
+    """Recognises a log by the bytes before the place up to which it was read."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -59,7 +58,7 @@ class LogMark:
                 self._known = (place, bytes_before(self._directory, place))
 
     def is_gone(self) -> bool:
-        """Whether another log lies there: a backup was restored, a node begun anew. Raises NotFoundError, OSError."""
+        """Whether another log lies there, for example after a restore from a backup. Raises NotFoundError, OSError."""
         if self._known is None:
             return False
         place, known = self._known
@@ -76,7 +75,7 @@ def bytes_before(directory: Path, place: Place) -> bytes:
         return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
 
 
-# Takes the events of a commit, or none when trouble came or went, in the tail's thread. Raises nothing.
+# Called in the tail's thread with the events of a commit, or with none if trouble came or went. Raises nothing.
 JournalListener = Callable[[list[Applied]], None]
 
 
@@ -85,15 +84,14 @@ class LogTail:
 
     Args:
         history: to be fed.
-        told: called in the tail's thread with the events of each commit once the log's end was reached, with nothing
-            when trouble came or went.
+        told: called with the events of each commit once the log's end was reached.
         grows: False for an archive: it is read once.
-        recent: begin at the last `RECENT_EVENTS`, not where the log does.
-        keeping: where to begin instead, and what keeps the history from time to time.
+        recent: read only the last `RECENT_EVENTS`.
+        keeping: gives the history to begin from, and keeps it from time to time.
 
     Attributes:
         after: `start` waits for this before it reads; None for nothing.
-        stopping: once set, the thread ends behind the commit it is at.
+        stopping: once set, the thread ends after the commit it is at.
         caught_up: set when the log's end was reached, or trouble met, for the first time.
         trouble: why the log cannot be read (further), empty while it can.
     """
@@ -130,7 +128,7 @@ class LogTail:
 
     @property
     def share_read(self) -> float:
-        """How much of the log's bytes has been read, 0 to 1; 1 once its end was reached."""
+        """The share of the log's bytes that has been read, 0 to 1; 1 once its end was reached."""
         if self.caught_up.is_set():
             return 1.0
         try:
@@ -140,7 +138,7 @@ class LogTail:
             return 0.0
         place = self._history.place
         done = sum(size for path, size in sizes.items() if place is not None and first_seq_of(path) < place.segment)
-        # What was read last may not have been taken by everybody yet.
+        # Not all followers may have applied yet what was read last.
         return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
 
     def _run(self) -> None:
@@ -161,7 +159,9 @@ class LogTail:
                 if trouble is not error and str(trouble) != str(self.trouble):
                     log.warning("WARNING the event log is not read on", exc_info=error)
                 self._note(trouble)
-                started = started and not isinstance(error, Gone)  # what comes next is gone: begin where the log does
+                started = started and not isinstance(
+                    error, Gone
+                )  # what comes next is gone: begin at the log's beginning
                 if not self._grows:
                     return
                 self.stopping.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
@@ -216,7 +216,7 @@ class LogTail:
     # --- is there more? ---
 
     def _look_for_more(self) -> bool:
-        """Look behind the place that was reached, and take note of segments that came or went.
+        """Look after the place that was reached, and notice segments that came or went.
 
         Returns whether there is something to read.
         """
@@ -226,7 +226,7 @@ class LogTail:
             if self._mark.is_gone():
                 raise Gone(f"the event log in {directory} is another one than before", "Load the page anew")
             self._directory_stamp = stamp
-            self._heed_removal(directory)
+            self._forget_removed(directory)
             return True
         place = self._history.place
         if place is None:
@@ -246,7 +246,7 @@ class LogTail:
         return True
 
     def _judge(self) -> None:
-        """Raise LogDamaged where what lies behind the place that was reached is no append in progress."""
+        """Raise LogDamaged if the bytes after the place that was reached are damaged, not just incomplete."""
         place, self._suspect = self._history.place, 0
         path = place.path(self._history.directory) if place is not None else None
         if place is None or path is None or not path.exists():
@@ -257,7 +257,7 @@ class LogTail:
                 self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
                 raise LogDamaged(f"{path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
-    def _heed_removal(self, directory: Path) -> None:
+    def _forget_removed(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
         begin = begin_of(directory)
         if begin > self._history.first:
@@ -267,12 +267,12 @@ class LogTail:
 
 
 def base_of(directory: Path, recent: bool) -> Base:
-    """Where reading begins: before the last `RECENT_EVENTS`, or where the log does."""
+    """The state from which to read: before the last `RECENT_EVENTS`, or at the log's beginning."""
     return recent_base(directory, RECENT_EVENTS) if recent else oldest_base(directory)
 
 
 def trouble_of(error: Exception, directory: Path) -> SwarmdError:
-    """An error as the page tells it."""
+    """An error as the page shows it."""
     if isinstance(error, SwarmdError):
         return error
     if isinstance(error, OSError):
@@ -281,13 +281,13 @@ def trouble_of(error: Exception, directory: Path) -> SwarmdError:
 
 
 TELLERS_KEPT = 8  # rounds asked for last
-STORY_EVENTS_MAX = 20_000  # read before the round opens, and as many after; what lies beyond is said to be unread
+STORY_EVENTS_MAX = 20_000  # read before the round opens, and as many after; a story says what was not read
 STEP_EVENTS = 1000  # folded at once
 STAGES_BEFORE = 3
 
 
 class _Kept:
-    """A story as far as it was told."""
+    """A story as far as it was read."""
 
     def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False, cut: bool = False) -> None:
         self.round = round_
@@ -298,8 +298,8 @@ class _Kept:
         self.wanted = wanted  # event from which on it would be told, were there no bound
 
     def story(self, now: float | None, next_seq: int) -> Story:
-        """What was told so far of a log that ends before `next_seq`; and which part of it is unread, where that may
-        change what is told."""
+        """The story so far, for a log that ends before `next_seq`; it says which part is unread if that may change the
+        story."""
         story, all_of_it = self.teller.story(now), f"`swarmd explain DIR {self.round}` reads all."
         if not self.ahead and self.end < next_seq and self.teller.goes_on:
             unread = f"It goes on beyond event {self.end - 1}, up to which it is read here. {all_of_it}"
@@ -317,32 +317,32 @@ class _Kept:
 
 
 class Stories:
-    """Tells rounds out of a history.
+    """Tells the stories of rounds.
 
     Args:
         history: the fold.
-        stages, timeline: its followers, which know where a round begins.
+        stages, timeline: followers of it, which know where a round begins.
     """
 
     def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
         self._history, self._stages, self._timeline = history, stages, timeline
         self._lock = threading.Lock()
         self._kept: LRUCache[int, _Kept] = LRUCache(TELLERS_KEPT)
-        self._begun = history.begun
+        self._generation = history.generation
 
     def story(self, round_: int, now: float | None) -> Story:
         """The story of a round so far; reads the log.
 
         Args:
             round_: which.
-            now: POSIX seconds, where the node's daemon runs.
+            now: POSIX seconds if the node's daemon runs; else None.
 
         Raises:
             NotFoundError, LogDamaged: the log cannot be read there.
         """
         with self._lock:
-            if self._begun != self._history.begun:
-                self._begun = self._history.begun
+            if self._generation != self._history.generation:
+                self._generation = self._history.generation
                 self._kept.clear()
             kept = self._kept.get(round_)
             if kept is None or kept.ahead or kept.first < self._history.first:
@@ -362,7 +362,7 @@ class Stories:
         with self._history.lock:
             opened = self._timeline.opening_of(round_)
             first, next_seq = self._history.first, self._history.next_seq
-            if opened is None:  # not reached: the last event says where the swarm is
+            if opened is None:  # not reached: the last event says which round the swarm is in
                 return _Kept(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
             before = self._stages.joined_before(round_, STAGES_BEFORE)
             if self._timeline.forgot(round_):
@@ -372,7 +372,7 @@ class Stories:
         return _Kept(round_, max(wanted, opened - STORY_EVENTS_MAX), opened + STORY_EVENTS_MAX, wanted, cut=cut)
 
 
-LONG_EVENTS = 50_000  # before the newest snapshot: from here on the last events are shown while all is read
+LONG_EVENTS = 50_000  # before the newest snapshot: the last events of a longer log are shown while all is read
 
 
 class LogReading:
@@ -381,10 +381,10 @@ class LogReading:
     Args:
         directory: of the segments.
         blobs: the node's.
-        told: as `LogTail` tells it.
+        told: see `LogTail`.
         others: further followers.
         grows: False for an archive.
-        recent: only of the last events, as `LogTail` has it.
+        recent: read only the last events, see `LogTail`.
     """
 
     def __init__(
@@ -407,8 +407,8 @@ class LogReading:
         self.tail = LogTail(self.history, told, grows, recent, self.keeping)
 
     @property
-    def why_anew(self) -> str:
-        """What is to be said besides where it is read whole though something of it was kept."""
+    def reread_words(self) -> str:
+        """Why the log is read whole although something was kept, as the end of a sentence; else empty."""
         anew = self.keeping.anew if self.keeping is not None else ""
         return f"; what was kept of it is made anew: {anew}" if anew else ""
 
@@ -419,8 +419,7 @@ class LogReading:
 
 
 def is_long(directory: Path) -> bool:
-    """Whether so much lies before a log's newest snapshot, and of that so little is kept, that reading it takes a
-    while."""
+    """Whether reading a log takes a while: much lies before its newest snapshot, and little of that is kept."""
     with contextlib.suppress(OSError, NotFoundError):
         segments, snapshots = list_segments(directory), list_snapshots(directory)
         if segments and snapshots:

@@ -1,4 +1,4 @@
-"""Server-sent events: each client has its own small store, and one that does not read is let go."""
+"""Server-sent events. Each client has a small queue of its own; a client that does not read is disconnected."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from starlette.types import Receive, Scope, Send
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.uvicorn_server import cut, narrow
-from swarmd.web.http.endpoints import asker, encode, refusal
-from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, SwarmSource
-from swarmd.web.views.moments import charts_of, event_row
-from swarmd.web.views.node import LogNode
+from swarmd.web.endpoints import encode, refusal, request_origin
+from swarmd.web.moments import charts_of, event_row
+from swarmd.web.node import LogNode
+from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT
+from swarmd.web.source import SwarmSource
 
 CLIENTS_MAX = 32
 
 
 class Audience:
-    """Gives places; at the bound whoever comes last of the address with most gives way to an address with fewer."""
+    """The clients of the stream. At the bound, the newest client of the address that has most makes room for an address
+    that has fewer."""
 
     def __init__(self) -> None:
-        self._origins: dict[Client, str] = {}  # the longest here first
+        self._origins: dict[Client, str] = {}  # the oldest first
 
     def __iter__(self) -> Iterator[Client]:
         return iter(self._origins)
@@ -37,11 +39,11 @@ class Audience:
         return len(self._origins)
 
     def has_room(self, origin: str) -> bool:
-        """Whether somebody of an address finds a place, free or given up."""
+        """Whether a client of this address would be let in."""
         return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None
 
     def take_place(self, listener: Client, origin: str) -> bool:
-        """Give a place, if there is room; whoever gives way is told to end and counts no more."""
+        """Let a client in, if there is room; the client that makes room for it is ended."""
         if len(self._origins) >= CLIENTS_MAX:
             leaves = self._who_gives_way(origin)
             if leaves is None:
@@ -52,11 +54,11 @@ class Audience:
         return True
 
     def leave(self, listener: Client) -> None:
-        """Free a listener's place, if it still has it."""
+        """Remove a client, if it is still there."""
         self._origins.pop(listener, None)
 
     def _who_gives_way(self, origin: str) -> Client | None:
-        """None where no other address would be left with as many as this one then has."""
+        """The client that makes room; None if no other address would be left with as many as this one then has."""
         held = Counter(self._origins.values())
         crowd, most = held.most_common(1)[0]
         if most < held[origin] + 2:
@@ -64,33 +66,33 @@ class Audience:
         return next(each for each, of in reversed(self._origins.items()) if of == crowd)
 
 
-EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is let go, and may come again
+EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is disconnected, and may come again
 HEARTBEAT_S = 15.0
 SEND_S = 10.0  # longest wait for a client to take what was sent
-RETRY_MS = 2000  # told to clients: how long to wait before they come again
+RETRY_MS = 2000  # how long clients should wait before they connect again
 STATUS_LEAST_S = 2.0  # charts and events are told at once
 STATUS_EVERY_S = 5.0
 SWARM_LEAST_S = 1.0
-SWARM_S_A_PEER = 0.002  # and so much more for each peer: a view of many is large, and changes all the time
+SWARM_S_A_PEER = 0.002  # added for each peer: a view of many is large, and changes all the time
 
 
 class Client:
-    """What waits for one client.
+    """The queue of one client.
 
     Args:
-        begun: how often the node's log had been begun when it came, as `LogNode.begun` has it.
+        generation: `LogNode.generation` at the time when the client came.
     """
 
-    def __init__(self, begun: int = 0) -> None:
-        self.begun = begun
+    def __init__(self, generation: int = 0) -> None:
+        self.generation = generation
         self.lost = False
         self._events: deque[tuple[int, bytes]] = deque()
-        self._latest: dict[str, bytes] = {}  # of charts, status and swarm only the newest counts
+        self._latest: dict[str, bytes] = {}  # the newest charts, status and swarm view
         self._messages: deque[bytes] = deque(maxlen=GOSSIP_KEPT)
         self._wake = asyncio.Event()
 
     def put_event(self, seq: int, chunk: bytes) -> None:
-        """An event of the log. At the bound the client is lost."""
+        """Queue an event of the log. At the bound the client is lost."""
         if len(self._events) >= EVENTS_WAITING_MAX:
             self.lost = True
         else:
@@ -98,12 +100,12 @@ class Client:
         self._wake.set()
 
     def put_latest(self, kind: str, chunk: bytes) -> None:
-        """What takes the place of an earlier one of its kind."""
+        """Queue what replaces an earlier one of its kind."""
         self._latest[kind] = chunk
         self._wake.set()
 
     def put_message(self, chunk: bytes) -> None:
-        """Gossip; at the bound the oldest goes."""
+        """Queue a message of the gossip; at the bound the oldest is dropped."""
         self._messages.append(chunk)
         self._wake.set()
 
@@ -133,11 +135,11 @@ def chunk(kind: str, content: Any, seq: int | None = None) -> bytes:
 
 
 class Stream:
-    """Hands what happens to everybody who listens; does nothing while nobody does.
+    """Sends what happens to all clients; does nothing while there are none.
 
     Args:
-        swarm: where views come from.
-        node: the node's log, where there is one.
+        swarm: gives the views.
+        node: the node's log; None for an observer.
     """
 
     def __init__(self, swarm: SwarmSource, node: LogNode | None) -> None:
@@ -178,8 +180,8 @@ class Stream:
         if not self._clients:
             return
         for client in self._clients:
-            if self._node is not None and client.begun != self._node.begun:
-                client.end()  # the log was begun anew since: it may be another one, with other events
+            if self._node is not None and client.generation != self._node.generation:
+                client.end()  # reading began again since: it may be another log, with other events
         for applied in batch:
             told = chunk("event", event_row(applied), applied.seq)
             for client in self._clients:
@@ -192,12 +194,12 @@ class Stream:
             client.put_latest(kind, told)
 
     async def _follow_swarm(self) -> None:
-        """A view at most every `SWARM_LEAST_S`, when it changed."""
+        """Send a view when it changed, at most every `SWARM_LEAST_S`."""
         version, last, peers = -1, b"", 0
         while True:
             await self._somebody.wait()
             newest = await self._swarm.changes.newer_than(version)
-            with contextlib.suppress(SwarmdError):  # too much is asked just now: a moment later then
+            with contextlib.suppress(SwarmdError):  # too much is asked just now: try a moment later
                 view = await self._swarm.view()
                 version = newest
                 told, peers = chunk("swarm", view), len(view.peers)
@@ -222,7 +224,7 @@ class Stream:
         while True:
             await self._somebody.wait()
             newest = await self._swarm.changes.newer_than(version)
-            with contextlib.suppress(SwarmdError):  # likewise
+            with contextlib.suppress(SwarmdError):  # as above
                 fresh, count = await self._swarm.messages_since(count)
                 version = newest
                 for told in [chunk("gossip", message) for message in fresh]:
@@ -234,15 +236,15 @@ class Stream:
 
     async def open(self, request: Request) -> Response:
         """GET /api/v1/stream."""
-        if not self._clients.has_room(asker.get()):
+        if not self._clients.has_room(request_origin.get()):
             why = f"{CLIENTS_MAX} clients listen already, and no other address has more of them than yours"
             return refusal(503, why, {"retry-after": "10"})
         return _Streaming(self, last_seq(request.headers.get("last-event-id", "")))
 
     async def feed(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
-        """What one client gets, from now on or from an event on; nothing where its place was taken meanwhile."""
-        client = Client(self._node.begun if self._node is not None else 0)
-        if not self._clients.take_place(client, asker.get()):
+        """What one client gets, from now on or after an event; nothing if there is no room for it any more."""
+        client = Client(self._node.generation if self._node is not None else 0)
+        if not self._clients.take_place(client, request_origin.get()):
             return
         self._somebody.set()
         try:
@@ -263,12 +265,12 @@ class Stream:
                 self._somebody.clear()
 
     async def _missed(self, node: LogNode, after_seq: int, end: int) -> bytes:
-        """The events since, at most the latest `EVENTS_PAGE_MAX`."""
+        """The events after `after_seq`, at most the latest `EVENTS_PAGE_MAX`."""
         rows = await node.rows_between(max(after_seq + 1, end - EVENTS_PAGE_MAX), end)
         return b"".join(chunk("event", row, row.seq) for row in rows)
 
     async def _beginning(self) -> Iterable[bytes]:
-        """How things are when a client comes."""
+        """The present charts, status and swarm view, for a client that has just come."""
         told = []
         if self._node is not None:
             told.append(chunk("charts", charts_of(self._node.state)))
@@ -280,12 +282,12 @@ class Stream:
 
 
 def last_seq(text: str) -> int | None:
-    """A Last-Event-ID that is one of ours."""
+    """The sequence number in a Last-Event-ID header; None if it is not one of ours."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 class _Streaming(Response):
-    """The answer that does not end."""
+    """The answer, which goes on until the client leaves or the stream ends."""
 
     def __init__(self, stream: Stream, after_seq: int | None) -> None:
         super().__init__(media_type="text/event-stream", headers={"x-accel-buffering": "no"})  # for nginx before it
@@ -307,7 +309,7 @@ class _Streaming(Response):
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
-        await cut(scope)  # at once: nobody may be there to take what is still to be written
+        await cut(scope)  # at once: there may be nobody left to read what is still to be written
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         feed = self._stream.feed(self._after_seq)

@@ -22,9 +22,9 @@ from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.store import retain
 from swarmd.eventlog.summaries import bookmark_path, read_bookmark, write_bookmark
 from swarmd.observe.metrics import Metrics
-from swarmd.web.views import history as history_module
-from swarmd.web.views.reading import LogReading
-from swarmd.web.views.swarm import ViewContext, swarm_view
+from swarmd.web import history as history_module
+from swarmd.web.reading import LogReading
+from swarmd.web.swarm import ViewContext, swarm_view
 from tests.eventlog.making import flip
 from tests.eventlog.recut import recut
 from tests.web.page.played import PlayedNode

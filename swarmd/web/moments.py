@@ -1,7 +1,6 @@
-"""Events in words, and moments: an event, what it changed and caused, and the state after it; the charts, and what is
-trained and how. For any reader to see.
+"""What the page shows of single events: their words, what each changed and caused, the charts, the recipe.
 
-Everything shown is cut to a length and freed of what looks like a secret.
+Everything is cut to a length, and whatever looks like a secret is covered.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ _covered: list[str] = []  # secrets known by their text, the longest first
 
 
 def cover_also(secrets: Iterable[str]) -> None:
-    """From now on nothing that is shown has these texts in it: this process's node holds them as secrets."""
+    """Cover these texts, the secrets of this process's node, in everything that is shown from now on."""
     _covered[:] = sorted({*_covered, *secrets}, key=len, reverse=True)
     _shown.cache_clear()
 
 
 def event_row(applied: Applied) -> EventRow:
-    """The event in words."""
+    """A row of the event list."""
     told = describe(applied)
     round_, stage = place_of(applied.event, applied.after)
     return EventRow(
@@ -96,7 +95,7 @@ def command_row(command: Command) -> CommandRow:
 
 
 def charts_of(state: State) -> dict[str, str]:
-    """The state that each chart is in: those that this node has."""
+    """The state of each chart that this node has."""
     charts: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination is not None:
         charts["coordinator"] = state.coordination.chart
@@ -137,7 +136,7 @@ def _scalar(value: Any) -> Any:
 
 
 def shown_text(text: str, characters_max: int) -> str:
-    """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 has not, becomes "?"."""
+    """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
     return _shown(text[: 2 * characters_max], characters_max)  # the rest is neither looked through nor remembered
 
 
@@ -150,12 +149,12 @@ def _shown(text: str, characters_max: int) -> str:
 
 
 def number(value: float) -> float | None:
-    """The value where JSON has it; None for NaN and infinities."""
+    """The value; None for NaN and infinities, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def charts_view(state: State) -> ChartsView:
-    """The charts that this node has, and where each is; a chart of links serves both DHT and chain."""
+    """The charts that this node has, and the state of each; DHT and chain share the chart of a link."""
     charts = default_charts()
     views = [chart_view("round", charts.round), chart_view("link", charts.link)]
     if state.chain is not None:
@@ -186,7 +185,7 @@ def _states(states: list[Any], parent: str) -> Iterator[ChartState]:
             yield from _states(state.get("children", []), name)
 
 
-# Of [training]: what decides what is learnt, and what is shared; in the order in which it is shown.
+# Keys of [training] that decide what is learnt and what is shared, in the order in which they are shown.
 SETTINGS = (
     "steps",
     "questions",
@@ -213,7 +212,7 @@ SETTINGS = (
 
 
 def recipe_view(state: State, trainer: Trainer, config: Config | None) -> RecipeView:
-    """The recipe, free of what looks like a secret; `trainer` is the one that was ready last."""
+    """What is trained and how; `trainer` is the one that was ready last."""
     settings = state.settings
     return RecipeView(
         swarm=settings.swarm if settings else config.swarm.id if config else "",

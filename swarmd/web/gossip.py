@@ -1,6 +1,6 @@
-"""What peers wrote, out of the rollouts that a node gathered: bodies in the blob store, which are hostile.
+"""Completions that peers shared, read from the rollouts in the blob store, which are untrusted.
 
-Question, truth and reward come later, once this node's trainer has generated the questions again and scored them.
+Question, truth and reward are added later, once this node's trainer has generated the questions again and scored them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
 from swarmd.swarms.plan import ScoredGroup, decode_scored
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
+from swarmd.web.moments import shown_text
 from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
-from swarmd.web.views.moments import shown_text
-from swarmd.web.views.swarm import PeerLedger
+from swarmd.web.swarm import PeerLedger
 
-BODIES_WAITING_MAX = 64  # not looked at yet, and as many stages' scores; the oldest are forgotten
-PEERS_PER_STAGE = 20  # of those gathered at once, drawn by their digests
+BODIES_WAITING_MAX = 64  # not read yet, and as many stages' scores; the oldest are dropped
+PEERS_PER_STAGE = 20  # of those gathered at once, chosen by their digests
 MESSAGES_PER_BODY = 4
 ID_CHARACTERS = 32
 
 
 class Waiting(NamedTuple):
-    """A body that was named by the log and not looked at yet."""
+    """A body that the log names and that was not read yet."""
 
     ref: RolloutsRef
     seq: int  # of the event that names it
@@ -42,16 +42,8 @@ class Waiting(NamedTuple):
     swarm: str
 
 
-class _KeptFeed(msgspec.Struct, array_like=True):
-    """A `GossipFeed` as it is kept: what it would look at, had nobody asked yet."""
-
-    named: list[Waiting]
-    scores: list[str]
-    seen: list[str]
-
-
 class Kept:
-    """A message, and by which key and completion scores find it."""
+    """A message, and the key by which its scores are found."""
 
     __slots__ = ("key", "message")
 
@@ -60,7 +52,7 @@ class Kept:
 
 
 class GossipFeed:
-    """Follows the fold; bodies are read when somebody asks.
+    """A follower of the fold; bodies are read only when messages are asked for.
 
     Args:
         blobs: the node's.
@@ -77,11 +69,11 @@ class GossipFeed:
         with self._lock:
             self._waiting: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)
             self._kept: FIFOCache[str, Kept] = FIFOCache(GOSSIP_KEPT)  # by the message's id
-            self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of what came, or was scored, last
-            self._count = 0  # of all news ever
+            self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of the messages that came, or were scored, last
+            self._count = 0  # of all news so far
             self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
-            self._named: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)  # those that waited last, looked at or not
-            self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # and the scores
+            self._named: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)  # the last that waited, read or not
+            self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # the same of scores
             self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
     def apply(self, applied: Applied) -> None:
@@ -104,27 +96,27 @@ class GossipFeed:
             self._scored.append(event.scored)
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(_KeptFeed(list(self._named), list(self._scored), list(self._seen)))
+        return msgspec.msgpack.encode((list(self._named), list(self._scored), list(self._seen)))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptFeed)
+        named, scored, seen = msgspec.msgpack.decode(kept, type=tuple[list[Waiting], list[str], list[str]])
         self.begin(Base())
-        with self._lock:
-            for own in (self._waiting, self._named):
-                own.extend(read.named)
+        with self._lock:  # bodies and scores are looked at as if nobody had asked yet
+            for bodies in (self._waiting, self._named):
+                bodies.extend(named)
             for scores in (self._scores, self._scored):
-                scores.extend(read.scores)
-            self._seen.extend(read.seen)
+                scores.extend(scored)
+            self._seen.extend(seen)
 
     def has_beyond(self, count: int) -> bool:
         """Whether `since` may have more than the first `count`."""
         return bool(self._waiting or self._scores) or self._count != count
 
     def since(self, count: int) -> tuple[list[Message], int]:
-        """What is new beyond the first `count` news, oldest first, as far as kept, and how many there were in all.
+        """Messages beyond the first `count` news, oldest first, as far as they are kept, and how many news there were.
 
-        A message is news when it comes and once more when it was scored, with the same id. Of -1 nothing is new. Reads
-        files: not for an event loop.
+        A message is news when it comes, and once more when it was scored, with the same id. With -1 nothing is new.
+        Reads files: not for an event loop.
         """
         with self._lock:
             while self._waiting:
@@ -137,7 +129,7 @@ class GossipFeed:
             return [self._kept[each].message for each in ids if each in self._kept], self._count
 
     def latest(self, since_round: int) -> tuple[Message, ...]:
-        """Newest first. Reads files."""
+        """Messages of this round and later, newest first. Reads files."""
         self.since(-1)
         with self._lock:
             messages = (kept.message for kept in reversed([*self._kept.values()]))
@@ -145,7 +137,7 @@ class GossipFeed:
 
     def _keep(self, kept: Kept) -> None:
         if kept.message.id in self._kept:
-            return  # in mid-stage, and again at its end
+            return  # named in the middle of a stage, and again at its end
         self._kept[kept.message.id] = kept
         self._notify(kept)
 
@@ -154,11 +146,11 @@ class GossipFeed:
         self._count += 1
 
     def _score(self, digest: str) -> None:
-        """Add what this node's trainer made of the messages."""
+        """Add the scores of this node's trainer to the messages."""
         try:
             scored = {group.key: group for group in decode_scored(self._blobs.get(digest))}
         except (NotFoundError, BlobError, RecordRejected):
-            return  # pruned, or damaged: the rollouts themselves are shown all the same
+            return  # pruned or damaged: the messages are shown without scores
         for kept in self._kept.values():
             group = scored.get(kept.key)
             if group is not None:
@@ -171,7 +163,7 @@ class GossipFeed:
             rollouts = body_of(ref, self._blobs)
             check_origin(rollouts, ref, waiting.swarm)
         except (NotFoundError, BlobError, RecordRejected):
-            return  # pruned, or what the node refused as well and counts among its rejections
+            return  # pruned, or refused: the node counts it among its rejections
         account = self._ledger.accounts.get(ref.peer)
         name = account.name if account else ""
         for group in rollouts.groups[:MESSAGES_PER_BODY]:
@@ -180,14 +172,14 @@ class GossipFeed:
 
 
 def body_of(ref: RolloutsRef, blobs: Blobs) -> Rollouts:
-    """What a reference names. Raises NotFoundError, BlobError, RecordRejected."""
+    """The rollouts that a reference names. Raises NotFoundError, BlobError, RecordRejected."""
     if ref.size_bytes > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
     return decode_rollouts(blobs.get(ref.digest))
 
 
 def with_scores(message: Message, group: ScoredGroup) -> Message:
-    """The same with question, truth and rewards as this node has them."""
+    """The message with question, truth and rewards as this node has them."""
     rewards = [reward for reward in group.rewards if math.isfinite(reward)]
     return msgspec.structs.replace(
         message,

@@ -1,9 +1,8 @@
-"""The fold of a log, in bounded memory, and the way back into it: states to fold from, so that any event is shown at
-once.
+"""The fold of a log in bounded memory, with keyframes from which any earlier event is folded again at once.
 
-- Commits are read from a known place on, without what lies before.
-- Some states are kept, compressed: a keyframe, and the events behind it, give any other.
-- What a page has made of a log is kept beside it, so that the next page of this log reads only what came since.
+- Commits are read from a known place on, without reading what lies before.
+- Some states are kept, compressed, as keyframes. A keyframe and the events after it give any other state.
+- What a page has made of a log is kept beside the log, so that the next page reads only what came since.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ def begin_of(directory: Path) -> int:
 
 
 def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple[Commit, Place]]:
-    """Commits in order up to the log's present end, each with the place behind it.
+    """Commits in order up to the log's present end, each with the place after it.
 
     Args:
         directory: of the segments.
-        place: where to begin, at or before `seq`; None, or one that is gone: the start of the segment that holds `seq`.
-        seq: the first event wanted; earlier ones come first where reading begins before it.
+        place: where to begin, at or before `seq`; if it is None or gone, the start of the segment that holds `seq`.
+        seq: the first event wanted; earlier ones come first if reading begins before it.
 
     Raises:
         Gone: the log begins later.
@@ -79,7 +78,7 @@ def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple
 
 
 def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
-    """Valid frames of one segment from `offset` on, 0 being its start, and the offset behind each."""
+    """Valid frames of one segment from `offset` on (0: its start), and the offset after each."""
     try:
         with _Sparing(regular_descriptor(path)) as file:
             opening = read_header(file, path)
@@ -92,7 +91,7 @@ def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
 
 
 class _Sparing(FileIO):
-    """A file of which little is read at once: mostly one event is new, and a segment ends in a megabyte of zeros."""
+    """A file that is read in small pieces: mostly one event is new, and a segment ends in a megabyte of zeros."""
 
     def read(self, size: int | None = -1) -> bytes:
         return super().read(READ_BYTES if size is None or size < 0 else min(size, READ_BYTES)) or b""
@@ -106,7 +105,7 @@ WINDOWS_KEPT = 16
 
 
 class Follower(Projection, Summary, Protocol):
-    """A projection of a log, kept beside it and begun anew where that does not fit."""
+    """A projection of a log that is kept beside it, and begins again if what was kept does not fit the log."""
 
 
 class Keyframe(msgspec.Struct, array_like=True, gc=False):
@@ -114,7 +113,7 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
 
     Attributes:
         seq: the event that follows on the state.
-        place: where its commit begins, where that is known.
+        place: where its commit begins; None if that is not known.
         packed: the state, compressed.
     """
 
@@ -128,7 +127,7 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
         return cls(seq, place, zlib.compress(encode_state(state), 1))
 
     def state(self) -> State:
-        """Unpack the state. Raises LogDamaged where what was kept beside the log holds none."""
+        """Unpack the state. Raises LogDamaged if what was kept beside the log cannot be unpacked."""
         stream = zlib.decompressobj()
         try:
             plain = stream.decompress(self.packed, STATE_BYTES_MAX)
@@ -141,10 +140,10 @@ class Keyframe(msgspec.Struct, array_like=True, gc=False):
 
 
 class KeptHistory(msgspec.Struct, array_like=True):
-    """A `LogHistory` as it is kept, without its keyframes.
+    """What is kept of a `LogHistory`, without its keyframes.
 
     Attributes:
-        state: encoded; that before event `next_seq`.
+        state: encoded; the one before event `next_seq`.
         at: time of the event before.
         distance: between two keyframes.
     """
@@ -156,7 +155,7 @@ class KeptHistory(msgspec.Struct, array_like=True):
 
 
 class Keyframes:
-    """The states that are kept, by number: every `distance` events one."""
+    """Keeps one state every `distance` events."""
 
     def __init__(self, kept: Sequence[Keyframe] = (), distance: int = 0) -> None:
         self.kept = list(kept)
@@ -168,7 +167,7 @@ class Keyframes:
         return seq >= self._due_seq
 
     def keep(self, seq: int, place: Place | None, state: State) -> None:
-        """Keep a state; at the bound every second one goes, and the distance doubles."""
+        """Keep a state; at the bound every second one is dropped, and the distance doubles."""
         self.kept.append(Keyframe.of(seq, place, state))
         if sum(len(each.packed) for each in self.kept) > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
             self.distance *= 2
@@ -176,7 +175,7 @@ class Keyframes:
         self._due_seq = seq + self.distance
 
     def before(self, seq: int) -> Keyframe | None:
-        """The nearest one at or before an event."""
+        """The nearest keyframe at or before an event."""
         index = bisect_right(self.kept, seq, key=lambda keyframe: keyframe.seq) - 1
         return self.kept[index] if index >= 0 else None
 
@@ -187,13 +186,13 @@ class Keyframes:
 
 
 class LogHistory:
-    """The fold so far, and the way back into it. One thread writes; any thread reads.
+    """The fold so far, and access to all events before. One thread writes; any thread reads.
 
     Attributes:
         state: after the last event taken.
         next_seq: of the event that comes next.
         at: time of the last event, POSIX seconds; 0 before any.
-        begun: how often it began anew: what was made of an earlier one may be of another log.
+        generation: how often it began again; what was made before may be of another log.
     """
 
     def __init__(self, directory: Path, followers: Sequence[Follower] = ()) -> None:
@@ -202,7 +201,7 @@ class LogHistory:
         self.state = State()
         self.next_seq = 0
         self.at = 0.0
-        self.begun = 0
+        self.generation = 0
         self._followers = tuple(followers)
         self._place: Place | None = None
         self._keyframes = Keyframes()
@@ -210,21 +209,20 @@ class LogHistory:
 
     @property
     def place(self) -> Place | None:
-        """Behind the last commit that was applied."""
+        """The place after the last commit that was applied."""
         return self._place
 
     def begin(self, base: Base) -> None:
         """Restart from a base state."""
         with self.lock:
             self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
-            self._keyframes, self._windows, self.begun = Keyframes(), [], self.begun + 1
+            self._keyframes, self._windows, self.generation = Keyframes(), [], self.generation + 1
             self._keyframes.keep(base.seq, None, base.state)
             for follower in self._followers:
                 follower.begin(base)
 
     def keep(self) -> tuple[Place, list[bytes]] | None:
-        """The place that was reached and, in parts, all that was made of the log so far; None before the first
-        commit."""
+        """The place that was reached and all that was made of the log, in parts; None before the first commit."""
         with self.lock:
             if self._place is None:
                 return None
@@ -234,10 +232,10 @@ class LogHistory:
             return self._place, [msgspec.msgpack.encode(own), keyframes, *followers]
 
     def resume(self, place: Place, kept: Sequence[bytes | memoryview]) -> None:
-        """Go on where `keep` was called.
+        """Go on from what `keep` gave.
 
         Raises:
-            msgspec.DecodeError, ValueError, LookupError: it is not what was kept; only `begin` makes sense then.
+            msgspec.DecodeError, ValueError, LookupError: it is not what `keep` gave; only `begin` makes sense then.
         """
         own, keyframes, *followers = kept
         read = msgspec.msgpack.decode(own, type=KeptHistory)
@@ -246,12 +244,12 @@ class LogHistory:
         with self.lock:
             self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
             self._keyframes = Keyframes(msgspec.msgpack.decode(keyframes, type=list[Keyframe]), read.distance)
-            self._windows, self.begun = [], self.begun + 1
+            self._windows, self.generation = [], self.generation + 1
             for follower, followed in zip(self._followers, followers, strict=True):
                 follower.resume(followed)
 
     def apply(self, commit: Commit, end: Place) -> list[Applied]:
-        """Fold the commit that follows; `end` is the place behind it."""
+        """Fold the next commit; `end` is the place after it."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):
                 self._keyframes.keep(self.next_seq, self._place, self.state)
@@ -268,7 +266,7 @@ class LogHistory:
             self._keyframes.begin_at(base.seq, base.state)
             self._windows = [window for window in self._windows if window[0].seq >= base.seq]
 
-    # --- the way back ---
+    # --- earlier events ---
 
     def fold_from(self, first: int, count: int) -> list[Applied]:
         """Events `first` to `first + count - 1` with the states around them; fewer at the log's end.
@@ -293,7 +291,7 @@ class LogHistory:
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
     def moment(self, seq: int) -> Applied:
-        """One event with the states around it; its neighbours are kept for the next question.
+        """One event with the states around it; its neighbours are kept for the next call.
 
         Raises:
             NotFoundError: there is no such event (`Gone`: not any more).
@@ -317,7 +315,7 @@ class LogHistory:
             return self._keyframes.kept[0].seq if self._keyframes.kept else self.next_seq
 
     def before_round(self, round_: int) -> int:
-        """An event before the swarm was seen at a round, by the states that are kept; `first` where none is as old."""
+        """An event before the swarm reached a round, by the keyframes; `first` if none is that old."""
         with self.lock:
             kept = self._keyframes.kept
             index = bisect_left(kept, round_, key=lambda keyframe: reached(keyframe.state()))
@@ -333,7 +331,7 @@ class LogHistory:
 
 
 KIND = "page"
-FORM = 5  # grows when the same events give other bytes within one version of swarmd
+FORM = 5  # raised when the same events give other bytes within one version of swarmd
 VERSION = f"{__version__}, rules {RULES}, form {FORM}"
 KEEP_EVENTS = 100_000  # read since it was kept last; reading them takes some ten seconds
 KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long log is not kept over and over
@@ -344,10 +342,10 @@ log = get_logger("swarmd.web")
 
 
 class Keeping:
-    """Keeps a history beside its log, and finds it again.
+    """Writes a history beside its log from time to time, and reads it back at the start.
 
     Attributes:
-        anew: why what was kept cannot be used, the end of a sentence; empty where it can, or where nothing was kept.
+        anew: why what was kept cannot be used, as the end of a sentence; empty if it can, or if nothing was kept.
     """
 
     def __init__(self, history: LogHistory) -> None:
@@ -357,7 +355,7 @@ class Keeping:
         self._refused = ""
 
     def resume(self) -> bool:
-        """Have the history go on where it was kept. False where that cannot be: it is to begin anew then."""
+        """Have the history go on from what was kept. False if that is impossible: it has to begin again."""
         directory = self._history.directory
         self._kept_seq = 0
         try:
@@ -376,7 +374,7 @@ class Keeping:
         return True
 
     def keep_if_due(self, at_end: bool) -> None:
-        """Keep it, where enough was read since the last time.
+        """Keep it if enough was read since the last time.
 
         Args:
             at_end: the log's end was reached before.
@@ -386,7 +384,7 @@ class Keeping:
             self._keep()
 
     def keep_at_first_end(self) -> None:
-        """Keep it, where reading up to here took a while."""
+        """Keep it if reading up to here took a while."""
         if self._history.next_seq - self._kept_seq >= WORTH_EVENTS:
             self._keep()
 
@@ -405,7 +403,7 @@ class Keeping:
 
 
 def is_kept(directory: Path) -> bool:
-    """Whether all but little of a log seems to be kept."""
+    """Whether little of a log has to be read beyond what was kept."""
     try:
         place = bookmark_place(directory, KIND, VERSION)
         return place is not None and unread_bytes(directory, place) < SOON_BYTES

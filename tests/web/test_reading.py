@@ -15,13 +15,13 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base, load, recent_base
 from swarmd.observe.story import Story as Told
 from swarmd.paths import NodeDirectory
-from swarmd.web.views import history as history_module
-from swarmd.web.views import reading as reading_module
-from swarmd.web.views import stages as stages_module
-from swarmd.web.views.history import LogHistory, commits_at
-from swarmd.web.views.node import LogNode
-from swarmd.web.views.reading import LogReading, LogTail, Stories, is_long
-from swarmd.web.views.stages import StageFollower, Timeline
+from swarmd.web import history as history_module
+from swarmd.web import reading as reading_module
+from swarmd.web import stages as stages_module
+from swarmd.web.history import LogHistory, commits_at
+from swarmd.web.node import LogNode
+from swarmd.web.reading import LogReading, LogTail, Stories, is_long
+from swarmd.web.stages import StageFollower, Timeline
 from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 from tests.eventlog.making import open_log, write_story
 from tests.web.serving import LONG_S, until

@@ -15,8 +15,8 @@ from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings
 from swarmd.eventlog.fold import load
 from swarmd.paths import NodeDirectory
-from swarmd.web.views import swarm as ledger_module
-from swarmd.web.views.swarm import VOTES_KEPT, PeerLedger, ViewContext, swarm_view
+from swarmd.web import swarm as ledger_module
+from swarmd.web.swarm import VOTES_KEPT, PeerLedger, ViewContext, swarm_view
 from tests.core.story import Story, chain_settings, coordinator_settings, said
 from tests.web.serving import FOLLOWER, Served, copy_of, served, until
 

@@ -25,10 +25,10 @@ from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
 from swarmd.observe.describe import WORDS
 from swarmd.observe.status import Status
+from swarmd.web import endpoints as work_module
 from swarmd.web import shapes
-from swarmd.web.http import endpoints as work_module
-from swarmd.web.http.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker, keep_up
-from swarmd.web.views.stages import LANES, TYPES
+from swarmd.web.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, keep_up, request_origin
+from swarmd.web.stages import LANES, TYPES
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
 from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
@@ -208,11 +208,11 @@ def test_peers_are_found_by_part_of_a_name_or_id_those_called_so_first(tmp_path:
         assert [(row["id"], row["rank"]) for row in page] == [("e", ranks["e"])]
 
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
 UNWELL = ("/livez", "/readyz", "/productivez")  # say with 503 that the node is not well
 EXAMPLES = 12
-MEND = "run `python -m swarmd.web.http.openapi docs/openapi.json`"
+MEND = "run `python -m swarmd.web.app docs/openapi.json`"
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
         waiting = []
 
         async def refused(origin: str, number: int) -> bool:
-            asker.set(origin)
+            request_origin.set(origin)
             task = asyncio.ensure_future(work.do(held, number))
             waiting.append(task)
             await asyncio.sleep(0)

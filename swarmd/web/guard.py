@@ -1,8 +1,8 @@
-"""Who may ask, and for what: the checks that every request passes before anything else, and headers of every answer.
+"""Checks that every request passes before the application sees it, headers of every answer, and the login form.
 
 - The Host header must name this server, or a page of another name could read it through the browser (DNS rebinding).
-- What a browser sends from another site's page is refused.
-- With a token, `/api/`, `/metrics` and the health probes answer only to who has it.
+- Requests that a browser sends from another site's page are refused.
+- If there is a token, `/api/`, `/metrics` and the health probes answer only to those who have it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from swarmd.bounds import RateLimiter
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
 from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
-from swarmd.web.http.endpoints import BadRequest, JsonAnswer, asker, refusal
+from swarmd.web.endpoints import BadRequest, refusal, request_origin
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
-LAST_WORD_S = 1.0  # to say that a request took longer; it waits while the client has not read what came before
+LAST_WORD_S = 1.0  # for saying that a request took longer, to a client that may not read
 STREAM = "/api/v1/stream"
 PROBES = ("/livez", "/readyz", "/productivez")
-BUSY_S = 2  # told to those who come while all connections are taken
+BUSY_S = 2  # retry-after while all connections are taken
 METHODS = ("GET", "HEAD", "POST")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-MAPPED = "::ffff:"  # before an IPv4 address, where one socket takes both kinds
+MAPPED = "::ffff:"  # before an IPv4 address, if one socket accepts both kinds
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -55,7 +55,7 @@ class AccessRules(NamedTuple):
 
     Attributes:
         listen: where the server listens.
-        token: bearer token; empty: everybody who reaches the address.
+        token: bearer token; if it is empty, anyone who reaches the address is let in.
         hosts: further host names.
     """
 
@@ -68,21 +68,21 @@ class RequestGuard:
     """ASGI middleware that checks every request before the application sees it.
 
     Attributes:
-        let_go: ends the streams, so that a server that stops need not wait for their clients.
+        end_streams: ends the streams, so that a server that stops does not wait for their clients.
     """
 
-    def __init__(self, app: ASGIApp, doors: AccessRules, let_go: Callable[[], None] = lambda: None) -> None:
-        self.let_go = let_go
+    def __init__(self, app: ASGIApp, rules: AccessRules, end_streams: Callable[[], None] = lambda: None) -> None:
+        self.end_streams = end_streams
         self._app = app
-        self._doors = doors
-        self._hosts = known_hosts(doors)
+        self._rules = rules
+        self._hosts = known_hosts(rules)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         answer = _Answer(scope, send)
-        asker.set(origin_of((scope.get("client") or ("",))[0]))
+        request_origin.set(origin_of((scope.get("client") or ("",))[0]))
         denied = self._deny(scope, Headers(scope=scope))
         try:
             if scope["path"] == STREAM and denied is None:
@@ -98,7 +98,7 @@ class RequestGuard:
                 log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
             await answer.break_off(None)
 
-    def _deny(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
+    def _deny(self, scope: Scope, headers: Headers) -> Response | None:
         """The refusal of a request, or None if it may pass."""
         path = scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
@@ -116,12 +116,10 @@ class RequestGuard:
             return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
         if is_foreign(headers) or (fetched_elsewhere(headers) and not is_page_visit(scope, headers)):
             return refusal(403, "the request comes from a page of another site")
-        if self._is_closed(path) and not admits(headers, self._doors.token):
+        is_closed = path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
+        if is_closed and not admits(headers, self._rules.token):
             return refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
         return None
-
-    def _is_closed(self, path: str) -> bool:
-        return path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
 
     def _knows_host(self, headers: Headers, scope: Scope) -> bool:
         named = headers.getlist("host")
@@ -133,10 +131,10 @@ class RequestGuard:
         return host in self._hosts or (reached_at != "" and host == bracketed(reached_at))
 
 
-def known_hosts(doors: AccessRules) -> Collection[str]:
-    """Names that the server goes by, beside the address that a connection came in at."""
-    named = {bracketed(doors.listen.host), *(host_of(host) for host in doors.hosts)}
-    if is_loopback(doors.listen.host) or doors.listen.host in ("0.0.0.0", "::"):
+def known_hosts(rules: AccessRules) -> Collection[str]:
+    """Names of the server, besides the address that a connection came in at."""
+    named = {bracketed(rules.listen.host), *(host_of(host) for host in rules.hosts)}
+    if is_loopback(rules.listen.host) or rules.listen.host in ("0.0.0.0", "::"):
         named.update(LOOPBACK_NAMES)
     return frozenset(named)
 
@@ -147,7 +145,7 @@ def bracketed(host: str) -> str:
 
 
 def host_of(text: str) -> str:
-    """The host of HOST[:PORT], in lower case and without a final dot; empty for what is none."""
+    """The host of HOST[:PORT], in lower case and without a final dot; empty if the text is not one."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or text.rstrip().endswith("]"):
         host, port = text.strip(), "0"
@@ -155,7 +153,7 @@ def host_of(text: str) -> str:
 
 
 def is_foreign(headers: Headers) -> bool:
-    """Whether a page of another origin sent it; what is no browser sends no Origin."""
+    """Whether a page of another origin sent the request; programs other than browsers send no Origin."""
     origins = headers.getlist("origin")
     if not origins:
         return False
@@ -172,13 +170,13 @@ def fetched_elsewhere(headers: Headers) -> bool:
 
 
 def is_page_visit(scope: Scope, headers: Headers) -> bool:
-    """A link on another site may lead here, to a page."""
+    """Whether the browser opens one of the pages: links on other sites may lead there."""
     navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     return scope["method"] == "GET" and navigates and not scope["path"].startswith("/api/")
 
 
 class _Answer:
-    """Sends an answer with the headers that every one has.
+    """Sends an answer with the headers that all answers have.
 
     Attributes:
         ended: all of it was sent.
@@ -200,8 +198,8 @@ class _Answer:
             self.ended = not message.get("more_body", False)
         await self._send(message)
 
-    async def break_off(self, instead: JsonAnswer | None) -> None:
-        """Answer otherwise; where the answer is half on its way, or nobody takes another one, close the connection."""
+    async def break_off(self, instead: Response | None) -> None:
+        """Send another answer instead; if one has begun, or the client does not read, close the connection."""
         if not self._begun and instead is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORD_S):
@@ -214,8 +212,8 @@ async def _nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-COOKIE = "swarmd_pass"  # of one host all servers have the same one: a browser's cookies know no ports
-PASSES_MAX = 8  # in a cookie, of as many servers; of more, those are dropped that were given first
+COOKIE = "swarmd_pass"  # all servers of a host share it: cookies do not distinguish ports
+PASSES_MAX = 8  # in a cookie, of as many servers; the oldest are dropped
 FORM_BYTES_MAX = 4096
 NEXT_CHARACTERS_MAX = 512
 FAILURES_MAX = 10  # wrong tokens of an address within FAILURES_S; more are refused, the right one never is
@@ -232,17 +230,17 @@ def admits(headers: Headers, token: str) -> bool:
 
 
 def _passes_in(headers: Headers) -> list[str]:
-    """Those in a request's cookie, the first given first."""
+    """The passes in a request's cookie, the oldest first."""
     return _PASS.findall(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))[-PASSES_MAX:]
 
 
 def pass_of(token: str) -> str:
-    """A pass, for a cookie: whoever has it comes in while the token is the same, and cannot tell the token from it."""
+    """The pass that a cookie holds: it is valid while the token is the same, and does not reveal the token."""
     return hmac.new(token.encode(), b"swarmd dashboard", hashlib.sha256).hexdigest()
 
 
 class Login:
-    """Takes the form of the login page."""
+    """Handles the form of the login page."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -259,7 +257,7 @@ class Login:
         onward = safe_path(form.get("next", ["/"])[0])
         given = form.get("token", [""])[0].strip()
         if self._token and not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
-            if not self._failures.try_charge(asker.get()):
+            if not self._failures.try_charge(request_origin.get()):
                 return refusal(429, "too many wrong tokens; wait a minute", {"retry-after": str(int(FAILURES_S))})
             return RedirectResponse(f"/login?failed=1&next={quote(onward, safe='')}", 303)
         answer = RedirectResponse(onward, 303)
@@ -272,6 +270,6 @@ class Login:
 
 
 def safe_path(text: str) -> str:
-    """A path of this server; whatever else is given, its start page."""
+    """The text if it is a path of this server, else the start page."""
     plain = text.isascii() and text.isprintable() and len(text) <= NEXT_CHARACTERS_MAX
     return text if plain and text.startswith("/") and not text.startswith(("//", "/\\")) else "/"

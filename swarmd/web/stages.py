@@ -1,6 +1,4 @@
-"""What a node did of each stage and what each gave, and how many events of which kind lie where in time: followed
-through the fold, in bounded memory.
-"""
+"""Followers of a log that keep, in bounded memory, how long each stage took, what it gave, and a timeline of events."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
 from swarmd.results.history import curves_of
+from swarmd.web.moments import number
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
     OVERVIEW_ROUNDS_MAX,
@@ -33,11 +32,10 @@ from swarmd.web.shapes import (
     TrainedStage,
     TrainingView,
 )
-from swarmd.web.views.moments import number
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500
-# The parts of a stage, and where a row has the time that each took; that one was left says that it was done.
+# The field of a row that holds the time of each part of a stage. A part is done once its state was left.
 _TIMES: dict[RoundState, str] = {
     "round.gathering": "gathered_s",
     "round.training": "trained_s",
@@ -45,14 +43,6 @@ _TIMES: dict[RoundState, str] = {
     "round.submitting": "submitted_s",
 }
 _ORDER: tuple[RoundState, ...] = (*_TIMES, "round.settling")
-
-
-class _KeptStages(msgspec.Struct, array_like=True):
-    """A `StageFollower` as it is kept."""
-
-    rows: list[StageRow]
-    skips: list[SkipRow]
-    entered_at: float
 
 
 class StageFollower:
@@ -78,26 +68,25 @@ class StageFollower:
             self._advance(before.chart, after.chart, applied.at)
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(_KeptStages(list(self._rows), list(self._skips), self._entered_at))
+        return msgspec.msgpack.encode((list(self._rows), list(self._skips), self._entered_at))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptStages)
-        self._rows = deque(read.rows, maxlen=STAGES_KEPT)
-        self._skips = deque(read.skips, maxlen=SKIPS_KEPT)
-        self._entered_at = read.entered_at
+        rows, skips, entered_at = msgspec.msgpack.decode(kept, type=tuple[list[StageRow], list[SkipRow], float])
+        self._rows, self._skips = deque(rows, maxlen=STAGES_KEPT), deque(skips, maxlen=SKIPS_KEPT)
+        self._entered_at = entered_at
 
     def view(self) -> StagesView:
         """The stages as the HTTP interface answers them."""
         return StagesView(tuple(self._rows), tuple(self._skips))
 
     def joined_before(self, round_: int, count: int) -> int | None:
-        """The event with which the node joined the `count`-th last stage that it trained before a round; None where
-        fewer are known."""
+        """The event with which the node joined the `count`-th last stage that it trained before a round; None if fewer
+        are known."""
         trained = [row.first_seq for row in self._rows if row.round < round_ and row.reward is not None]
         return trained[-count] if len(trained) >= count else None
 
     def _change(self, before: State, after: State, applied: Applied) -> None:
-        """The stage in hand is another one now, or none."""
+        """Close the row of the stage that was left, and open one for the stage that was joined, if any."""
         if before.work is not None and self._rows and self._rows[-1].outcome == "open":
             if after.chart == "round.settling" or before.chart == "round.settling":
                 self._advance(before.chart, "round.settling", applied.at)
@@ -111,11 +100,11 @@ class StageFollower:
                 self._advance("round.gathering", after.chart, applied.at)
 
     def _end(self) -> None:
-        """The node has left the stage: it is done where it was trained, though its report may still be on its way."""
+        """Close the last row: the stage is done if it was trained, even if its report is still on its way."""
         self._rows[-1] = replace(self._rows[-1], outcome="abandoned" if self._rows[-1].reward is None else "done")
 
     def _advance(self, left: RoundState, entered: RoundState, at: float) -> None:
-        """Note how long the part took that was left; every part in between took no time of its own."""
+        """Record how long the part took that was left; parts that were passed over took no time."""
         if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
             if entered == "waiting" and self._rows[-1].outcome == "open":
                 self._end()
@@ -147,23 +136,15 @@ def _place(state: State) -> tuple[int, int] | None:
     return (state.work.round, state.work.stage) if state.work else None
 
 
+KeptTrained = tuple[list[tuple[TrainedStage, tuple[Skill, ...]]], int, Trainer, float | None]
 STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
-
-
-class _KeptTrained(msgspec.Struct, array_like=True):
-    """`TrainedStages` as they are kept."""
-
-    stages: list[tuple[TrainedStage, tuple[Skill, ...]]]
-    total: int
-    trainer: Trainer
-    before: float | None
 
 
 class TrainedStages:
     """Follows the fold and keeps what each trained stage gave.
 
     Attributes:
-        trainer: the last one that was ready, be it down now.
+        trainer: the last one that was ready, even if it is down now.
     """
 
     def __init__(self) -> None:
@@ -201,21 +182,18 @@ class TrainedStages:
         )
         self._stages[place] = row, event.skills
         if len(self._stages) > STAGES_MAX:
-            self._thin()
+            kept = list(self._stages.items())
+            half = len(kept) // 2
+            self._stages = dict((*kept[:half:2], *kept[half:]))
 
     def keep(self) -> bytes:
         stages = list(self._stages.values())
-        return msgspec.msgpack.encode(_KeptTrained(stages, self._total, self.trainer, self._before))
+        return msgspec.msgpack.encode((stages, self._total, self.trainer, self._before))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptTrained)
-        self._stages = {(row.round, row.stage): (row, skills) for row, skills in read.stages}
-        self._total, self.trainer, self._before = read.total, read.trainer, read.before
-
-    def _thin(self) -> None:
-        stages = list(self._stages.items())
-        half = len(stages) // 2
-        self._stages = dict((*stages[:half:2], *stages[half:]))
+        read = msgspec.msgpack.decode(kept, type=KeptTrained)
+        stages, self._total, self.trainer, self._before = read
+        self._stages = {(row.round, row.stage): (row, skills) for row, skills in stages}
 
     def view(self) -> TrainingView:
         """The trained stages as the HTTP interface answers them."""
@@ -234,15 +212,6 @@ TYPES: dict[str, str] = dict(LANE_OF)
 _CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
 
 
-class _KeptTimeline(msgspec.Struct, array_like=True):
-    """A `Timeline` as it is kept."""
-
-    first: int
-    times: list[float]
-    codes: bytes
-    rounds: list[RoundMark]
-
-
 class Timeline:
     """Follows the fold and counts events by kind and time."""
 
@@ -258,7 +227,7 @@ class Timeline:
     def apply(self, applied: Applied) -> None:
         at = max(applied.at, self._times[-1]) if self._times else applied.at
         self._times.append(at)
-        # Routine is no warning, and frequent: it is spared being put into words.
+        # Routine events are frequent and never warnings, so they are not put into words.
         warns = tag_of(applied.event) not in ROUTINE and describe(applied).level in WARNINGS
         self._codes.append(_CODES[type(applied.event)] | (WARNS if warns else 0))
         round_ = getattr(applied.event, "round", None)
@@ -269,14 +238,12 @@ class Timeline:
         self._keep_in_bounds()
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(
-            _KeptTimeline(self._first, self._times.tolist(), bytes(self._codes), self._rounds)
-        )
+        return msgspec.msgpack.encode((self._first, self._times.tolist(), bytes(self._codes), self._rounds))
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptTimeline)
-        self._first, self._rounds = read.first, read.rounds
-        self._times, self._codes = array("d", read.times), bytearray(read.codes)
+        read = msgspec.msgpack.decode(kept, type=tuple[int, list[float], bytes, list[RoundMark]])
+        self._first, times, codes, self._rounds = read
+        self._times, self._codes = array("d", times), bytearray(codes)
 
     def _keep_in_bounds(self) -> None:
         if len(self._times) > EVENTS_MAX:
@@ -287,19 +254,19 @@ class Timeline:
             del self._rounds[: ROUNDS_MAX // DROP_SHARE]
 
     def opening_of(self, round_: int) -> int | None:
-        """The event with which the swarm was first seen at a round or beyond it; None: it has not come so far."""
+        """The event with which the swarm was first seen at a round or beyond it; None if it has not got that far."""
         index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
         return self._rounds[index].seq if index < len(self._rounds) else None
 
     def forgot(self, round_: int) -> bool:
-        """Whether a round lies before all of which it is known where they were seen first."""
+        """Whether a round is older than all whose first event is known."""
         return bool(self._rounds) and round_ < self._rounds[0].round
 
     def overview(self, since: float | None, until: float | None, buckets: int, begin: int) -> Overview:
-        """The part between two times, in so many buckets.
+        """Count the events between two times, in equally long buckets.
 
         Args:
-            since, until: POSIX seconds; None for where the log begins and ends.
+            since, until: POSIX seconds; None for the beginning and the end of the log.
             buckets: 1 to `OVERVIEW_BUCKETS_MAX`.
             begin: first event that the log still has.
         """

@@ -1,4 +1,4 @@
-"""A node's log as source: of the swarm as it knows it, and of all that the node did."""
+"""A node's log as the source of both pages: the swarm as the node knows it, and all that the node did."""
 
 from __future__ import annotations
 
@@ -6,67 +6,60 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from swarmd import __version__
-from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.state import State
 from swarmd.dht.wire.bodies import read_standings
-from swarmd.errors import ControlError, NotFoundError, SwarmdError
+from swarmd.errors import NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.store import log_bytes
-from swarmd.observe.control import NoDaemon, ask
+from swarmd.observe.control import DaemonReply, ask_status
 from swarmd.observe.metrics import Metrics
-from swarmd.observe.status import LogStatus, ProcessState, Status, status_of, with_offer
+from swarmd.observe.status import ProcessState, Status, measure_log, status_from_log
 from swarmd.paths import NodeDirectory
-from swarmd.web.http.endpoints import WorkPool
+from swarmd.web.endpoints import WorkPool
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.moments import charts_view, event_row, moment_of, plain, recipe_view
+from swarmd.web.reading import LogReading, is_long
 from swarmd.web.shapes import (
-    PEERS_ANSWERED_MAX,
     ChangeSignal,
     ChartsView,
-    Curves,
     EventPage,
     EventRow,
-    Gossip,
-    Message,
     Moment,
     Overview,
     PageSource,
-    PeerPage,
     RecipeView,
     StagesView,
     SwarmView,
     TrainingView,
     Unavailable,
 )
-from swarmd.web.views.moments import charts_view, event_row, moment_of, plain, recipe_view
-from swarmd.web.views.reading import LogReading, is_long
-from swarmd.web.views.swarm import ViewContext, peer_curves, peer_page, swarm_view
+from swarmd.web.source import SwarmSource
+from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
-STATUS_FRESH_S = 0.4  # a status so young is given again
+STATUS_FRESH_S = 0.4  # a status this young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
 
-class LogNode:
+class LogNode(SwarmSource):
     """Follows the log of one node.
 
     Args:
         paths: its data directory; the daemon may be up or down.
-        config: the node's, where it is known.
-        metrics: counts along.
+        config: the node's; None if it is not known.
+        metrics: counts the events of the log.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
 
     Attributes:
-        told: called in the event loop with each batch of new events.
+        told: called in the event loop with each batch of new events; None for nobody.
     """
 
     def __init__(
@@ -76,6 +69,7 @@ class LogNode:
         metrics: Metrics | None = None,
         archive: Path | None = None,
     ) -> None:
+        super().__init__(THREADS)
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
         self.told: Callable[[Sequence[Applied]], None] | None = None
@@ -89,13 +83,11 @@ class LogNode:
         self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
         self._told_seq: int | None = None  # the event that is told next
         self._folds = WorkPool("folds", FOLDING_THREADS)
-        self._answers = WorkPool("answers", THREADS)
-        self._watch = WorkPool("watch", 1, bounded=False)  # so that health is told whatever else is asked
+        self._watch = WorkPool("watch", 1, bounded=False)  # so that health is answered however much else is asked
         self._standings_stamp = 0
         self._status: Status | None = None
         self._status_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
-        self.changes: ChangeSignal
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
@@ -127,42 +119,50 @@ class LogNode:
         )
 
     def _hear(self, whole: bool, batch: list[Applied]) -> None:
-        """In the thread that reads all, or in that which reads the newest part."""
+        """Called in the thread that reads all of the log, or in the one that reads its newest part."""
         self._loop.call_soon_threadsafe(self._ring, batch, whole)
 
     def _ring(self, batch: list[Applied], whole: bool) -> None:
-        """Pass on what a reading has told."""
+        """Pass on the events of one reading."""
         recent = self._recent
         if recent is not None:
             batch = self._once(batch, whole, recent)
         elif not whole:
-            batch = []  # on its way when the other took over
+            batch = []  # it was on its way when the other reading took over
         if batch and self.told is not None:
             self.told(batch)
         self.changes.notify()
 
     def _once(self, batch: list[Applied], whole: bool, recent: LogReading) -> list[Applied]:
-        """Of two readings that tell, each event once and in order; the whole one takes over where it goes on."""
+        """Pass on each event of the two readings once and in order; the whole one takes over when it has caught up."""
         seq = self._told_seq
         if not batch or not whole:
             self._told_seq = batch[-1].seq + 1 if batch else seq
             return batch
         if seq is not None and batch[0].seq > seq and recent.is_sound:
-            return []  # the other has what lies between, and will bring these too
+            return []  # the other reading has what lies between, and will bring these too
         self._recent = None
         recent.tail.stopping.set()
         return [applied for applied in batch if seq is None or applied.seq >= seq]
 
     # --- the swarm ---
 
-    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        return await self._answers.do(self._view, peers_max)
+    @contextlib.contextmanager
+    def _books(self) -> Iterator[tuple[State, PeerLedger]]:
+        self._settle()
+        shown = self._shown
+        with shown.history.lock:
+            yield shown.history.state, shown.ledger
+
+    @property
+    def _feed(self) -> GossipFeed:
+        return self._shown.feed
 
     def _view(self, peers_max: int) -> SwarmView:
-        self._settle()
         process: ProcessState = "mute"
         with contextlib.suppress(SwarmdError):
             process = self._fresh_status().process.state
+        self._settle()
         shown = self._shown
         history = shown.history
         with history.lock:
@@ -170,17 +170,8 @@ class LogNode:
             around = ViewContext(kind, history.at, history.first, self._notes(), process)
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
-    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        return await self._answers.do(self._peers, first, count, find)
-
-    def _peers(self, first: int, count: int, find: str) -> PeerPage:
-        self._settle()
-        shown = self._shown
-        with shown.history.lock:
-            return peer_page(shown.history.state, shown.ledger, first, count, find)
-
     def _settle(self) -> None:
-        """Take over the coordinator's sums where the network worker has read newer ones."""
+        """Take over the coordinator's sums if the network worker has read newer ones."""
         shown = self._shown
         settings = shown.history.state.settings
         if not self._live or settings is None or settings.role != "follower" or not shown.tail.caught_up.is_set():
@@ -198,44 +189,27 @@ class LogNode:
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
-        return notes + ((f"The log is being read: {share:.0%} so far{self._whole.why_anew}.",) if share < 1 else ())
-
-    async def curves(self, peers: Sequence[str]) -> Curves:
-        return await self._answers.do(self._curves, tuple(peers))
-
-    def _curves(self, peers: Sequence[str]) -> Curves:
-        self._settle()
-        shown = self._shown
-        with shown.history.lock:
-            return peer_curves(shown.history.state, shown.ledger, peers)
-
-    async def gossip(self, since_round: int = -1) -> Gossip:
-        return Gossip(await self._answers.do(self._shown.feed.latest, since_round))
-
-    async def messages_since(self, count: int) -> tuple[list[Message], int]:
-        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
-        feed = self._shown.feed
-        return await self._answers.do(feed.since, count) if feed.has_beyond(count) else ([], count)
+        return notes + ((f"The log is being read: {share:.0%} so far{self._whole.reread_words}.",) if share < 1 else ())
 
     # --- the node ---
 
     @property
     def state(self) -> State:
-        """After the last event read."""
+        """The state after the last event read."""
         return self._shown.history.state
 
     @property
     def next_seq(self) -> int:
-        """Of the event that comes next."""
+        """Sequence number of the next event."""
         return self._shown.history.next_seq
 
     @property
-    def begun(self) -> int:
-        """How often the log was begun anew: with another number it may be another log."""
-        return self._shown.history.begun
+    def generation(self) -> int:
+        """How often reading began again; another number means that it may be another log."""
+        return self._shown.history.generation
 
     def here(self) -> PageSource:
-        """What this server shows: version, kind of source, directory."""
+        """What this server shows: version, node, directory, how much was read."""
         settings = self.state.settings
         return PageSource(
             version=__version__,
@@ -274,7 +248,7 @@ class LogNode:
         return moment_of(self._shown.history.moment(seq))
 
     def charts(self) -> ChartsView:
-        """The charts and where they are."""
+        """The charts and the state of each."""
         return charts_view(self.state)
 
     def stages(self) -> StagesView:
@@ -322,7 +296,7 @@ class LogNode:
 
     @property
     def latest_status(self) -> Status | None:
-        """The status that was asked for last; `keep_status` keeps it young."""
+        """The status that was asked for last; `keep_status` keeps it fresh."""
         return self._status
 
     async def keep_status(self, every_s: float) -> None:
@@ -333,11 +307,11 @@ class LogNode:
             await asyncio.sleep(every_s)
 
     async def status(self) -> Status:
-        """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""
+        """How the node is: from its daemon, or from its log. Raises Unavailable if neither can be read."""
         return await self._watch.do(self._fresh_status)
 
     async def shown_status(self) -> dict[str, Any]:
-        """The status as anybody may see it: without what looks like a secret."""
+        """The status for anybody to see: without what looks like a secret."""
         shown = plain(await self.status())
         assert isinstance(shown, dict)
         return shown
@@ -352,23 +326,13 @@ class LogNode:
             return self._status
 
     def _ask(self) -> Status:
-        if not self._live:
-            return self._status_of_log("")
-        try:
-            return msgspec.json.decode(ask(self.paths.control, "status", ASK_S), type=Status)
-        except NoDaemon:
-            return self._status_of_log("")
-        except ControlError as error:
-            return self._status_of_log(error.message)
-        except DECODE_ERRORS as error:
-            return self._status_of_log(f"the daemon's answer is not understood: {error}")
-
-    def _status_of_log(self, mute: str) -> Status:
+        reply = ask_status(self.paths.control, ASK_S) if self._live else DaemonReply()
+        if reply.status is not None:
+            return reply.status
         if not self._shown.tail.caught_up.is_set():
             raise Unavailable("no daemon answers, and the log is still being read", "Ask again in a moment")
         try:
-            size_bytes = log_bytes(self._directory)
+            log = measure_log(self._directory, self.next_seq, self._shown.history.at)
         except (NotFoundError, OSError) as error:
             raise Unavailable(f"neither daemon nor log can be read: {error}") from error
-        log = LogStatus(str(self._directory), self.next_seq, size_bytes, self._shown.history.at)
-        return with_offer(status_of(self.state, time.time(), log, mute=mute), self.paths.weights)
+        return status_from_log(self.paths, self.state, log, reply.mute)

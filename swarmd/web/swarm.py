@@ -1,8 +1,8 @@
-"""The swarm as one node's log knows it: its peers with rewards, rounds, votes, when each was heard of; bounded.
+"""A ledger of the peers in one node's log (rewards, rounds, votes, last sign of life), and the swarm view made of it.
 
-Identities cost nothing, so at the bound a newcomer takes the place of a peer of which no reward is known, the one that
-was longest unseen. If a reward is known of all, and no contract has them pay for it, it takes the place of one that is
-silent for more rounds than it took part in.
+Identities cost nothing, so accounts have a bound. At the bound a newcomer replaces the peer without a known reward that
+was unseen for longest. If all have a known reward, and no contract has them pay for it, it replaces a peer that has
+been silent for more rounds than it took part in.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from swarmd.core.evidence import barred_until
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
-from swarmd.observe.status import ENDED, ProcessState
+from swarmd.observe.status import ProcessState
 from swarmd.observe.words import equivocation_notes, waiting_notes
+from swarmd.web.moments import number, shown_text
 from swarmd.web.shapes import (
     CURVE_POINTS_MAX,
     CURVES_MAX,
@@ -51,10 +52,9 @@ from swarmd.web.shapes import (
     Point,
     SwarmView,
 )
-from swarmd.web.views.moments import number, shown_text
 
-PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
-VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: whoever is registered may vote for any names
+PEERS_MAX = MEMBERS_MAX  # further ones replace others, or are not counted
+VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: anyone who is registered may vote for any names
 POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
 POINTS_LEAST = 16  # of one peer
 BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back
@@ -74,18 +74,18 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
     id: str
     name: str
     reward: float = 0.0
-    known: bool = False  # whether any reward of it is
+    known: bool = False  # whether any reward of it is known
     admitted: bool = True  # by proof of work or an invitation, as far as is known
     rounds: int = 0
     place: tuple[int, int] = (-1, -1)  # last round and stage
-    last_reward: float | None = None  # that of `place`, where it is known
+    last_reward: float | None = None  # that of `place`; None if it is not known
     seen_at: float | None = None
     left: bool = False
     votes: int = 0
     points: Numbers = msgspec.field(default_factory=lambda: array("d"))
 
     def credit(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
-        """Add the reward of a stage later than all so far; one that is no number adds nothing."""
+        """Add the reward of a stage later than all so far; NaN and infinities add nothing."""
         if not math.isfinite(reward):
             return
         self.reward += reward
@@ -96,7 +96,7 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         self.thin(points_max)
 
     def appear(self, round_: int, stage: int, at: float) -> None:
-        """It took part in a stage."""
+        """Record that it took part in a stage."""
         if (round_, stage) > self.place:
             self.rounds += round_ != self.place[0]
             self._move((round_, stage))
@@ -107,11 +107,11 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         return round_ - self.place[0] > self.rounds
 
     def _move(self, place: tuple[int, int]) -> None:
-        """Its last stage is a later one, of which no reward is known yet."""
+        """Move on to a later stage, whose reward is not known yet."""
         self.place, self.last_reward = place, None
 
     def settle(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
-        """Take over its sum up to a round."""
+        """Replace its sum up to a round by the coordinator's."""
         later = [point for point in self.curve().points if point.round > round_]
         self.reward = reward + sum(point.reward for point in later)
         self.rounds = rounds + len({point.round for point in later})
@@ -121,7 +121,7 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         self.seen_at = self.seen_at or at
 
     def thin(self, points_max: int) -> None:
-        """Of the older half of the curve, leave every second point."""
+        """Drop every second point of the older half of the curve if there are too many."""
         if len(self.points) > points_max * _PER_POINT:
             count = len(self.points) // _PER_POINT
             kept = [*range(0, count // 2, 2), *range(count // 2, count)]
@@ -134,28 +134,21 @@ class PeerAccount(msgspec.Struct, array_like=True, gc=False):
         return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
 
 
-class _KeptLedger(msgspec.Struct, array_like=True):
-    """A `PeerLedger` as it is kept."""
-
-    accounts: dict[str, PeerAccount]
-    votes: list[tuple[int, str, int, tuple[str, ...]]]
-    turned_away: int
-    settled_round: int
-    on_chain: list[tuple[int, str, int, int, float]]
-    own: str
-    strangers: list[str]
+Vote = tuple[int, str, int, tuple[str, ...]]  # block, voter's peer id, round, winners' peer ids
+RewardEntry = tuple[int, str, int, int, float]  # block, peer id, round, stage, reward
+KeptLedger = tuple[dict[str, PeerAccount], list[Vote], int, int, list[RewardEntry], str, list[str]]
 
 
 class PeerLedger:
-    """Follows the fold and keeps each peer's rewards, votes and last sign of life, in bounded memory.
+    """A follower of the fold that keeps each peer's rewards, votes and last sign of life, in bounded memory.
 
-    Where a contract keeps the rounds, rewards are those on the chain; else those in reports, and this node's own.
+    If a contract keeps the rounds, rewards are those on the chain; else those in reports, and this node's own.
 
     Attributes:
         accounts: by peer id.
-        votes: latest votes on the chain: (block, voter's peer id, round, winners' peer ids).
-        turned_away: peers beyond `PEERS_MAX`, whether they had no place or lost it.
-        settled_round: up to which the coordinator's sums were taken over, -1 for none.
+        votes: latest votes on the chain.
+        turned_away: peers beyond `PEERS_MAX`: those that got no account, and those that lost theirs.
+        settled_round: the last round of the coordinator's sums that were taken over, -1 for none.
         version: changes with every change.
     """
 
@@ -164,19 +157,19 @@ class PeerLedger:
 
     def begin(self, base: Base) -> None:
         self.accounts: dict[str, PeerAccount] = {}
-        self.votes: deque[tuple[int, str, int, tuple[str, ...]]] = deque(maxlen=VOTES_KEPT)
+        self.votes: deque[Vote] = deque(maxlen=VOTES_KEPT)
         self.turned_away = 0
         self.settled_round = -1
         self.version = 0
-        self._on_chain: deque[tuple[int, str, int, int, float]] = deque(maxlen=BLOCKS_OPEN)
+        self._on_chain: deque[RewardEntry] = deque(maxlen=BLOCKS_OPEN)
         self._own = ""
-        self._strangers: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
+        self._unrewarded: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
         self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
         self._silent_in = self._round = -1
         self._seed(base.state)
 
     def _seed(self, state: State) -> None:
-        """What a state knows of times before the log begins."""
+        """Make accounts of what the first state knows of the time before the log."""
         if state.settings is not None:
             self._own = state.settings.peer
         if state.coordination is not None:
@@ -222,18 +215,17 @@ class PeerLedger:
         self.version += 1
 
     def keep(self) -> bytes:
-        votes, on_chain, strangers = list(self.votes), list(self._on_chain), list(self._strangers)
-        kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, strangers)
-        return msgspec.msgpack.encode(_KeptLedger(*kept), enc_hook=array.tolist)
+        votes, on_chain, unrewarded = list(self.votes), list(self._on_chain), list(self._unrewarded)
+        kept = (self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, unrewarded)
+        return msgspec.msgpack.encode(kept, enc_hook=array.tolist)
 
     def resume(self, kept: bytes | memoryview) -> None:
-        read = msgspec.msgpack.decode(kept, type=_KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
+        read = msgspec.msgpack.decode(kept, type=KeptLedger, dec_hook=lambda _, numbers: array("d", numbers))
         self.begin(Base())
-        self.accounts = read.accounts
-        self.votes.extend(read.votes)
-        self._on_chain.extend(read.on_chain)
-        self._strangers = dict.fromkeys(each for each in read.strangers if each in self.accounts)
-        self.turned_away, self.settled_round, self._own = read.turned_away, read.settled_round, read.own
+        self.accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, unrewarded = read
+        self.votes.extend(votes)
+        self._on_chain.extend(on_chain)
+        self._unrewarded = dict.fromkeys(each for each in unrewarded if each in self.accounts)
 
     def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
         """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
@@ -247,21 +239,21 @@ class PeerLedger:
         self.version += 1
 
     def carry(self, peer: str, reward: float) -> None:
-        """Add what a peer had on the chain before the first block that is known."""
+        """Add what a peer had earned on the chain before the first block that is known."""
         if account := self._account(peer):
             account.reward += reward
             account.known = account.known or reward != 0
             self.version += 1
 
     def reporters(self, round_: int, stage: int) -> tuple[str, ...]:
-        """Whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
+        """Peers whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
         place = (round_, stage)
         return tuple({entry[1]: None for entry in self._on_chain if entry[2:4] == place})
 
     # --- rules ---
 
     def _account(self, peer: str) -> PeerAccount | None:
-        """The account of a peer that gives a sign of life; None where there is no place for it."""
+        """The account of a peer that gave a sign of life; None if there is no room for it."""
         account = self.accounts.get(peer)
         if account is None and peer:
             if len(self.accounts) >= PEERS_MAX:
@@ -270,17 +262,17 @@ class PeerLedger:
                     return None
             account = self.accounts[peer] = PeerAccount(_shown(peer), animal_name(peer))
         if account is not None and not account.known:
-            self._strangers.pop(peer, None)
-            self._strangers[peer] = None
+            self._unrewarded.pop(peer, None)
+            self._unrewarded[peer] = None
         return account
 
     def _make_room(self) -> bool:
-        """Forget one peer. Returns whether there was one that may go."""
-        while self._strangers:
-            stranger = next(iter(self._strangers))
-            del self._strangers[stranger]
-            if not self.accounts[stranger].known and stranger != self._own:
-                del self.accounts[stranger]
+        """Forget one peer. Returns whether there was one that may be forgotten."""
+        while self._unrewarded:
+            peer = next(iter(self._unrewarded))
+            del self._unrewarded[peer]
+            if not self.accounts[peer].known and peer != self._own:
+                del self.accounts[peer]
                 return True
         if self._silent_in != self._round:
             self._silent_in = self._round
@@ -334,7 +326,7 @@ class PeerLedger:
                 self._vote(entry.winners, 1)
 
     def _vote(self, winners: tuple[str, ...], count: int) -> None:
-        for winner in winners:  # which is no sign of life of these
+        for winner in winners:  # a vote is not a sign of life of its winners
             account = self.accounts.get(winner)
             if account is None and count > 0 and len(self.accounts) < VOTED_MAX:
                 account = self._account(winner)
@@ -344,7 +336,7 @@ class PeerLedger:
                 self.turned_away += count > 0
 
     def _reorganise(self, fork: int) -> None:
-        """Take back what lay above the fork."""
+        """Take back the rewards and votes of blocks above the fork."""
         while self._on_chain and self._on_chain[-1][0] > fork:
             _, peer, round_, _, reward = self._on_chain.pop()
             account = self.accounts[peer]
@@ -357,7 +349,7 @@ class PeerLedger:
 
 
 def points_of(accounts: int) -> int:
-    """How many points of a curve each of so many peers may have."""
+    """How many points each curve may have if there are this many accounts."""
     return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
 
 
@@ -381,12 +373,12 @@ def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
 
 
 SUBMISSIONS_SHOWN = 32
-CURVES_SHOWN = 10  # where none are asked for
+CURVES_SHOWN = 10  # if none are asked for
 WINNERS_SHOWN = 16  # of one vote
 
 
 class ViewContext(NamedTuple):
-    """What a view needs beside the state and the ledger."""
+    """What a view needs besides the state and the ledger."""
 
     kind: str
     at: float
@@ -417,16 +409,19 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         total=len(ledger.accounts),
         chain=_chain(state, ledger) if state.chain else None,
         process=around.process,
-        notes=(*around.notes, *_notes(state, ledger, around.begin), *_ended_notes(around)),
+        notes=(*around.notes, *_notes(state, ledger, around.begin), *(_ended_notes(around) if settings else ())),
     )
 
 
 def _ended_notes(around: ViewContext) -> tuple[str, ...]:
-    """That nothing here is of the present, where the node's daemon does not run."""
-    if around.process not in ENDED:
-        return ()
-    how = "ended without a word: it was killed or crashed" if around.process == "dead" else "was stopped"
-    return (f"This node {how}. What is shown is where the swarm was then.",)
+    """A note that nothing here is of the present, if the node's daemon does not run."""
+    endings: dict[ProcessState | Literal[""], str] = {
+        "dead": "ended without a word: it was killed or crashed",
+        "stopped": "was stopped",
+        "never started": "was restored from a backup and never started here",
+    }
+    how = endings.get(around.process)
+    return (f"This node {how}. What is shown is where the swarm was then.",) if how else ()
 
 
 def _coordinator(state: State) -> str:
@@ -447,7 +442,7 @@ def _reports(state: State, ledger: PeerLedger) -> int:
 
 
 class _Ranked(NamedTuple):
-    """One entry of the books, with its rank."""
+    """One account with its rank."""
 
     rank: int
     peer: str
@@ -456,18 +451,14 @@ class _Ranked(NamedTuple):
     rounds: int
 
 
-def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | None = None) -> tuple[PeerRow, ...]:
-    """By rank: highest reward first, ties by peer id; then those without an admission; no known reward comes last.
-
-    Args:
-        first: how many of the highest are left out.
-        count: how many at most; None for all.
-    """
-    return _rows(state, _ranking(state, ledger)[first : None if count is None else first + count])
+def peer_rows(state: State, ledger: PeerLedger, count: int) -> tuple[PeerRow, ...]:
+    """The first `count` peers by rank: highest reward first, ties by peer id; then those without an admission, last
+    those without a known reward."""
+    return _rows(state, _ranking(state, ledger)[:count])
 
 
 def peer_curves(state: State, ledger: PeerLedger, peers: Sequence[str]) -> Curves:
-    """Of these peers, those that are known; where none are named, of the first by rank that have a reward."""
+    """Curves of these peers, as far as they are known; if none are named, of the first by rank that have a reward."""
     accounts = ledger.accounts
     if not peers:
         first = peer_rows(state, ledger, count=CURVES_SHOWN)
@@ -498,7 +489,7 @@ def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
 
 
 def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
-    """As the HTTP interface answers them."""
+    """Rows as the HTTP interface answers them."""
     chained, barred = state.chain is not None, barred_until(state)
     return tuple(
         PeerRow(
@@ -522,7 +513,7 @@ def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
 
 
 def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
-    """The coordinator's own accounts, with what the open stage will add: it counts reports in time, and no others."""
+    """The coordinator's sums and rounds by peer, with what the open stage will add: it counts only reports in time."""
     open_ = {report.peer: report.reward for report in coordination.reports}
     round_ = coordination.round
     return {
@@ -550,13 +541,13 @@ def _chain(state: State, ledger: PeerLedger) -> ChainView:
 
 
 def _named(winners: Sequence[str]) -> tuple[str, ...]:
-    """Those of a vote that are shown: who votes writes what and as many as it likes."""
+    """The winners that are shown of a vote, which may name anything and any number."""
     more = len(winners) - WINNERS_SHOWN
     return (*map(_shown, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
 
 
 def isolated_words(who: str, why: str) -> str:
-    """That somebody who tells of a swarm does not hear it."""
+    """A note that the source of this view is cut off from the swarm."""
     return f"{who} is isolated: {why}. What is shown may be old."
 
 
@@ -588,7 +579,7 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
 
 
 def _others_rewards(settled_round: int) -> str:
-    """What a follower knows of them."""
+    """A note on what a follower knows of others' rewards."""
     if settled_round < 0:
         return "This is a follower's log: of other peers it has what they shared, not their rewards."
     return f"Rewards of other peers are those of the coordinator's leaderboard after round {settled_round}."

@@ -1,0 +1,296 @@
+"""Endpoints of the HTTP interface: checked parameters, typed answers, refusals in one shape, the OpenAPI document that
+is made of them, and bounds on the work that requests cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from inspect import isawaitable
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from swarmd import __version__
+from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
+from swarmd.http_server import UNKNOWN
+from swarmd.logger import get_logger
+from swarmd.observe.status import Health
+from swarmd.uvicorn_server import answer as json_answer
+from swarmd.web.shapes import Failure, Unavailable
+
+request_origin: ContextVar[str] = ContextVar("request_origin", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
+
+
+RESTART_S = 5.0  # before a task that failed starts again
+
+Background = Callable[[], Awaitable[None]]
+
+log = get_logger("swarmd.web")
+
+
+async def keep_up(task: Background) -> None:
+    """Run a task until it returns or this is cancelled; log each error, and start the task again."""
+    while True:
+        try:
+            await task()
+            return
+        except Exception:
+            log.exception("a task beside the server broke, and begins again in %g s", RESTART_S)
+        await asyncio.sleep(RESTART_S)
+
+
+WAITING_MAX = 16  # calls worked on or waiting, of all clients
+WAITING_OF_ONE_MAX = 8  # of one address
+RETRY_S = 1  # retry-after of a refusal
+
+T = TypeVar("T")
+
+
+class WorkBusy(SwarmdError):
+    """Too much is asked at once; the same request may be made again after `RETRY_S`."""
+
+
+class WorkPool:
+    """Threads for one kind of calls. Equal calls that overlap are made once.
+
+    Args:
+        name: of the threads.
+        threads: how many calls are made at once.
+        bounded: refuse calls beyond the bounds above.
+    """
+
+    def __init__(self, name: str, threads: int, bounded: bool = True) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._bounded = bounded
+        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
+        self._of: Counter[str] = Counter()
+
+    async def do(self, call: Callable[..., T], *args: Any) -> T:
+        """The result of `call(*args)`, or what it raises.
+
+        Raises:
+            WorkBusy: too many calls wait already.
+        """
+        key = (call, args)
+        future = self._under_way.get(key)
+        if future is None:
+            future = self._begin(key, request_origin.get())
+        result: T = await asyncio.shield(future)  # a client that leaves does not end the call for others
+        return result
+
+    def _begin(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
+        if self._bounded and (len(self._under_way) >= WAITING_MAX or self._of[origin] >= WAITING_OF_ONE_MAX):
+            raise WorkBusy("too much is asked of this server at once", f"Ask again in {RETRY_S} s")
+        call, args = key
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
+        self._under_way[key] = future
+        self._of[origin] += 1
+
+        def end(ended: asyncio.Future[Any]) -> None:
+            del self._under_way[key]
+            self._of[origin] -= 1
+            if not self._of[origin]:
+                del self._of[origin]
+            if not ended.cancelled():
+                ended.exception()  # retrieved, because there may be nobody left to do so
+
+        future.add_done_callback(end)
+        return future
+
+    def stop(self) -> None:
+        """Start no further work."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+encode = msgspec.json.Encoder().encode  # NaN becomes null
+# Every status that is not a success: the short word in its JSON, and what it means.
+STATUSES = {
+    400: ("bad-request", "a parameter or the body makes no sense"),
+    401: ("unauthorized", "a token is needed"),
+    403: ("forbidden", "the request comes from another site's page"),
+    404: ("not-found", "there is no such thing, or not any more"),
+    405: ("method-not-allowed", "not with this method"),
+    408: ("too-slow", "the request came too slowly"),
+    413: ("too-large", "the body is too large"),
+    414: ("too-long", "the address is too long"),
+    421: ("misdirected", "the Host header names another server"),
+    429: ("too-many", "too many wrong tokens"),
+    500: ("internal", "the server met an error that it does not know"),
+    503: ("unavailable", "it cannot be told now"),
+}
+
+
+class BadRequest(SwarmdError):
+    """A parameter or a body that makes no sense."""
+
+
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """A refusal in JSON."""
+    return json_answer(status, Failure(STATUSES[status][0], message), headers)
+
+
+def refusal_of(error: SwarmdError) -> Response:
+    """The answer that an error becomes."""
+    if isinstance(error, BadRequest):
+        return refusal(400, str(error))
+    if isinstance(error, WorkBusy):
+        return refusal(503, str(error), {"retry-after": str(RETRY_S)})
+    if isinstance(error, Unavailable | LogDamaged):
+        return refusal(503, str(error))
+    return refusal(404 if isinstance(error, NotFoundError) else 503, str(error))
+
+
+SEQ_MAX = 10**15
+
+Serve = Callable[..., Any]  # takes the parameters by name; gives the answer, or an awaitable of it
+ServeRequest = Callable[[Request], Awaitable[Response]]
+
+
+def integers(least: int = 0, most: int = SEQ_MAX) -> Any:
+    """The type of an integer within bounds."""
+    return Annotated[int, Meta(ge=least, le=most)]
+
+
+class Parameter(NamedTuple):
+    """One query or path parameter.
+
+    Attributes:
+        type: of one value, with its bounds.
+        many: how often it may be given; 0: once, and the value is not a tuple.
+    """
+
+    name: str
+    type: Any
+    summary: str
+    default: Any = None
+    required: bool = False
+    many: int = 0
+    in_path: bool = False
+
+    def read(self, request: Request) -> Any:
+        """The checked value. Raises BadRequest."""
+        given = [request.path_params[self.name]] if self.in_path else request.query_params.getlist(self.name)
+        if self.many:
+            if len(given) > self.many:
+                raise BadRequest(f"{self.name}: at most {self.many} of them")
+            return tuple(self._value(text) for text in given)
+        if not given:
+            if self.required:
+                raise BadRequest(f"{self.name} is missing")
+            return self.default
+        if len(given) > 1:
+            raise BadRequest(f"{self.name} is given twice")
+        return self._value(given[0])
+
+    def _value(self, text: str) -> Any:
+        try:
+            return msgspec.convert(text, self.type, strict=False)  # a number may be written as a text
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"{self.name}: {error}") from None
+
+
+class Endpoint(NamedTuple):
+    """One route of the HTTP interface: path, parameters and answer type.
+
+    Attributes:
+        answer: type of the answer in JSON, or a content type.
+        refusals: statuses that it may answer with, besides those that all may.
+    """
+
+    path: str
+    summary: str
+    answer: Any
+    serve: Serve | None = None
+    parameters: tuple[Parameter, ...] = ()
+    serve_request: ServeRequest | None = None
+    refusals: tuple[int, ...] = ()
+
+    def route(self) -> Route:
+        """The endpoint as a Starlette route."""
+        return Route(self.path, self.serve_request or self._serve, methods=["GET"])
+
+    async def _serve(self, request: Request) -> Response:
+        assert self.serve is not None
+        answer = self.serve(**{parameter.name: parameter.read(request) for parameter in self.parameters})
+        answer = await answer if isawaitable(answer) else answer
+        return answer if isinstance(answer, Response) else json_answer(200, answer)
+
+
+# --- the OpenAPI document ---
+
+ALWAYS = (400, 401, 403, 404, 414, 421, 503)
+
+
+def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The document, OpenAPI 3.1."""
+    endpoints = tuple(endpoints)
+    types = [*(each.answer for each in endpoints if not _is_text(each)), Failure]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    failure = schemas[-1]
+    by_endpoint = iter(schemas[:-1])
+    paths: dict[str, Any] = {}
+    for endpoint in endpoints:
+        schema = None if _is_text(endpoint) else next(by_endpoint)
+        paths[endpoint.path] = {"get": _operation(endpoint, schema, failure)}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "swarmd",
+            "version": __version__,
+            "description": "What a node of a swarm knows and does. Nothing here changes anything.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": "swarmd_pass"},
+            },
+        },
+        "security": [{}, {"bearer": []}, {"cookie": []}],
+    }
+
+
+def _is_text(endpoint: Endpoint) -> bool:
+    return isinstance(endpoint.answer, str)
+
+
+def _operation(endpoint: Endpoint, schema: Any, failure: Any) -> dict[str, Any]:
+    content_type = endpoint.answer if schema is None else "application/json"
+    good = {"description": endpoint.summary, "content": {content_type: {"schema": schema or {"type": "string"}}}}
+    responses: dict[str, Any] = {"200": good}
+    for status in sorted({*ALWAYS, *endpoint.refusals}):
+        shapes = [schema, failure] if status == 503 and endpoint.answer is Health else [failure]
+        content = {"application/json": {"schema": {"anyOf": shapes} if len(shapes) > 1 else failure}}
+        responses[str(status)] = {"description": STATUSES[status][1], "content": content}
+    operation: dict[str, Any] = {
+        "operationId": endpoint.path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace("-", "_"),
+        "summary": endpoint.summary,
+        "responses": responses,
+    }
+    if endpoint.parameters:
+        operation["parameters"] = [_parameter(parameter) for parameter in endpoint.parameters]
+    return operation
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = msgspec.json.schema(parameter.type)
+    if parameter.default is not None:
+        schema["default"] = parameter.default
+    if parameter.many:
+        schema = {"type": "array", "items": schema, "maxItems": parameter.many}
+    return {
+        "name": parameter.name,
+        "in": "path" if parameter.in_path else "query",
+        "required": parameter.required,
+        "description": parameter.summary,
+        "schema": schema,
+    }

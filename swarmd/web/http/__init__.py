@@ -1,1 +1,0 @@
-"""The HTTP server: who may ask, bounds on requests, answers, endpoints and server-sent events."""

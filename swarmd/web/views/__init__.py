@@ -1,1 +1,0 @@
-"""What a node's log says, followed through the fold: swarm, stages, history, stories."""
