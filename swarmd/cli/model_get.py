@@ -17,10 +17,9 @@ from typing import Annotated
 import typer
 
 from swarmd.errors import ExitCode, ModelError, NoSpaceLeft, PathUnusable
-from swarmd.files import make_directory, make_whole
+from swarmd.files import hash_file, make_directory, make_whole
 from swarmd.installed import install_command
 from swarmd.paths import configs_directory
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
 from swarmd.training.models.source import require_gguf
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import CheckpointDamaged, CheckpointUnreadable
+from swarmd.files import hash_file
 
 FORMAT = 1
 CHECKPOINTS_KEPT = 2  # the newest
@@ -80,12 +80,6 @@ def check_damage(path: Path, error: Exception) -> None:
             f"the checkpoint's file {path} cannot be read: {error.strerror}",
             "Let this node's user read it, or see to the disk; moved away, the checkpoint before it counts",
         ) from error
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def newest_whole(directory: Path) -> Path | None:

@@ -31,10 +31,10 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed, SwarmError
-from swarmd.files import sync_file
+from swarmd.files import hash_file, sync_file
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
-from swarmd.training.checkpoint_files import FORMAT, META, check_whole, hash_file, list_checkpoints
+from swarmd.training.checkpoint_files import FORMAT, META, check_whole, list_checkpoints
 from swarmd.training.evaluation import SkillGuard
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
@@ -281,7 +281,7 @@ class TrainingState:
         self._optimizer = optimizer
         self._optimizer_name = optimizer_name
         self._skills = skills
-        self._fresh_optimizer = policy.holding.read_optimizer(optimizer())
+        self._fresh_optimizer = policy.sharding.read_optimizer(optimizer())
         self._fresh_memory = plan.read_memory()
         self._base = policy.copy_weights() if policy.is_small else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")  # the end of the process waits for it
@@ -303,10 +303,10 @@ class TrainingState:
 
     def assist(self) -> None:
         """Take this rank's part in `save`, which the first one does."""
-        if self._policy.holding.is_sharded:
+        if self._policy.sharding.is_sharded:
             for _ in self._policy.walk_weights():
                 pass
-            self._policy.holding.read_optimizer(self._optimizer())
+            self._policy.sharding.read_optimizer(self._optimizer())
 
     def save(self, event: StageTrained, body: bytes, written: Written = lambda checkpoint: None) -> None:
         """Begin to make a stage durable, in a thread; what is small and changes soon is copied here.
@@ -318,7 +318,7 @@ class TrainingState:
         """
         policy, weights = self._policy, self._policy.trained_weights()
         optimizer = {
-            "optimizer": policy.holding.read_optimizer(self._optimizer()),
+            "optimizer": policy.sharding.read_optimizer(self._optimizer()),
             "rng": torch.get_rng_state(),
             "memory": check_plain(self._plan.read_memory()),
             "skills": self._skills.read(),
@@ -355,7 +355,7 @@ class TrainingState:
         if checkpoint is None:
             if touched:
                 self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
-            self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+            self._policy.sharding.load_optimizer(self._optimizer(), self._fresh_optimizer)
             self._plan.load_memory(self._fresh_memory)
             self._skills.load({})
             self._pace.steps = self._pace.fresh_from = 0
@@ -373,14 +373,14 @@ class TrainingState:
 
     def reset_optimizer(self) -> None:
         """Begin the optimiser's moments anew: they were another model's. Steps go on, the rate is warmed up."""
-        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+        self._policy.sharding.load_optimizer(self._optimizer(), self._fresh_optimizer)
         self._pace.fresh_from = self._pace.steps
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
         written = checkpoint.meta.optimizer
         if written == self._optimizer_name:
-            self._policy.holding.load_optimizer(self._optimizer(), state)
+            self._policy.sharding.load_optimizer(self._optimizer(), state)
             return
         self.reset_optimizer()
         log.warning(

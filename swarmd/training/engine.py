@@ -20,7 +20,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.evidence import is_barred_by
 from swarmd.core.values import PeerWeights
-from swarmd.errors import CheckpointFailed, SwarmdError
+from swarmd.errors import CheckpointFailed, SwarmdError, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
@@ -36,17 +36,15 @@ from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.memory import GIB, estimate_need, measure_room, read_shape
-from swarmd.training.models.model import load_policy
-from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
+from swarmd.training.models.model import check_context, check_tokens, load_policy
 from swarmd.training.passes import PassSizes
 from swarmd.training.peer_weights import adopt, forget_attempts
 from swarmd.training.plan_failures import naming_failures
 from swarmd.training.progress import ProgressSink, StageProgress
 from swarmd.training.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, take_part
-from swarmd.training.stage import Stage, name_stage
+from swarmd.training.stage import Stage, figures_of, keep_scored, name_stage, publish, step_figures
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 from swarmd.training.warm_up import make_examples, teach_form
@@ -81,7 +79,11 @@ class TrainingEngine:
         ranks: Ranks = ALONE,
         crew: OtherRanks | None = None,
     ) -> None:
-        check_stages(plan, config.swarm)
+        if plan.stages != config.swarm.stages:
+            raise SwarmError(
+                f"swarm.stages is {config.swarm.stages}, but a round of {config.swarm.kind} has {plan.stages}",
+                f"Set swarm.stages = {plan.stages}",
+            )
         check_plan(plan)
         self._config = config
         self._ranks = ranks
@@ -140,7 +142,7 @@ class TrainingEngine:
         A checkpoint does, TRL shortens the adapters of a quantised model, and DeepSpeed shortens weights.
         """
         policy = self.policy
-        changed = self.steps or policy.numbers.adapters or policy.holding.is_sharded
+        changed = self.steps or policy.numbers.adapters or policy.sharding.is_sharded
         return policy.digest_now() if changed else policy.digest
 
     @property
@@ -309,7 +311,7 @@ class TrainingEngine:
         if self._ranks.size == 1:
             return
         parts = self._ranks.gather(stage.part)
-        if not self.policy.holding.is_sharded:
+        if not self.policy.sharding.is_sharded:
             check_together(self._ranks.gather(self.policy.digest_now()))
         self._plan.load_memory(memory)
         for rank, part in enumerate(parts):
@@ -464,7 +466,7 @@ class TrainingEngine:
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
         begun = time.perf_counter()
-        with self.policy.holding.whole():
+        with self.policy.sharding.whole():
             batch = self._stage.next_batch()
         self._sampler.release()
         self._drawing_s += time.perf_counter() - begun
@@ -500,7 +502,7 @@ class TrainingEngine:
         completions = self._training.questions * self._training.generations
         self._activity.enter("measuring held-out accuracy")
         tell = self._activity.count
-        with self.policy.holding.whole():
+        with self.policy.sharding.whole():
             measured = measure_held_out(*parts, completions, cancellation, tell) if self._ranks.rank == 0 else {}
         return self._ranks.gather(measured)[0]
 

@@ -27,9 +27,8 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.values import WeightsCause
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
-from swarmd.files import remove_left
+from swarmd.files import hash_file, remove_left
 from swarmd.logger import get_logger
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.evaluation import Accuracy, estimate_noise, mean_accuracy
 from swarmd.training.models.model import Policy

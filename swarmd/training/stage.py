@@ -18,16 +18,39 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
-from swarmd.errors import SwarmError
+from swarmd.core.values import RolloutsRef
+from swarmd.errors import FOREIGN_ERRORS, SwarmError
+from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, ScoredGroup, StageId, name_of, score_group
-from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, GROUPS_MAX, VERSION, Group, Reference, Rollouts
+from swarmd.swarms.plan import (
+    ENDLESS,
+    Plan,
+    Question,
+    Score,
+    ScoredGroup,
+    StageId,
+    encode_scored,
+    name_of,
+    of_peers,
+    score_group,
+)
+from swarmd.swarms.rollouts import (
+    COMPLETION_CHARACTERS_MAX,
+    GROUPS_MAX,
+    VERSION,
+    Group,
+    Reference,
+    Rollouts,
+    decode_rollouts,
+    encode_rollouts,
+)
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.evaluation import CORRECT_SCORE
 from swarmd.training.flatness import FlatTally
-from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
+from swarmd.training.groups import Collected, Scorer, TrainingGroup, fit_prompt
 from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
 from swarmd.training.models.model import Policy
+from swarmd.training.progress import ETA
 from swarmd.training.sampling import Sampling, Turns
 from swarmd.training.schedule import PeerSchedule, Replay
 from swarmd.training.trainer import REWARD_KEY
@@ -461,6 +484,48 @@ def is_solved(group: TrainingGroup) -> bool:
 
 def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:
     return sum(len(tokens) for group in groups for tokens in group.completions)
+
+
+def publish(stage: Stage, blobs: Blobs) -> tuple[RolloutsRef, bytes]:
+    """Put what is shared of a stage into the blob store. Returns its reference and the body."""
+    rollouts = stage.make_rollouts()
+    body = encode_rollouts(rollouts)
+    shared = len(decode_rollouts(body).groups)
+    place = (rollouts.peer, rollouts.round, rollouts.stage)
+    return RolloutsRef(*place, blobs.put(body), len(body), shared), body
+
+
+def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) -> str:
+    """Put what was asked, expected and rewarded into the blob store, for views. Returns the digest.
+
+    A stage is not lost over it: where it cannot be told or kept, nothing is, and the digest is empty.
+    """
+    try:
+        groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
+        return blobs.put(encode_scored(groups))
+    except FOREIGN_ERRORS:  # a plan's own code is asked for the truth
+        log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
+        return ""
+
+
+def figures_of(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
+    """How a stage goes that has taken `done` of its `steps`, one or more, for status and metrics.
+
+    What comes after the steps is expected to take `rest_s` seconds.
+    """
+    return {
+        "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
+        ETA: stage.seconds / done * (steps - done) + rest_s,
+        "reward": stage.reward,
+        "step_reward": stage.last_reward,
+        **{name: count for name, count in stage.tally.stage.read_faults().items() if count},
+    }
+
+
+def step_figures(stage: Stage) -> dict[str, float]:
+    """Of the step that was just taken, what TRL does not log; by the names that trackers get."""
+    figures = stage.tally.step.read() | {"tokens_per_s": stage.tokens / max(stage.seconds, 1e-6)}
+    return {f"step/{name}": value for name, value in figures.items()}
 
 
 def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:

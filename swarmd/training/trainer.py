@@ -48,11 +48,11 @@ from swarmd.training.masking import (
 )
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
+from swarmd.training.models.parallelism import Kind, find_parallelism
+from swarmd.training.models.sharding import Sharding, ZeroSeams, set_up_deepspeed, shard_model
 from swarmd.training.packed import can_pack, compute_packed, find_prompts, prepare_packing
 from swarmd.training.passes import PassSizes
 from swarmd.training.progress import NoteSink
-from swarmd.training.ranks import SpreadKind, find_spread
-from swarmd.training.sharding import Holding, ZeroSeams, hold, set_up_deepspeed
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
@@ -88,14 +88,14 @@ def make_trainer(
         sizes: of forward and backward passes.
         reference: of the KL term, see `swarmd.training.kl.make_reference`.
     """
-    spread = find_spread(training)
-    if spread.kind == "zero":
+    parallelism = find_parallelism(training)
+    if parallelism.kind == "zero":
         set_up_deepspeed()
     prepare_packing(policy.model)
     trainer = SwarmTrainer(
         model=policy.model,
         processing_class=policy.tokenizer,
-        args=_read_arguments(policy, training, directory, sizes, spread.kind),
+        args=_read_arguments(policy, training, directory, sizes, parallelism.kind),
         reward_funcs=read_reward,
         train_dataset=Dataset.from_list([{"prompt": ""}]),
         rollout_func=rollout,
@@ -106,13 +106,13 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.peer_floor = training.peer_floor
     lengthen_adapters(policy.model)
-    policy.holding = trainer.holding = hold(trainer, spread)
+    policy.sharding = trainer.sharding = shard_model(trainer, parallelism)
     pace.optimizer = trainer.optimizer
     return trainer
 
 
 def _read_arguments(
-    policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: SpreadKind
+    policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: Kind
 ) -> GRPOConfig:
     """What TRL is told."""
     batch = training.questions * training.generations
@@ -171,7 +171,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     tell_held: Callable[[dict[int, Counts]], None] = staticmethod(lambda held: None)
     note: NoteSink = staticmethod(lambda words: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
-    holding: Holding = Holding()
+    sharding: Sharding = Sharding()
     sizes: PassSizes
     row_tokens: int  # of a prompt and its completion at most
     passes = 1  # of the last step

@@ -35,10 +35,10 @@ from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.models.adapters import merged_weights
+from swarmd.training.models.device import check_vllm, choose_vllm
 from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, first_line, inspect_model
 from swarmd.training.models.source import commit_of
-from swarmd.training.models.vllm_mode import check_vllm, choose_vllm
 from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet

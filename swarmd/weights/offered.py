@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import NotFoundError, RecordRejected
-from swarmd.files import make_directory, sync_directory, sync_file, write_all, write_durably, write_failure
+from swarmd.files import hash_file, make_directory, sync_directory, sync_file, write_all, write_durably, write_failure
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import (
     CHUNK_BYTES,
@@ -62,8 +62,7 @@ def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
 def is_intact(path: Path) -> bool:
     """Whether a file is what its name says, the SHA-256 of what was written; what cannot be read is not."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == path.stem
+        return hash_file(path) == path.stem
     except OSError:
         return False
 

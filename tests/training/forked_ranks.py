@@ -69,7 +69,7 @@ def describe(engine: TrainingEngine, facts: Facts) -> Facts:
     optimizer: Any = engine._trainer.optimizer.optimizer
     moments = [each["exp_avg"] for each in getattr(optimizer, "optimizer", optimizer).state.values()]
     facts.numbers = engine.policy.numbers.text
-    facts.parameters = sum(engine.policy.holding.shape(parameter).numel() for parameter in parameters)
+    facts.parameters = sum(engine.policy.sharding.shape(parameter).numel() for parameter in parameters)
     facts.parameters_here = sum(map(count_here, parameters))
     facts.moments_here = sum(map(count_here, moments))
     facts.gradient_norm = engine._trainer._gradient_norm

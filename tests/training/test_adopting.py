@@ -16,9 +16,8 @@ from swarmd.config import LoraConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights
-from swarmd.files import make_directory
+from swarmd.files import hash_file, make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
 from swarmd.training.peer_weights import SHARES, adopt, digest_policy, find_worse, mix, write_announced

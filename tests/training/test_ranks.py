@@ -28,8 +28,9 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import take_device
 from swarmd.training.models.known import TABLE
 from swarmd.training.models.memory import estimate_need
+from swarmd.training.models.parallelism import Parallelism, find_parallelism
 from swarmd.training.passes import KEPT
-from swarmd.training.ranks import RANK, Parallelism, check_parts, check_together, find_spread, read_environment
+from swarmd.training.ranks import RANK, check_parts, check_together, read_environment
 from swarmd.worker.messages import Fault, Perform, Progress
 from tests.training.conftest import StartWorker, make_config, order
 from tests.training.trainer_process import LOAD_S, Worker
@@ -50,8 +51,8 @@ def test_the_shipped_files_say_what_they_are_named_after() -> None:
         "zero3": Parallelism("zero", 4, 4, 4),
     }
     for name, spread in {**expected, "ddp": Parallelism(), "": Parallelism()}.items():
-        assert find_spread(configure(name)) == spread
-        assert not name or find_spread(configure(str(CONFIGS / f"{name}.yaml"))) == spread
+        assert find_parallelism(configure(name)) == spread
+        assert not name or find_parallelism(configure(str(CONFIGS / f"{name}.yaml"))) == spread
 
 
 def test_accelerate_is_not_told_to_cut_the_model_too() -> None:
@@ -89,7 +90,7 @@ def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, 
     assert old in text
     file.write_text(text.replace(old, new))
     with pytest.raises(ConfigError) as caught:
-        find_spread(configure(str(file)))
+        find_parallelism(configure(str(file)))
     assert named in caught.value.message and "own.yaml" in caught.value.message
 
 
@@ -103,7 +104,7 @@ def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, 
 )
 def test_what_needs_the_whole_model_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"training.{next(iter(settings))}.*fsdp"):
-        find_spread(configure(**settings))
+        find_parallelism(configure(**settings))
 
 
 def test_each_rank_needs_its_part_and_the_whole_weights_to_draw_with() -> None:

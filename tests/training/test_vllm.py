@@ -20,9 +20,9 @@ from swarmd.training import vllm_sampler
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.adapters import merged_weights
+from swarmd.training.models.device import check_vllm, choose_vllm
 from swarmd.training.models.memory import estimate_need
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.models.vllm_mode import check_vllm, choose_vllm
 from swarmd.training.sampling import Sampler
 from swarmd.training.vllm_sampler import ColocatedSampler, ServerSampler, VllmSampler, make_sampler
 from tests.training.conftest import order

@@ -1,16 +1,17 @@
-"""On which device a model runs, in which numbers, and with which attention."""
+"""On which device a model runs, in which numbers, with which attention, and whether vLLM draws its completions."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.training.models.vllm_mode import choose_vllm
+from swarmd.installed import require
+from swarmd.training.models.parallelism import find_parallelism
 
 ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
 HALF = ("bfloat16", "float16")
@@ -126,3 +127,39 @@ def choose_threads(wanted: int, model: Any) -> None:
     light = model.num_parameters() <= LIGHT_PARAMETERS_MAX
     if wanted or light:
         torch.set_num_threads(wanted or 1)
+
+
+class VllmMode(NamedTuple):
+    """How vLLM is used."""
+
+    mode: Literal["off", "colocate", "server"]
+    reason: str = ""  # why "auto" came to "off"
+
+
+def choose_vllm(training: TrainingConfig, device: str) -> VllmMode:
+    """What is configured; for "auto", an engine in the trainer's process if it can be used there, else none."""
+    if training.vllm.mode != "auto":
+        return VllmMode(training.vllm.mode)
+    if device != "cuda":
+        return VllmMode("off", f'training.vllm.mode = "auto" takes vLLM on CUDA devices, and this is {device}')
+    engine = msgspec.structs.replace(training, vllm=msgspec.structs.replace(training.vllm, mode="colocate"))
+    try:
+        check_vllm(engine)
+    except ConfigError as error:
+        return VllmMode("off", error.message)
+    return VllmMode("colocate")
+
+
+def check_vllm(training: TrainingConfig) -> None:
+    """Raise ConfigError if vLLM cannot be used as configured: it is not installed, or another setting forbids it."""
+    key = f'training.vllm.mode = "{training.vllm.mode}"'
+    if training.quantization != "none":
+        raise ConfigError(
+            f'{key} does not go with training.quantization = "{training.quantization}": vLLM would draw from other '
+            "numbers than those that are trained",
+            "Set one of the two off",
+        )
+    find_parallelism(training)
+    if training.vllm.mode == "server":
+        return
+    require("vllm", "vllm", key)

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import ModelError, ModelUnfit
+from swarmd.errors import GgufRefused, ModelError, ModelUnfit
 from swarmd.files import find_stand_in, irregular, read_start
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
@@ -42,6 +42,7 @@ _PARTS = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
 _OF_TRAINING = re.compile(r"global_step\d+|.*_fsdp_\d+|.*\.distcp")
 _QUANTISED_TYPES = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # of values that mean nothing without their scales
 _START_BYTES = 64
+_ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"  # of GGUF
 
 
 def check_directory(directory: Path) -> None:
@@ -266,6 +267,49 @@ def _add(digest: Any, path: Path, start: int, end: int) -> None:
         while start < end and (block := file.read(min(BLOCK_BYTES, end - start))):
             digest.update(block)
             start += len(block)
+
+
+def check_gguf(path: Path, is_trained: bool = False) -> int:
+    """See that a model can be read from a GGUF file, by its header and size; imports no torch.
+
+    Args:
+        is_trained: whether it is to be asked questions, for which it needs a chat template.
+
+    Returns:
+        The number of values in its tensors.
+
+    Raises:
+        GgufRefused: none can be read from it.
+        ModelUnfit: it has no chat template.
+    """
+    from gguf import GGUFReader
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+    from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
+
+    try:
+        reader = GGUFReader(path)
+        wanted = (_ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE)
+        contents = {name: reader.fields[name].contents() for name in wanted if name in reader.fields}
+        count = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    except Exception as error:  # whatever it meets where bytes are missing or wrong
+        raise GgufRefused(f"{path} is damaged, cut off or no GGUF file: {error}", "Download it again") from error
+    known = {_plain(name) for name in (*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS)} - {"general", "tokenizer"}
+    architecture = str(contents.get(_ARCHITECTURE, ""))
+    if _plain(architecture) not in known:
+        raise GgufRefused(
+            f"{path} holds a model of the architecture {architecture!r}, which is not read from such files",
+            f"Take the model's safetensors, or a model of these: {', '.join(sorted(known))}",
+        )
+    if int(contents.get(_SPLIT_COUNT, 1)) > 1:
+        raise GgufRefused(f"{path} is one of several parts of a model", "Put them together: `llama-gguf-split --merge`")
+    if is_trained and not contents.get(_TEMPLATE):
+        raise no_template(str(path))
+    return count
+
+
+def _plain(architecture: str) -> str:
+    """ "qwen2moe" of "qwen2_moe": files and transformers write some of them differently."""
+    return architecture.replace("-", "").replace("_", "")
 
 
 def check_template(directory: Path, name: str) -> None:

@@ -15,22 +15,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, GgufConfig
 
 from swarmd.errors import GgufRefused, LogWriteFailed, ModelUnfit, NoSpaceLeft
-from swarmd.files import make_whole
+from swarmd.files import hash_file, make_whole
 from swarmd.logger import get_logger
-from swarmd.training.checkpoint_files import hash_file
-from swarmd.training.models.files import no_template
+from swarmd.training.models.files import check_gguf
 from swarmd.training.models.known import model_cache
+from swarmd.training.models.loading import read_model
 from swarmd.training.models.memory import measure_host
 from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.source import WITHOUT_CODE, is_gguf
 
 log = get_logger(__name__)
 
-ARCHITECTURE, PARTS, TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"
-_READ = (ARCHITECTURE, PARTS, TEMPLATE)
 ALONE = "model.gguf"  # what the file is called where it lies alone
 FLOAT_BYTES = 4
 SPARE_BYTES = 64 * 2**20  # of tokenizer and configuration
@@ -54,52 +54,8 @@ def unpack_model(source: str) -> str:
     return str(place)
 
 
-def check_gguf(path: Path, is_trained: bool = False) -> int:
-    """See that a model can be read from a GGUF file, by its header and size; imports no torch.
-
-    Args:
-        is_trained: whether it is to be asked questions, for which it needs a chat template.
-
-    Returns:
-        The number of values in its tensors.
-
-    Raises:
-        GgufRefused: none can be read from it.
-        ModelUnfit: it has no chat template.
-    """
-    from gguf import GGUFReader
-    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
-    from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
-
-    try:
-        reader = GGUFReader(path)
-        contents = {name: field.contents() for name, field in reader.fields.items() if name in _READ}
-        count = sum(int(tensor.n_elements) for tensor in reader.tensors)
-    except Exception as error:  # whatever it meets where bytes are missing or wrong
-        raise GgufRefused(f"{path} is damaged, cut off or no GGUF file: {error}", "Download it again") from error
-    known = {_plain(name) for name in (*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS)} - {"general", "tokenizer"}
-    architecture = str(contents.get(ARCHITECTURE, ""))
-    if _plain(architecture) not in known:
-        raise GgufRefused(
-            f"{path} holds a model of the architecture {architecture!r}, which is not read from such files",
-            f"Take the model's safetensors, or a model of these: {', '.join(sorted(known))}",
-        )
-    if int(contents.get(PARTS, 1)) > 1:
-        raise GgufRefused(f"{path} is one of several parts of a model", "Put them together: `llama-gguf-split --merge`")
-    if is_trained and not contents.get(TEMPLATE):
-        raise no_template(str(path))
-    return count
-
-
-def _plain(architecture: str) -> str:
-    """ "qwen2moe" of "qwen2_moe": files and transformers write some of them differently."""
-    return architecture.replace("-", "").replace("_", "")
-
-
 def read_gguf_config(path: Path) -> Any:
     """transformers' configuration of the model in a GGUF file. Raises GgufRefused."""
-    from transformers import AutoConfig
-
     check_gguf(path)
     return _read(path, lambda: AutoConfig.from_pretrained(path.parent, gguf_file=path.name, **WITHOUT_CODE))
 
@@ -115,11 +71,6 @@ def convert_gguf(path: Path, directory: Path) -> int:
         ModelUnfit, NoSpaceLeft: memory or disk has too little room.
         LogWriteFailed, OSError: the directory cannot be written.
     """
-    import torch
-    from transformers import AutoTokenizer, GgufConfig
-
-    from swarmd.training.models.loading import read_model
-
     values = check_gguf(path)
     size_bytes, free = values * FLOAT_BYTES, measure_host().free
     needed = 2 * size_bytes  # blocks that are dequantised, and the model

@@ -14,8 +14,7 @@ import msgspec
 import psutil
 
 from swarmd.config import Optimizer, TrainingConfig
-from swarmd.training.models.vllm_mode import choose_vllm
-from swarmd.training.ranks import find_spread
+from swarmd.training.models.parallelism import find_parallelism
 
 GIB = 2**30
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a layer like Llama's
@@ -128,9 +127,13 @@ def estimate_need(
     Raises:
         ConfigError: `training.accelerate` names a file that cannot be used.
     """
-    from swarmd.training.models.device import Precision, draws_shorter  # torch, which not every caller needs
+    from swarmd.training.models.device import (  # torch, which not every caller needs
+        Precision,
+        choose_vllm,
+        draws_shorter,
+    )
 
-    spread = find_spread(training)
+    parallelism = find_parallelism(training)
     size = NUMBER_BYTES[weights]
     numbers = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
     shorter = draws_shorter(training, device, numbers, shape.parameters)
@@ -141,11 +144,11 @@ def estimate_need(
     copied = training.beta > 0 and not rank and not training.reference.url
     vllm = choose_vllm(training, device).mode
     whole = held + (trained * trained_size if rank else 0)
-    in_parts = spread.weights > 1
+    in_parts = parallelism.weights > 1
     whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
-    resident = int(whole / spread.weights)
-    optimizer = int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / spread.moments)
-    gradients = int(trained * trained_size / spread.gradients)
+    resident = int(whole / parallelism.weights)
+    optimizer = int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / parallelism.moments)
+    gradients = int(trained * trained_size / parallelism.gradients)
     passes, smallest = (
         int(_pass_bytes(shape, training, device, size, mixed, tokens, recompute))
         for tokens, recompute in (

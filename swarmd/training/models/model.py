@@ -35,6 +35,7 @@ from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
+from swarmd.training.models.sharding import Sharding
 from swarmd.training.models.source import (
     MAIN,
     WITHOUT_CODE,
@@ -47,10 +48,12 @@ from swarmd.training.models.source import (
     prefer_cache,
     require_model,
 )
-from swarmd.training.sharding import Holding
 
 TOKENS = 4  # of the prompt that a model is tried out on
 _DRAWN = 2  # completion tokens then, so that the key-value cache is used once
+
+_QUESTION = "12"  # every tokenizer of a model that can be asked anything has these digits
+_SHOWN_CHARACTERS = 160
 
 log = get_logger(__name__)
 
@@ -71,7 +74,7 @@ class Policy(msgspec.Struct, eq=False):
     size: int = 0  # parameters before quantisation and adapters; 0: counted
     revision: str = ""  # of the model on the Hub
     other_weights: str = ""  # how they differ from those that the recipe names by their digest, in words
-    holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
+    sharding: Sharding = Sharding()  # how the ranks hold it; what reads or writes weights is for all of them together
     loads: int = 0  # how often `load_weights` has put other weights in place
 
     @property
@@ -138,7 +141,7 @@ class Policy(msgspec.Struct, eq=False):
         for name, weight in self._trained().items():
             if id(weight) not in seen:
                 seen.add(id(weight))
-                yield name, self.holding.read(weight)
+                yield name, self.sharding.read(weight)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Put back what `trained_weights` gave; tied ones may be left out. Raises ModelError for others than those."""
@@ -146,13 +149,13 @@ class Policy(msgspec.Struct, eq=False):
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
         missing = sorted(own.keys() - weights.keys() - tied)
         shared = own.keys() & weights.keys()
-        wrong = sorted(name for name in shared if self.holding.shape(own[name]) != weights[name].shape)
+        wrong = sorted(name for name in shared if self.sharding.shape(own[name]) != weights[name].shape)
         foreign = [*sorted(weights.keys() - own.keys()), *wrong]
         if missing or foreign:
             raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
         with torch.no_grad():
             for name, value in weights.items():
-                self.holding.write(own[name], value)
+                self.sharding.write(own[name], value)
         self.loads += 1
 
     def _trained(self) -> dict[str, torch.Tensor]:
@@ -186,7 +189,7 @@ class Policy(msgspec.Struct, eq=False):
     def digest_now(self) -> str:
         """SHA-256 of the weights as they are now; the frozen ones under adapters count as they were loaded."""
         weights = sorted(self._trained().items())
-        return _digest(((name, self.holding.read(weight)) for name, weight in weights), self.frozen_digest)
+        return _digest(((name, self.sharding.read(weight)) for name, weight in weights), self.frozen_digest)
 
 
 def load_policy(training: TrainingConfig) -> Policy:
@@ -341,6 +344,45 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:
+    """Raise ModelError when the model cannot hold a prompt and a completion of the configured lengths."""
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and prompt_tokens + completion_tokens > context:
+        raise ModelUnfit(
+            f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
+            f"{prompt_tokens + completion_tokens}",
+            "Lower one of the two",
+        )
+
+
+def check_tokens(policy: Policy) -> None:
+    """Raise ModelUnfit where text becomes tokens that the model has no embedding of: the first of them, be it a peer's,
+    would end the stage, each time. Special ones count where they are in use, for text never becomes them. So does it
+    where a question does not reach the model, or an end token of its settings is none."""
+    tokenizer, embeddings = policy.tokenizer, policy.model.get_input_embeddings().num_embeddings
+    prompt = policy.encode_prompt([Message("user", _QUESTION)])
+    if _QUESTION not in tokenizer.decode(prompt):
+        raise ModelUnfit(
+            f"what the tokenizer of {policy.name} makes of a question does not hold it: {_QUESTION!r} becomes "
+            f"{tokenizer.decode(prompt)[:_SHOWN_CHARACTERS]!r}",
+            "Put the model's own tokenizer and chat template beside it",
+        )
+    if ends := [id for id in policy.stop_ids if not 0 <= id < embeddings]:
+        raise ModelUnfit(
+            f"{policy.name} ends completions at token {ends[0]}, by its config.json or generation_config.json, and has "
+            f"tokens from 0 to {embeddings - 1}",
+            "Set eos_token_id there to the one of its tokenizer",
+        )
+    used = {tokenizer.eos_token_id, tokenizer.pad_token_id, *prompt}
+    unused = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} - used
+    beyond = sorted(text for text, id in tokenizer.get_vocab().items() if id >= embeddings and id not in unused)
+    if beyond:
+        raise ModelUnfit(
+            f"the tokenizer of {policy.name} has tokens of which the model has no embedding: {', '.join(beyond[:3])}",
+            "Put the model's own tokenizer beside it, or another eos_token or pad_token into tokenizer_config.json",
+        )
 
 
 def find_markers(tokenizer: Any) -> tuple[str, ...]:

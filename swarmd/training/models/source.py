@@ -13,6 +13,7 @@ from swarmd.files import read_start
 from swarmd.installed import extra_command
 from swarmd.training.models.files import (
     check_directory,
+    check_gguf,
     check_template,
     digest_weights,
     list_weights,
@@ -225,8 +226,6 @@ def require_model(training: TrainingConfig) -> None:
     if snapshot is None:
         ask_hub(training.model, training.revision, list_embedded())
     elif is_gguf(str(snapshot)):
-        from swarmd.training.models.gguf_file import check_gguf
-
         check_gguf(snapshot, is_trained=True)
     else:
         check_directory(snapshot)

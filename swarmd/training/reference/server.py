@@ -26,7 +26,6 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
 from swarmd.http_server import Address, bears_token, is_address, on_signals
 from swarmd.logger import get_logger
-from swarmd.training.library_logging import quieten
 from swarmd.training.reference.frame import (
     ACCEPTED,
     EMPTY,
@@ -398,7 +397,6 @@ async def run_server(training: TrainingConfig, listen: Address, token: str, comp
         ModelError: the model cannot be loaded.
         AddressInUse: the address cannot be listened on.
     """
-    quieten()
     reference = ReferenceScorer(load_frozen(training))
     desk = ReferenceApp(reference, limits, token, compat)
     stopped = on_signals()

@@ -20,8 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ExitCode, ModelError
 from swarmd.swarms.plan import Message
-from swarmd.training.models.checks import check_context, check_tokens
-from swarmd.training.models.model import Policy, load_policy, load_tokenizer, read_base
+from swarmd.training.models.model import Policy, check_context, check_tokens, load_policy, load_tokenizer, read_base
 from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_frozen
 from tests.hub_double import HubDouble

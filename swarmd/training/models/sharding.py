@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from swarmd.training.ranks import Parallelism
+from swarmd.training.models.parallelism import Parallelism
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -38,7 +38,7 @@ def set_up_deepspeed() -> None:
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
-class Holding:
+class Sharding:
     """How a rank holds the model: here the whole of it, as where there is but one rank.
 
     `whole` lasts while any rank may run the model forward as often as it likes, and the weights do not change. Weights
@@ -66,7 +66,7 @@ class Holding:
         optimizer.load_state_dict(state)
 
 
-class ZeroParts(Holding):
+class ZeroParts(Sharding):
     """What the ranks hold under ZeRO, of a trainer that has its optimiser and was not trained yet."""
 
     is_sharded = True
@@ -199,29 +199,29 @@ class ZeroSeams:
 
     accelerator: Any
     callback_handler: Any
-    holding: Any
+    sharding: Any
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, *rest: Any) -> Any:
-        if not isinstance(self.holding, ZeroParts):
+        if not isinstance(self.sharding, ZeroParts):
             return super()._prepare_for_training(max_steps, train_dataloader, *rest)  # type: ignore[misc]
-        self.holding.show(self.accelerator)
+        self.sharding.show(self.accelerator)
         self.lr_scheduler: Any = None
         self._created_lr_scheduler = False
         self.create_scheduler(num_training_steps=max_steps)  # type: ignore[attr-defined]
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
         self.callback_handler.train_dataloader = train_dataloader
-        return self.holding.engine, train_dataloader
+        return self.sharding.engine, train_dataloader
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().train(*args, **kwargs)  # type: ignore[misc]
         finally:
-            if isinstance(self.holding, ZeroParts):
-                self.holding.hide(self.accelerator)
+            if isinstance(self.sharding, ZeroParts):
+                self.sharding.hide(self.accelerator)
 
 
-class Shards(Holding):
+class Shards(Sharding):
     """Every rank holds its part of each layer's parameters; done to the model in place.
 
     Args:
@@ -296,17 +296,17 @@ def _map_moments(state: Mapping[str, Any], change: Callable[[int, torch.Tensor],
     return {**state, "state": changed}
 
 
-def hold(trainer: Any, spread: Parallelism) -> Holding:
-    """Give a trainer its optimiser, and cut its model where it is to be spread."""
-    if spread.kind == "replicas":
+def shard_model(trainer: Any, parallelism: Parallelism) -> Sharding:
+    """Give a trainer its optimiser, and cut its model where it is to be parallelism."""
+    if parallelism.kind == "replicas":
         trainer.create_optimizer()
-        return Holding()
-    if spread.kind == "zero":
+        return Sharding()
+    if parallelism.kind == "zero":
         trainer.create_optimizer()
-        parts = ZeroParts(trainer, 3 if spread.weights > 1 else 2)
+        parts = ZeroParts(trainer, 3 if parallelism.weights > 1 else 2)
         trainer.optimizer, trainer.model_wrapped = parts.optimizer, parts.engine
         return parts
-    shards = Shards(trainer.model, spread.weights > 1)
+    shards = Shards(trainer.model, parallelism.weights > 1)
     trainer.create_optimizer()
     trainer.is_distributed_loading_by_transformers = True  # its word for models that are in parts already
     trainer.accelerator.prepare_model(trainer.model, device_placement=False, evaluation_mode=True)
