@@ -97,8 +97,18 @@ def _print(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> N
             f"{small.need.total / GIB:8.1f}  {word}"
         )
     if len(fits) == 1:
-        for term, size in msgspec.structs.asdict(fits[0].need).items():
-            typer.echo(f"  {term:12} {size / GIB:8.2f} GiB")
+        from swarmd.training.models.memory import SLACK
+
+        need = fits[0].need
+        for term in ("weights", "optimizer", "reference", "vllm", "context", "process"):
+            typer.echo(f"  {term:12} {getattr(need, term) / GIB:8.2f} GiB")
+        gradients, passes, layers = (f"{each / GIB:.2f}" for each in (need.gradients, need.passes, need.layers))
+        copy, tokens, gathered = (f"{each / GIB:.2f}" for each in (need.drawing, need.generation, need.gathered))
+        typer.echo("  and the larger of")
+        training = f"gradients {gradients} + {SLACK} x (passes {passes} + layers {layers})"
+        typer.echo(f"  training     {need.training / GIB:8.2f} GiB: {training}")
+        drawing = f"copy {copy} + {SLACK} x (generation {tokens} + gathered {gathered})"
+        typer.echo(f"  drawing      {need.generating / GIB:8.2f} GiB: {drawing}")
 
 
 def _describe(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:

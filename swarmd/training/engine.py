@@ -32,7 +32,7 @@ from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState, Written
 from swarmd.training.drawing_copy import make_drawing_copy
 from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
-from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.footprint import is_out_of_memory, measure_peak_bytes, release_memory
 from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
@@ -381,7 +381,7 @@ class TrainingEngine:
             self.settle()
         self._ranks.gather(None)
         self._rest_s = stage.seconds - trained_s
-        self.trackers.log(self.steps, name_stage(event, stage.tally.stage))
+        self.trackers.log(self.steps, name_stage(event, stage.tally.stage, self._sizes.measure_peak()))
         return event
 
     def _begin_from_peer(
@@ -483,7 +483,7 @@ class TrainingEngine:
         need = estimate_need(shape, self._training, policy.device, *numbers, room.total)
         log.info(
             "what a stage takes",
-            peak_gib=round(self._sizes.measure_peak() / GIB, 2),
+            peak_gib=round((self._sizes.measure_peak() or measure_peak_bytes()) / GIB, 2),
             foretold_gib=round(need.total / GIB, 2),
             pass_tokens=self._sizes.count_tokens(),
             drawing_s=round(self._drawing_s, 1),

@@ -13,7 +13,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from swarmd.config import TrainingConfig
+from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation
+
+log = get_logger(__name__)
 
 
 def rate_at(training: TrainingConfig, steps: int, fresh_from: int = 0) -> float:
@@ -65,6 +68,9 @@ class StepCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.steps += 1
+        if self.steps - self.fresh_from == self._training.warmup_steps:
+            rate = rate_at(self._training, self.steps, self.fresh_from)
+            log.info("the learning rate is warmed up", steps=self._training.warmup_steps, learning_rate=rate)
         self.report()
         self.cancellation.check()
 

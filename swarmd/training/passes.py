@@ -22,7 +22,6 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.training.footprint import measure_peak_bytes
 from swarmd.training.models.memory import FREE_SHARE, find_tokens_max, measure_room, read_shape, token_bytes
 from swarmd.training.models.model import Policy
 
@@ -142,9 +141,9 @@ class PassSizes:
         return [(torch.tensor(rows, device=prompts.device), taken) for rows, taken in passes]
 
     def measure_peak(self) -> int:
-        """The most bytes that tensors have had of an accelerator so far; of a processor's memory, this process."""
+        """The most bytes of an accelerator that tensors have had so far; 0 on a processor."""
         if self._device not in COUNTING:
-            return measure_peak_bytes()
+            return 0
         return max(self._peak_bytes, int(getattr(torch, self._device).max_memory_allocated()))
 
     @contextmanager

@@ -49,6 +49,7 @@ from swarmd.training.evaluation import CORRECT_SCORE
 from swarmd.training.flatness import FlatTally
 from swarmd.training.groups import Collected, Scorer, TrainingGroup, fit_prompt
 from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
+from swarmd.training.models.memory import GIB
 from swarmd.training.models.model import Policy
 from swarmd.training.progress import ETA
 from swarmd.training.sampling import Sampling, Turns
@@ -528,8 +529,12 @@ def step_figures(stage: Stage) -> dict[str, float]:
     return {f"step/{name}": value for name, value in figures.items()}
 
 
-def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
-    """Figures of a finished stage, by the names that trackers get."""
+def name_stage(event: StageTrained, stage: StageSums, vram_bytes: int = 0) -> dict[str, float]:
+    """Figures of a finished stage, by the names that trackers get.
+
+    Args:
+        vram_bytes: the most that tensors have taken of the accelerator; 0 without one.
+    """
     figures = stage.read()
     figures |= {
         "round": float(event.round),
@@ -539,18 +544,12 @@ def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
         "tokens_per_s": event.tokens / max(event.seconds, 1e-6),
         "peer_groups": float(event.peer_groups),
         "refused_groups": float(sum(count for _, count in event.rejected)),
-        **measure_memory(),
+        "memory_gib": psutil.Process().memory_info().rss / GIB,
     }
+    if vram_bytes:
+        figures["vram_gib"] = vram_bytes / GIB
     for name in ("held_out", "held_out_before"):
         value = getattr(event, name)
         if value is not None:
             figures[name] = value
     return {f"stage/{name}": value for name, value in figures.items()}
-
-
-def measure_memory() -> dict[str, float]:
-    """This process's resident memory and the most that tensors took on the accelerator, in GiB."""
-    figures = {"memory_gib": psutil.Process().memory_info().rss / 2**30}
-    if torch.cuda.is_available():
-        figures["vram_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    return figures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +100,24 @@ def test_passes_shrink_until_one_completion_is_computed_twice(make_sizes: Maker)
     fixed = make_sizes(gradient_checkpointing="off")
     run_pass(fixed, rows=1, tokens=90)
     assert not fixed.shrink()
+
+
+def test_the_peak_is_that_of_all_passes_though_each_is_measured_alone(
+    make_sizes: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks = [9, 9, 7, 7, 8]
+    device = SimpleNamespace(
+        max_memory_allocated=lambda: peaks.pop(0),
+        reset_peak_memory_stats=lambda: None,
+        **dict.fromkeys(("memory_allocated", "memory_reserved"), lambda: 0),
+    )
+    assert make_sizes().measure_peak() == 0, "a processor has none"
+    monkeypatch.setattr(passes, "COUNTING", ("cpu",))
+    monkeypatch.setattr(torch, "cpu", device)
+    sizes = make_sizes()
+    for _ in range(2):
+        run_pass(sizes, rows=1, tokens=90)
+    assert sizes.measure_peak() == 9
 
 
 def test_nothing_shrinks_before_a_pass(make_sizes: Maker) -> None:

@@ -69,6 +69,7 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEn
     for _, figures in stages:
         assert {f"stage/{name}" for name in STAGE_FIGURES} <= set(figures)
     assert "stage/held_out_before" in stages[0][1] and "stage/held_out_before" not in stages[1][1]
+    assert not any("stage/vram_gib" in figures for _, figures in stages), "there is no accelerator"
     assert any(figures["grad_norm"] > 0 for _, figures in steps)
     assert [step for step, _ in read_scalars(board, "train/loss")] == [1, 2, 3, 4]
     assert [step for step, _ in read_scalars(board, "train/stage/held_out")] == [2, 4]

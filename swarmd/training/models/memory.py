@@ -89,20 +89,23 @@ class MemoryNeed(msgspec.Struct, frozen=True):
     @property
     def total(self) -> int:
         """At the peak of a stage, of the whole process."""
-        return self._held + self._turns(self.passes, self.drawing) + self.process
+        held = self.weights + self.optimizer + self.reference + self.vllm + self.context + self.process
+        return held + max(self.training, self.generating)
+
+    @property
+    def training(self) -> int:
+        """While a step is trained, beside what is held throughout."""
+        return self.gradients + int(SLACK * (self.passes + self.layers))
+
+    @property
+    def generating(self) -> int:
+        """While completions are drawn, beside what is held throughout."""
+        return self.drawing + int(SLACK * (self.generation + self.gathered))
 
     @property
     def least(self) -> int:
-        """That a process of this kind still needs: with the smallest passes, without the copy to draw from."""
-        return self._held + self._turns(self.smallest_pass, 0)
-
-    @property
-    def _held(self) -> int:
-        return self.weights + self.optimizer + self.reference + self.vllm + self.context
-
-    def _turns(self, passes: int, drawing: int) -> int:
-        training = self.gradients + int(SLACK * (passes + self.layers))
-        return max(training, drawing + int(SLACK * (self.generation + self.gathered)))
+        """What a process of this kind still needs: with the smallest passes, without the copy to draw from."""
+        return msgspec.structs.replace(self, passes=self.smallest_pass, drawing=0, process=0).total
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
