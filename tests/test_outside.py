@@ -94,7 +94,7 @@ OWN = {
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
     *("Level", "dict[str, LadderState]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
-    *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
+    *("Groups", "Meta", "CheckpointListing", "SavedSizes", "ModelChoice", "NodeState", "PageServerSetup"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[Keyframe]"),
     *("_KeptFeed", "_KeptLedger", "Outcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, int]", "dict[str, object]"),

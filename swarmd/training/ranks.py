@@ -1,11 +1,10 @@
-"""Several processes of one node that train one model together, one on each accelerator, and how they share it out.
+"""Several processes of one node that train one model together, one on each accelerator.
 
-The trainer worker is rank 0: it speaks with the daemon, writes the checkpoints, and tells the others which stage to
-train. All load the same checkpoint and draw the same questions, of which each takes its share; TRL and accelerate
-average their gradients. When one of them fails, all are replaced: what counts is on disk.
-
-accelerate's configuration file says how the model is spread over the ranks. It is looked at here, for what swarmd does
-not do is an error; accelerate itself reads it where the ranks are started.
+- The trainer worker is rank 0: it talks to the daemon, writes the checkpoints, and tells the others which stage to
+  train.
+- All ranks load the same checkpoint and draw the same questions, of which each takes its share. TRL and accelerate
+  average their gradients.
+- If one of them fails, all are replaced: what counts is on disk.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from swarmd.installed import require
 from swarmd.training.models.parallelism import find_parallelism, locate_file
 from swarmd.worker.messages import Perform, Start, encode_frame
 
-RANK = "rank"  # argument of the trainer worker that makes it a further rank
+RANK = "rank"  # argument that makes the trainer worker another rank than the first
 HOST = "127.0.0.1"
-ZERO = {  # accelerate's variables; what it calls "auto" is taken from the trainer's settings
+ZERO = {  # accelerate's variables; it takes "auto" from the trainer's settings
     "ACCELERATE_USE_DEEPSPEED": "true",
     "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
     "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
@@ -40,7 +39,7 @@ ZERO = {  # accelerate's variables; what it calls "auto" is taken from the train
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "auto",
     "ACCELERATE_GRADIENT_CLIPPING": "auto",
 }
-END_S = 10.0  # for the other ranks to end by themselves
+END_S = 10.0  # time for the other ranks to end by themselves
 
 
 Part = TypeVar("Part")
@@ -53,7 +52,7 @@ class Ranks(msgspec.Struct, frozen=True):
     size: int = 1
 
     def gather(self, part: Part) -> list[Part]:
-        """What every rank gives, in their order; waits for all of them."""
+        """Collect an object from every rank, in their order; waits for all of them."""
         if self.size == 1:
             return [part]
         import torch.distributed
@@ -63,7 +62,7 @@ class Ranks(msgspec.Struct, frozen=True):
         return [each for each in parts if each is not None]
 
     def share_of(self, training: TrainingConfig) -> TrainingConfig:
-        """The settings with this rank's share of a step's questions."""
+        """The settings with this rank's share of a step's groups."""
         shared = ("questions", "own_questions", "own_questions_max", "peer_questions", "replay_questions")
         shares = {name: -(-getattr(training, name) // self.size) for name in shared if getattr(training, name)}
         shares["questions"] = training.questions // self.size
@@ -73,16 +72,16 @@ class Ranks(msgspec.Struct, frozen=True):
 ALONE = Ranks()
 
 
-class OtherRanks:
-    """The other ranks, as rank 0 sees them.
+class RankGroup:
+    """The other ranks, which rank 0 starts and ends.
 
     Args:
-        start: what they are told first, as this worker was.
-        training: says how many, and how accelerate is configured.
-        failed: called from a thread with the reason when one of them has ended by itself.
+        start: the message with which this worker was started; they get it, too.
+        training: says how many there are, and how accelerate is configured.
+        failed: called from a thread with the reason if one of them ends by itself.
 
     Raises:
-        ConfigError: accelerate does not take its configuration file.
+        ConfigError: accelerate refuses its configuration file.
     """
 
     def __init__(self, start: Start, training: TrainingConfig, failed: Callable[[str], None]) -> None:
@@ -111,17 +110,17 @@ class OtherRanks:
 
     def _send(self, process: subprocess.Popen[bytes], frame: bytes) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end is told by the thread that watches it
+        with contextlib.suppress(BrokenPipeError):  # the thread that watches it reports its end
             process.stdin.write(frame)
             process.stdin.flush()
 
     def start_stage(self, order: Train) -> None:
-        """Have all ranks train this stage."""
+        """Tell all ranks to train this stage."""
         for process in self._processes:
             self._send(process, encode_frame(Perform(order)))
 
     def end(self) -> None:
-        """End the other ranks: they end by themselves at the end of their input, or are killed."""
+        """End the other ranks: they exit at the end of their input, or are killed."""
         self._ending = True
         for process in self._processes:
             assert process.stdin is not None
@@ -137,7 +136,7 @@ class OtherRanks:
 
 
 def read_environment(training: TrainingConfig) -> dict[str, str]:
-    """Environment variables by which torch and accelerate find the ranks of one machine. Raises ConfigError."""
+    """Environment variables through which torch and accelerate find the ranks. Raises ConfigError."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
@@ -147,7 +146,7 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
     if parallelism.kind == "zero":
         require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
     asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
-    if parallelism.kind == "fsdp":  # the model is cut by `shard_model`; accelerate is not to do it again
+    if parallelism.kind == "fsdp":  # `shard_model` shards the model; accelerate must not do it again
         asked = {name: value for name, value in asked.items() if not name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
     if parallelism.kind == "zero":
         asked |= {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3" if parallelism.weights > 1 else "2"}
@@ -159,7 +158,7 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
 
 
 def read_accelerate(path: Path) -> dict[str, str]:
-    """What `accelerate launch` would make of a configuration file. Raises ConfigError naming it."""
+    """Environment variables that `accelerate launch` would set for a configuration file. Raises ConfigError."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
@@ -173,8 +172,8 @@ def read_accelerate(path: Path) -> dict[str, str]:
     return {name: value for name, value in environment.items() if before.get(name) != value}
 
 
-def check_together(digests: list[str]) -> None:
-    """Raise SwarmdError when the ranks' weights differ after a stage: their gradients were not averaged."""
+def check_equal_weights(digests: list[str]) -> None:
+    """Raise SwarmdError if the ranks' weights differ after a stage: their gradients were not averaged."""
     if len(set(digests)) > 1:
         raise SwarmdError(
             f"the weights of {len(digests)} ranks differ after a stage",
@@ -182,10 +181,10 @@ def check_together(digests: list[str]) -> None:
         )
 
 
-def check_parts(rows: list[int]) -> None:
-    """Raise SwarmdError when the ranks would cut a step's batch into different parts: their passes would not match."""
+def check_equal_rows(rows: list[int]) -> None:
+    """Raise SwarmdError if the ranks' passes would have different numbers of rows, and so would not match."""
     if len(set(rows)) > 1:
         raise SwarmdError(
             f"the ranks would take {', '.join(map(str, rows))} completions in a pass",
-            "They read it when they start: they start anew. Should it come again, remove checkpoints/parts.json",
+            "They read it when they start: they start anew. Should it come again, remove checkpoints/passes.json",
         )

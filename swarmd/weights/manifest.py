@@ -1,7 +1,7 @@
-"""What a peer has to offer: one file of weights, cut into chunks, and deltas that lead to it from earlier ones.
+"""What a peer offers: one file of weights in chunks, and deltas to it from earlier files.
 
-The manifest is msgpack and is known by its SHA-256, which stands in a signed record. Everything in it is a claim until
-a chunk, a file or a model has been held to it; of its digests, which name files here, the form is checked.
+The manifest is msgpack and identified by its SHA-256, which is in a signed record. Everything in it is a claim until a
+chunk, file or model was checked against it. The form of its digests is checked, since they name files here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarmd.errors import RecordRejected
 
 FORMAT = 1
 MANIFEST_BYTES_MAX = 1024 * 1024
-CHUNK_BYTES = 1024 * 1024  # of chunks that are made here
+CHUNK_BYTES = 1024 * 1024  # of chunks that this node makes
 CHUNK_BYTES_MIN = 4 * 1024
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 CHUNKS_MAX = 8192  # of one file
@@ -55,37 +55,37 @@ class ChunkedFile(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A file that makes the whole one out of an earlier one, see `swarmd.weights.tensors`."""
+    """A file that turns an earlier file into the whole one, see `swarmd.weights.tensors`."""
 
     base: str  # digest of the earlier file
     file: ChunkedFile
 
 
 class WeightsManifest(msgspec.Struct, frozen=True):
-    """A checkpoint's weights as they are offered."""
+    """The weights of a checkpoint that are offered."""
 
     format: int
     architecture: str  # digest of configuration, names and shapes
     tokenizer: str  # digest of the tokenizer
-    round: Round  # the last one that they were trained in
+    round: Round  # the last in which they were trained
     dtype: str  # of the floating-point tensors
     whole: ChunkedFile
     deltas: tuple[Delta, ...] = ()
 
     def encode(self) -> bytes:
-        """As it travels."""
+        """Encode for the wire."""
         return msgspec.msgpack.encode(self)
 
     def delta_from(self, base: str) -> Delta | None:
-        """The delta that begins at a file of this digest."""
+        """The delta from the file with this digest, if there is one."""
         return next((delta for delta in self.deltas if delta.base == base), None)
 
 
 def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
-    """A manifest that came from outside.
+    """Decode a manifest from outside.
 
     Args:
-        digest: SHA-256 that it must have, lower-case hex; empty where nobody has stated one.
+        digest: SHA-256 that it must have, lower-case hex; empty if none is known.
 
     Raises:
         RecordRejected: "oversized", "wrong-digest" or "malformed".
@@ -103,7 +103,7 @@ def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
 
 
 def _check(manifest: WeightsManifest) -> None:
-    """What the types of the fields do not say. Raises RecordRejected."""
+    """Check what the types of the fields do not. Raises RecordRejected."""
     if manifest.format != FORMAT:
         raise RecordRejected("malformed", f"a manifest of format {manifest.format}, this version reads {FORMAT}")
     if len(manifest.deltas) > DELTAS_MAX:
@@ -123,23 +123,23 @@ OFFER_BYTES_MAX = 160
 
 
 class WeightsOffer(msgspec.Struct, frozen=True, array_like=True):
-    """Claims about one checkpoint; its manifest has the rest."""
+    """Claims about the weights of one checkpoint; the manifest has the rest."""
 
     format: int
-    round: Round  # the last one that it was trained in
+    round: Round  # the last in which it was trained
     architecture: bytes  # SHA-256, see `swarmd.weights.tensors`
     tokenizer: bytes  # SHA-256
     manifest: bytes  # SHA-256 of the encoded manifest
     manifest_bytes: int
-    accuracy: float | None = None  # on held-out questions, as the owner has measured it
+    accuracy: float | None = None  # on held-out questions, measured by the owner
 
     def encode(self) -> bytes:
-        """As it travels."""
+        """Encode for the wire."""
         return msgspec.msgpack.encode(self)
 
 
 def decode_offer(packed: bytes) -> WeightsOffer:
-    """An offer out of a record. Raises RecordRejected: "oversized", "non-finite" or "malformed"."""
+    """Decode an offer from a record. Raises RecordRejected: "oversized", "non-finite" or "malformed"."""
     if len(packed) > OFFER_BYTES_MAX:
         raise RecordRejected("oversized", f"an offer of {len(packed)} bytes, the limit is {OFFER_BYTES_MAX}")
     try:

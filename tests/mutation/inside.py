@@ -404,8 +404,8 @@ swarmd/training/groups.py
     tests/training/test_groups.py
 swarmd/training/schedule.py
   one peer may fill a batch
-    -         room = not group.peer or self._batch[group.peer] < self._bound(group.peer)
-    +         room = True
+    -         admitted = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+    +         admitted = True
     tests/training/test_schedule.py
 swarmd/worker/messages.py
   a worker's frame may have any length

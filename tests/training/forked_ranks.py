@@ -22,13 +22,13 @@ from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import device
-from swarmd.training.ranks import OtherRanks, Ranks
+from swarmd.training.ranks import RankGroup, Ranks
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import after_a_step, order
 
 # the other ranks are told by their own job
-TOGETHER = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
+TOGETHER = cast(RankGroup, SimpleNamespace(start_stage=lambda order: None))
 
 
 class Job(msgspec.Struct):

@@ -91,8 +91,8 @@ def test_the_rate_is_warmed_up_again_after_weights_that_are_begun_from_and_a_res
     engine.train(order(7), Cancellation())
     scored(engine, 0.5)
     start(engine, place(engine, moved(engine)))
-    assert (engine._pace.fresh_from, engine.steps) == (2, 4)
-    assert make_engine("a", steps=2)._pace.fresh_from == 2
+    assert (engine._step_callback.fresh_from, engine.steps) == (2, 4)
+    assert make_engine("a", steps=2)._step_callback.fresh_from == 2
 
 
 @pytest.mark.parametrize("theirs", [0.25, 0.1])
@@ -329,4 +329,4 @@ def test_the_moments_stay_and_what_was_measured_is_not_measured_again(make_engin
     scored(engine, 0.5, 0.75)
     event = start(engine, place(engine, moved(engine), averaged=True))
     assert isinstance(event, WeightsAdopted) and (event.held_out_before, event.held_out) == (0.5, 0.5)
-    assert (engine._pace.fresh_from, engine.steps) == (0, 4)
+    assert (engine._step_callback.fresh_from, engine.steps) == (0, 4)

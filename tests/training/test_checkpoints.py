@@ -223,6 +223,8 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callab
         assert told == ([(before, after)] if before != after else [])
         assert (again.steps, again.weights_digest) == (engine.steps, engine.weights_digest)
         assert bool(again._trainer.optimizer.state_dict()["state"]) == (before == after)
-        assert again._pace.fresh_from == (engine._pace.fresh_from if before == after else engine.steps)
+        assert again._step_callback.fresh_from == (
+            engine._step_callback.fresh_from if before == after else engine.steps
+        )
         again.train(order(round + 1), Cancellation())
         round += 2

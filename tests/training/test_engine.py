@@ -320,7 +320,7 @@ def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypa
     """What is written is what the stage came to, though the next one is begun beside it; and nothing is copied."""
     engine = make_engine()
     writes, steps = threading.Event(), threading.Event()
-    write, settle = checkpoints.write_weights, engine._pace.before_step
+    write, settle = checkpoints.write_weights, engine._step_callback.before_step
 
     def write_when_told(given: dict[str, torch.Tensor], file: checkpoints.HashingFile) -> None:
         assert writes.wait(60)
@@ -333,7 +333,7 @@ def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypa
         settle()
 
     monkeypatch.setattr(checkpoints, "write_weights", write_when_told)
-    monkeypatch.setattr(engine._pace, "before_step", step)
+    monkeypatch.setattr(engine._step_callback, "before_step", step)
     writes.set()
     train(engine, 0)
     engine.settle()
@@ -451,7 +451,7 @@ def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, mon
     def spoil(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
         return advantages * (torch.nan if engine.steps > steps else 1)
 
-    monkeypatch.setattr("swarmd.training.trainer.silence_flat", spoil)
+    monkeypatch.setattr("swarmd.training.trainer.zero_flat_advantages", spoil)
     with pytest.raises(TrainingDiverged, match="step 2"):
         train(engine, 1)
     assert engine.steps == steps and same(weights(engine), before)

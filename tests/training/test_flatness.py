@@ -16,7 +16,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.flatness import FlatTally
+from swarmd.training.flatness import FlatStats
 from swarmd.training.groups import Scorer
 from swarmd.training.sampling import TurnCompletion
 from tests.training.conftest import order
@@ -73,9 +73,9 @@ def prose(plan: Plan, question: Question) -> str:
     return f"The answer\x1b[31m is {plan.truth(question)}."
 
 
-def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> FlatTally:
+def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> FlatStats:
     """A stage of ten groups, of which the first `flat` hold one text four times, the others an empty one as well."""
-    found, scorer = FlatTally([STOP]), Scorer(plan)
+    found, scorer = FlatStats([STOP]), Scorer(plan)
     questions = plan.draw(StageId("a", 0, 0), NO_MATERIAL)
     for number in range(GROUPS):
         question = next(questions)
@@ -118,7 +118,7 @@ def test_a_stage_with_something_to_learn_has_no_cause(tmp_path: Path) -> None:
     assert tally(plan, truth, STOP, flat=8).summarize() is None
     nine = tally(plan, truth, STOP, flat=9).summarize()
     assert nine is not None and (nine.groups, nine.flat, nine.completions) == (10, 9, 36)
-    assert FlatTally([STOP]).summarize() is None, "no groups of its own"
+    assert FlatStats([STOP]).summarize() is None, "no groups of its own"
 
 
 def test_ranks_find_the_cause_together(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from swarmd.training.models.known import TABLE
 from swarmd.training.models.memory import estimate_need
 from swarmd.training.models.parallelism import Parallelism, find_parallelism
 from swarmd.training.passes import KEPT
-from swarmd.training.ranks import RANK, check_parts, check_together, read_environment
+from swarmd.training.ranks import RANK, check_equal_rows, check_equal_weights, read_environment
 from swarmd.worker.messages import Fault, Perform, Progress
 from tests.training.conftest import StartWorker, make_config, order
 from tests.training.trainer_process import LOAD_S, Worker
@@ -194,9 +194,9 @@ def test_a_cancelled_stage_replaces_all(start: StartWorker) -> None:
 
 
 def test_ranks_that_cut_differently_are_told() -> None:
-    check_parts([8, 8])
+    check_equal_rows([8, 8])
     with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
-        check_parts([8, 4])
+        check_equal_rows([8, 4])
 
 
 def configured(questions: int, peers: int, replayed: int, processes: int) -> TrainingConfig:
@@ -224,18 +224,18 @@ def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..
     for stage, steps in ((one, 1), (other, 3)):
         for _ in range(steps):
             stage.next_batch()
-    before = one.tally.step.read()
+    before = one.metrics.step.read()
     one.join(pickle.loads(pickle.dumps(other.part)))  # as torch hands it over
-    figures = one.tally.stage.read()
-    assert figures["own_groups"] == 4 * 4 and one.tally.step.read() == before
+    figures = one.metrics.stage.read()
+    assert figures["own_groups"] == 4 * 4 and one.metrics.step.read() == before
     assert figures["reward"] == pytest.approx(one.reward)
     assert figures["completion_tokens"] == pytest.approx(one.tokens / (16 * 4))
 
 
 def test_ranks_that_went_apart_are_told() -> None:
-    check_together(["a", "a"])
+    check_equal_weights(["a", "a"])
     with pytest.raises(SwarmdError, match="differ"):
-        check_together(["a", "b"])
+        check_equal_weights(["a", "b"])
 
 
 def test_each_rank_takes_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

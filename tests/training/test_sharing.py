@@ -128,7 +128,7 @@ def test_a_peers_success_counts_only_where_this_node_failed(
     published = {group.question.reference.base for group in stage._publication.choose()}
     theirs = {group.reference.base for group in decode_rollouts(body).groups}
     assert published and not published & theirs, "answers to peers' questions are not published"
-    assert stage.tally.stage.completions == GROUP * len(stage._publication.choose())
+    assert stage.metrics.stage.completions == GROUP * len(stage._publication.choose())
 
 
 @pytest.mark.parametrize("solved", [True, False])

@@ -15,9 +15,9 @@ from swarmd.swarms.plan import Score
 from swarmd.training import trainer as subject
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.masking import silence_flat
+from swarmd.training.masking import zero_flat_advantages
 from swarmd.training.packed import compute_packed
-from swarmd.training.trainer import count_telling, drop_flat_groups
+from swarmd.training.trainer import count_informative, drop_flat_groups
 from tests.training.conftest import order
 from tests.training.test_packed import make_rows
 
@@ -93,13 +93,13 @@ def test_flat_groups_leave_the_batch() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4, 8])
-@pytest.mark.parametrize("telling", range(5))
-def test_what_is_left_splits_evenly(telling: int, chunks: int) -> None:
-    groups = [[1.0, -1.0]] * telling + [[0.0, 0.0]] * (4 - telling)
+@pytest.mark.parametrize("informative", range(5))
+def test_what_is_left_splits_evenly(informative: int, chunks: int) -> None:
+    groups = [[1.0, -1.0]] * informative + [[0.0, 0.0]] * (4 - informative)
     left = drop_flat_groups(scored(groups), 2, chunks)["advantages"]
     assert len(left) % chunks == 0
-    assert max(2 * telling, chunks) <= len(left) < max(2 * telling, chunks) + chunks
-    assert int((left > 0).sum()) == telling
+    assert max(2 * informative, chunks) <= len(left) < max(2 * informative, chunks) + chunks
+    assert int((left > 0).sum()) == informative
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.04])
@@ -134,6 +134,6 @@ def test_a_telling_group_beside_flat_ones_keeps_what_trl_gave_it(group: int, rew
     rewards[group] += 1.0
     spread = rewards.view(3, group)
     given = ((spread - spread.mean(1, keepdim=True)) / (spread.std(1, keepdim=True) + 1e-4)).flatten()
-    silenced = silence_flat(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
+    silenced = zero_flat_advantages(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
     assert torch.equal(silenced[group : 2 * group], given[group : 2 * group])
-    assert count_telling({"advantages": silenced}, group) == group
+    assert count_informative({"advantages": silenced}, group) == group

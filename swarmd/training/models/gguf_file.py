@@ -1,10 +1,10 @@
-"""Models in GGUF files: read once, dequantised, into an ordinary model directory, by which everything else goes.
+"""Models in GGUF files: converted once into an ordinary model directory, which everything else uses.
 
-- The directory lies in this machine's cache and is named after the SHA-256 of the file: another file is another model.
+- The directory is in this machine's cache and named after the SHA-256 of the file: another file is another model.
 - Weights are written as float32, exactly the values that the file's blocks stand for. Nothing is rounded a second time,
-  and the digest of the weights is the same on every machine, whatever numbers it trains in.
-- A file that holds more or fewer values than transformers reads from it is refused: what is missing would be made up,
-  and what is left over (frequencies of a scaled rotary embedding) changes what the model computes.
+  and the digest of the weights is the same on every machine, whatever dtype it trains in.
+- A file with more or fewer values than transformers reads from it is refused: missing values would be made up, and
+  extra ones (frequencies of a scaled rotary embedding) change what the model computes.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from swarmd.training.models.source import WITHOUT_CODE, is_gguf
 
 log = get_logger(__name__)
 
-ALONE = "model.gguf"  # what the file is called where it lies alone
+ALONE = "model.gguf"  # name of the link to the file in a directory of its own
 FLOAT_BYTES = 4
-SPARE_BYTES = 64 * 2**20  # of tokenizer and configuration
+SPARE_BYTES = 64 * 2**20  # for tokenizer and configuration
 
 
 def unpack_model(source: str) -> str:
-    """The directory to read a model from: of a GGUF file the one that it was converted into, else the source itself.
+    """The directory from which to read a model: for a GGUF file the converted one, else the source itself.
 
     Raises:
         GgufRefused: no model can be read from the file.
-        ModelUnfit: it takes more memory than is free.
+        ModelUnfit: converting takes more memory than is free.
         LogWriteFailed: the directory cannot be written.
     """
     if not is_gguf(source):
@@ -61,7 +61,7 @@ def read_gguf_config(path: Path) -> Any:
 
 
 def convert_gguf(path: Path, directory: Path) -> int:
-    """Write the model of a GGUF file into a directory that is there: weights, configuration, tokenizer, chat template.
+    """Write the model of a GGUF file into an existing directory: weights, configuration, tokenizer, chat template.
 
     Returns:
         The number of its parameters.
@@ -73,7 +73,7 @@ def convert_gguf(path: Path, directory: Path) -> int:
     """
     values = check_gguf(path)
     size_bytes, free = values * FLOAT_BYTES, measure_host().free
-    needed = 2 * size_bytes  # blocks that are dequantised, and the model
+    needed = 2 * size_bytes  # dequantised blocks, and the model
     if needed > free:
         raise ModelUnfit(
             f"to convert {path} takes {needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free",
@@ -81,7 +81,7 @@ def convert_gguf(path: Path, directory: Path) -> int:
         )
     if size_bytes + SPARE_BYTES > shutil.disk_usage(directory).free:
         raise NoSpaceLeft(f"no space left for {size_bytes:,} bytes in {directory.parent}", "Free space there")
-    with tempfile.TemporaryDirectory() as alone:  # a tokenizer's files beside it would count
+    with tempfile.TemporaryDirectory() as alone:  # in place, a tokenizer's files beside it would be read
         Path(alone, ALONE).symlink_to(path.absolute())
         place: dict[str, Any] = {"gguf_file": ALONE}
         tokenizer = _read(path, lambda: AutoTokenizer.from_pretrained(alone, **place, **WITHOUT_CODE))
@@ -94,11 +94,11 @@ def convert_gguf(path: Path, directory: Path) -> int:
         )
     try:
         model.save_pretrained(directory)
-    except SafetensorError as error:  # of the system, in the library's own words
+    except SafetensorError as error:  # a system error in the library's words
         raise LogWriteFailed(f"{directory.parent} cannot be written to: {error}", "Free space there") from error
     tokenizer.save_pretrained(directory)
     for each in directory.iterdir():
-        each.chmod(0o644)  # safetensors' own is for the owner alone
+        each.chmod(0o644)  # safetensors lets only the owner read
     return values
 
 
@@ -107,7 +107,7 @@ def _read(path: Path, load: Callable[[], Any]) -> Any:
         return load()
     except MemoryError:
         raise
-    except Exception as error:  # whatever transformers meets
+    except Exception as error:  # transformers may raise anything
         reason = error.message if isinstance(error, ModelUnfit) else error
         fix = "Take another file of the model, or its safetensors"
         raise GgufRefused(f"{path} cannot be read: {reason}", fix) from error

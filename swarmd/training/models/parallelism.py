@@ -35,11 +35,11 @@ ZERO_KEYS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "zero3_init_flag": ((False,), "swarmd loads the model on every rank before it is cut"),
     "deepspeed_config_file": ((None,), "swarmd reads no further file; the keys go into deepspeed_config"),
 }
-DEFAULTS = {"fsdp_version": 1}  # accelerate's, where a file does not say; else the first value that is possible
+DEFAULTS = {"fsdp_version": 1}  # accelerate's own; for other keys it is the first possible value
 
 
 class Parallelism(msgspec.Struct, frozen=True):
-    """Into how many parts a rank's neighbours and it cut each; 1: every rank holds all of it."""
+    """Into how many parts weights, gradients and moments are cut; 1: every rank holds all of it."""
 
     kind: Kind = "replicas"
     weights: int = 1
@@ -48,17 +48,17 @@ class Parallelism(msgspec.Struct, frozen=True):
 
 
 def locate_file(name: str) -> Path:
-    """The file that `training.accelerate` names: one of those shipped, by its name alone, or any."""
+    """The file that `training.accelerate` names: a shipped one by its name, or any by its path."""
     shipped = configs_directory() / "accelerate" / f"{name}.yaml"
     return shipped if name in SHIPPED else Path(name)
 
 
 def find_parallelism(training: TrainingConfig) -> Parallelism:
-    """How a configuration spreads the model.
+    """Read how a configuration spreads the model.
 
     Raises:
-        ConfigError: the file is none of accelerate's, it asks for what swarmd does not do, or another setting does not
-            go with it.
+        ConfigError: the file is not accelerate's, has a setting that swarmd does not support, or conflicts with another
+            setting.
     """
     if not training.accelerate or training.processes == 1:
         return Parallelism()
@@ -79,7 +79,7 @@ def find_parallelism(training: TrainingConfig) -> Parallelism:
 
 
 def _check_keys(section: Any, known: Mapping[str, tuple[tuple[Any, ...], str]], path: Path) -> dict[str, Any]:
-    """The section's values of the keys that swarmd looks at. Raises ConfigError where it cannot do as one says."""
+    """Values of the keys that swarmd reads in a section. Raises ConfigError for one that it does not support."""
     given = section if isinstance(section, dict) else {}
     values = {key: given.get(key, DEFAULTS.get(key, possible[0])) for key, (possible, _) in known.items()}
     for key, (possible, why) in known.items():
@@ -90,7 +90,7 @@ def _check_keys(section: Any, known: Mapping[str, tuple[tuple[Any, ...], str]], 
 
 
 def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
-    """Settings that need the whole model on each rank, and why."""
+    """Settings that need the whole model on each rank, with the reason."""
     if training.quantization != "none":
         yield f'training.quantization = "{training.quantization}"', "packed weights cannot be cut"
     if training.optimizer != "adamw":

@@ -35,15 +35,15 @@ class Frozen(NamedTuple):
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model reads at most, where it says so."""
+        """Longest sequence in tokens, if the model declares it."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def load_frozen(training: TrainingConfig) -> Frozen:
-    """Load a model as a trainer with these settings does, but not to train it.
+    """Load a model in the dtype of a trainer with these settings, but not to train it.
 
     Args:
-        training: of which `model`, `revision`, `device`, `dtype` and `threads` count.
+        training: only `model`, `revision`, `device`, `dtype` and `threads` count.
 
     Raises:
         ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
@@ -67,12 +67,12 @@ def load_frozen(training: TrainingConfig) -> Frozen:
 
 
 def freeze(model: Any) -> Any:
-    """The model without dropout and gradients."""
+    """Turn off a model's dropout and gradients."""
     return model.eval().requires_grad_(False)
 
 
 class ReferenceScorer:
-    """Scores batches with a frozen model, in parts of similar length that fit into memory, one sequence at least."""
+    """Scores batches with a frozen model, in parts of similar length that fit into memory."""
 
     def __init__(self, frozen: Frozen) -> None:
         self.frozen = frozen
@@ -80,7 +80,7 @@ class ReferenceScorer:
 
     @cached_property
     def digest(self) -> str:
-        """Of the model's weights, see `digest_weights`."""
+        """Digest of the model's weights, see `digest_weights`."""
         return digest_weights(self.frozen.model)
 
     def log_probabilities(
@@ -90,9 +90,9 @@ class ReferenceScorer:
 
         Args:
             ids: (batch, width); prompts padded on the left, completions on the right.
-            mask: the same shape, 1 where there is no padding.
+            mask: the same shape, 0 for padding.
             keep: columns of the completion, fewer than `width`.
-            temperature: that logits are divided by.
+            temperature: divides the logits.
         """
         results = torch.zeros(ids.size(0), keep, device=ids.device)
         if not keep:
@@ -106,7 +106,7 @@ class ReferenceScorer:
         return results * mask[:, -keep:]
 
     def _parts(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
-        """Rows of similar length, the first column that any of them uses, and the longest completion among them."""
+        """Rows of similar length, the first column that any of them uses, and their longest completion."""
         prompts, completions = mask[:, :-keep].sum(1).tolist(), mask[:, -keep:].sum(1).tolist()
         order = sorted(range(len(prompts)), key=lambda row: (completions[row], prompts[row]))
         part: list[int] = []
@@ -126,7 +126,7 @@ class ReferenceScorer:
         return tokens and rows * (completion + 1) * self.frozen.vocabulary <= BATCH_LOGITS_MAX
 
     def _score(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
-        """(batch, keep) of one part; the output head is computed at the columns that predict a completion only."""
+        """Score one part, (batch, keep); the output head is computed only where it predicts a completion."""
         ids, mask = ids.to(self.frozen.device), mask.to(self.frozen.device)
         positions = (mask.long().cumsum(1) - 1).clamp(min=0)
         selected = {"logits_to_keep": keep + 1} if self._selects else {}

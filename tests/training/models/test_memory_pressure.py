@@ -20,7 +20,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import importing, is_device_lost, is_out_of_memory, measure_bytes
 from swarmd.training.passes import PassSizes
-from swarmd.training.ranks import OtherRanks
+from swarmd.training.ranks import RankGroup
 from tests.training.conftest import make_config, order
 
 Maker = Callable[..., TrainingEngine]
@@ -87,8 +87,8 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
 ) -> None:
     """The other ranks are in the middle of the stage that failed here: only a fresh start has all of them together."""
     config = make_config()
-    crew = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
-    engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
+    rank_group = cast(RankGroup, SimpleNamespace(start_stage=lambda order: None))
+    engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", make_plan(config.swarm), rank_group=rank_group)
     tried = exhaust(monkeypatch, 0.5)
     with pytest.raises(torch.OutOfMemoryError):
         engine.train(order(0), Cancellation())

@@ -80,16 +80,16 @@ class Serving:
 
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.desk = ReferenceApp(*self._arguments)
-        computing = asyncio.create_task(self.desk.compute())
-        async with listening(self.desk.app(), Address("127.0.0.1", 0), 1.0) as self.url:
+        self.application = ReferenceApp(*self._arguments)
+        computing = asyncio.create_task(self.application.compute())
+        async with listening(self.application.app(), Address("127.0.0.1", 0), 1.0) as self.url:
             self._ready.set()
             await computing
 
     def close(self) -> None:
         self.reference.open.set()
         if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.desk.close)
+            self.loop.call_soon_threadsafe(self.application.close)
         self._thread.join(CALL_S)
         assert not self._thread.is_alive()
 

@@ -72,7 +72,7 @@ def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Se
     for thread in waiting:
         thread.start()
     threading.Event().wait(0.3)
-    server.loop.call_soon_threadsafe(server.desk.close)
+    server.loop.call_soon_threadsafe(server.application.close)
     waiting[1].join(CALL_S)
     assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-3")).status_code == 503
     assert server.ask("GET", "/healthz").status_code == 503
