@@ -19,6 +19,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,7 @@ def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 OnWritten = Callable[[Checkpoint], None]
 
 
+@dataclass(eq=False)
 class TrainingState:
     """Saves and restores the state of one node's training.
 
@@ -262,49 +264,41 @@ class TrainingState:
     a thread reads the weights and the optimiser's moments.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        plan: Plan,
-        step_callback: StepCallback,
-        checkpoints: Checkpoints,
-        optimizer: Callable[[], Any],
-        optimizer_name: str,
-        skills: SkillGuard,
-    ) -> None:
-        self._policy = policy
-        self._plan = plan
-        self._step_callback = step_callback
-        self._checkpoints = checkpoints
-        self._optimizer = optimizer
-        self._optimizer_name = optimizer_name
-        self._skills = skills
-        self._fresh_optimizer = policy.sharding.read_optimizer(optimizer())
-        self._fresh_memory = plan.read_memory()
-        self._base = policy.copy_weights() if policy.is_small else None
+    policy: Policy
+    plan: Plan
+    step_callback: StepCallback
+    checkpoints: Checkpoints
+    optimizer: Callable[[], Any]
+    optimizer_name: str
+    skills: SkillGuard
+
+    def __post_init__(self) -> None:
+        self._fresh_optimizer = self.policy.sharding.read_optimizer(self.optimizer())
+        self._fresh_memory = self.plan.read_memory()
+        self._base = self.policy.copy_weights() if self.policy.is_small else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")  # the end of the process waits for it
         self._write: Callable[[], None] = lambda: None
         self._writing: Future[None] | None = None
         self._place: Place | None = None  # of the stage that is being or was last written
         self.restored: Place | None = None  # the stage whose checkpoint was loaded last
-        step_callback.before_step = self.settle
+        self.step_callback.before_step = self.settle
 
     def find(self, order: Train) -> Checkpoint | None:
         """The checkpoint of this stage, if it began from the same model. Raises CheckpointFailed."""
         if self._place == (order.round, order.stage):
             self.settle()
-        checkpoint = self._checkpoints.find(order.round, order.stage)
+        checkpoint = self.checkpoints.find(order.round, order.stage)
         return checkpoint if checkpoint is not None and self._fits(checkpoint) else None
 
     def _fits(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.meta.model == self._policy.digest
+        return checkpoint.meta.model == self.policy.digest
 
     def assist(self) -> None:
         """Take this rank's part in the `save` of the first rank."""
-        if self._policy.sharding.is_sharded:
-            for _ in self._policy.walk_weights():
+        if self.policy.sharding.is_sharded:
+            for _ in self.policy.walk_weights():
                 pass
-            self._policy.sharding.read_optimizer(self._optimizer())
+            self.policy.sharding.read_optimizer(self.optimizer())
 
     def save(self, event: StageTrained, body: bytes, written: OnWritten = lambda checkpoint: None) -> None:
         """Start to write a stage's checkpoint in a thread; small values that change soon are copied first.
@@ -315,18 +309,18 @@ class TrainingState:
         Raises:
             SwarmError: the plan's memory cannot be saved.
         """
-        policy, weights = self._policy, self._policy.trained_weights()
+        policy, weights = self.policy, self.policy.trained_weights()
         optimizer = {
-            "optimizer": policy.sharding.read_optimizer(self._optimizer()),
+            "optimizer": policy.sharding.read_optimizer(self.optimizer()),
             "rng": torch.get_rng_state(),
-            "memory": check_plain(self._plan.read_memory()),
-            "skills": self._skills.read(),
-            "fresh_from": self._step_callback.fresh_from,
+            "memory": check_plain(self.plan.read_memory()),
+            "skills": self.skills.read(),
+            "fresh_from": self.step_callback.fresh_from,
         }
-        report = (event, self._step_callback.steps, policy.digest, policy.describe, self._optimizer_name)
+        report = (event, self.step_callback.steps, policy.digest, policy.describe, self.optimizer_name)
 
         def write() -> None:
-            written(self._checkpoints.save(weights, optimizer, body, *report))
+            written(self.checkpoints.save(weights, optimizer, body, *report))
 
         self._write, self._place = write, (event.round, event.stage)
         self._writing = self._writer.submit(write)
@@ -355,48 +349,48 @@ class TrainingState:
             touched: whether the weights may differ from those at the beginning.
         """
         self.settle()
-        checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
+        checkpoint = next((each for each in self.checkpoints.whole() if self._fits(each)), None)
         if checkpoint is None:
             if touched:
-                self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
-            self._policy.sharding.load_optimizer(self._optimizer(), self._fresh_optimizer)
-            self._plan.load_memory(self._fresh_memory)
-            self._skills.load({})
-            self._step_callback.steps = self._step_callback.fresh_from = 0
+                self.policy.load_weights(self._base if self._base is not None else read_base(self.policy))
+            self.policy.sharding.load_optimizer(self.optimizer(), self._fresh_optimizer)
+            self.plan.load_memory(self._fresh_memory)
+            self.skills.load({})
+            self.step_callback.steps = self.step_callback.fresh_from = 0
             return
-        self._policy.load_weights(checkpoint.read_weights())
+        self.policy.load_weights(checkpoint.read_weights())
         self.restored = (checkpoint.meta.event.round, checkpoint.meta.event.stage)
         state = checkpoint.read_optimizer()
-        self._step_callback.steps = checkpoint.meta.steps
-        self._step_callback.fresh_from = state["fresh_from"]
+        self.step_callback.steps = checkpoint.meta.steps
+        self.step_callback.fresh_from = state["fresh_from"]
         self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
-        self._plan.load_memory(state["memory"])
-        self._skills.load(state["skills"])
+        self.plan.load_memory(state["memory"])
+        self.skills.load(state["skills"])
         log.info(
             "checkpoint loaded",
             path=str(checkpoint.directory),
             digest=checkpoint.digest,
-            steps=self._step_callback.steps,
+            steps=self.step_callback.steps,
         )
 
     def reset_optimizer(self) -> None:
         """Reset the optimiser's moments, which belong to other weights; the learning rate is warmed up again."""
-        self._policy.sharding.load_optimizer(self._optimizer(), self._fresh_optimizer)
-        self._step_callback.fresh_from = self._step_callback.steps
+        self.policy.sharding.load_optimizer(self.optimizer(), self._fresh_optimizer)
+        self.step_callback.fresh_from = self.step_callback.steps
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state, unless it is another optimiser's, which would fail only at the next step."""
         written = checkpoint.meta.optimizer
-        if written == self._optimizer_name:
-            self._policy.sharding.load_optimizer(self._optimizer(), state)
+        if written == self.optimizer_name:
+            self.policy.sharding.load_optimizer(self.optimizer(), state)
             return
         self.reset_optimizer()
         log.warning(
             "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
             path=str(checkpoint.directory),
             written=written,
-            now=self._optimizer_name,
+            now=self.optimizer_name,
         )
 
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import msgspec
@@ -119,19 +120,16 @@ class Collected(msgspec.Struct):
     judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # of peers, in the preceding stage
 
 
+@dataclass(eq=False)
 class PeerGroups:
     """Reads, checks and scores published groups, stage by stage, since later stages may build on earlier ones."""
 
-    def __init__(
-        self, swarm: str, training: TrainingConfig, policy: Policy, plan: Plan, scorer: Scorer, own: str
-    ) -> None:
-        self._swarm = swarm
-        self._training = training
-        self._groups_max = max(training.share_groups, 1)  # of one peer trained on in one stage
-        self._policy = policy
-        self._plan = plan
-        self._scorer = scorer
-        self._own = own  # peer id
+    swarm: str
+    training: TrainingConfig
+    policy: Policy
+    plan: Plan
+    scorer: Scorer
+    own: str  # this node's peer id
 
     def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> Collected:
         """Collect informative groups of peers, the material for questions that build on earlier stages, and refusals.
@@ -144,15 +142,16 @@ class PeerGroups:
         """
         collected = Collected()
         taken: Counter[str] = Counter()
+        groups_max = max(self.training.share_groups, 1)  # of one peer, to train on
         fresh = frozenset(order.rollouts)
-        recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
-        self._plan.expect(sorted({peer for peer, _, _ in recent}))
+        recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self.own}
+        self.plan.expect(sorted({peer for peer, _, _ in recent}))
         for _, offers in sorted(self._offers(order, read, collected).items()):
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):
                 cancellation.check()
-                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._groups_max
-                if not preceding and self._plan.stages == 1:
+                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < groups_max
+                if not preceding and self.plan.stages == 1:
                     continue
                 try:
                     regenerated = self._take(ref, group, preceding, collected)
@@ -176,7 +175,7 @@ class PeerGroups:
         offers: dict[tuple[int, int], list[tuple[RolloutsRef, Group]]] = defaultdict(list)
         for ref in (*order.rollouts, *order.context):
             place = (ref.peer, ref.round, ref.stage)
-            if place in seen or (ref.peer == self._own and self._plan.stages == 1):
+            if place in seen or (ref.peer == self.own and self.plan.stages == 1):
                 continue
             seen.add(place)
             try:
@@ -191,7 +190,7 @@ class PeerGroups:
     def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
         if (ref.round, ref.stage) >= (order.round, order.stage):
             raise RecordRejected("future", f"rollouts of round {ref.round} reached round {order.round}")
-        if ref.round < order.round - self._training.staleness_rounds:
+        if ref.round < order.round - self.training.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
         try:
             body = read(ref.digest)
@@ -200,7 +199,7 @@ class PeerGroups:
         except SwarmdError as error:
             raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error
         rollouts = decode_rollouts(body)
-        check_origin(rollouts, ref, self._swarm)
+        check_origin(rollouts, ref, self.swarm)
         return rollouts
 
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
@@ -209,20 +208,20 @@ class PeerGroups:
         It becomes material for later stages. If it is of the preceding stage, it counts for the vote and is returned
         to train on.
         """
-        if len(group.completions) != self._training.generations:
+        if len(group.completions) != self.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         question, drawn, scores, trusted = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
         outcome = Outcome(StageId(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
-        if self._plan.stages > 1:
+        if self.plan.stages > 1:
             collected.material.add(outcome)
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
-        if not preceding or not self._training.peer_questions:  # without slots, peers' groups are only material
+        if not preceding or not self.training.peer_questions:  # without slots, peers' groups are only material
             return None
         with self._at_the_cost_of_the_group(ref):
-            question, prompt = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
-        if len(prompt) > self._training.prompt_tokens:
+            question, prompt = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
+        if len(prompt) > self.training.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
@@ -233,13 +232,13 @@ class PeerGroups:
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...], list[list[int]]]:
         """Question, completions and scores as this node has them, and the mask of tokens that the truth vouches for."""
         with self._at_the_cost_of_the_group(ref):
-            question = self._plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
+            question = self.plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
             drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
-            spans = [self._plan.true_spans(question, each.text) for each in drawn]
+            spans = [self.plan.true_spans(question, each.text) for each in drawn]
             trusted = [
-                mask_trusted(self._policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)
+                mask_trusted(self.policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)
             ]
-            return question, drawn, self._scorer.score(question, [each.text for each in drawn]), trusted
+            return question, drawn, self.scorer.score(question, [each.text for each in drawn]), trusted
 
     @contextlib.contextmanager
     def _at_the_cost_of_the_group(self, ref: RolloutsRef) -> Iterator[None]:
@@ -254,17 +253,17 @@ class PeerGroups:
         except FOREIGN_ERRORS as error:
             if is_out_of_memory(error) or is_device_lost(error):
                 raise
-            told = find_failure(self._plan, error) or type(error).__name__
+            told = find_failure(self.plan, error) or type(error).__name__
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 
     def _encode(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
         """Encode a completion in this node's tokens. One that is too long is scored as it is trained on: cut."""
-        text, limit = group.completions[index], self._training.completion_tokens
-        tokens, own = encode_turns(self._plan, self._policy, text, index in group.cut, limit)
+        text, limit = group.completions[index], self.training.completion_tokens
+        tokens, own = encode_turns(self.plan, self.policy, text, index in group.cut, limit)
         if not tokens:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
-        if tokens[-1] != self._policy.tokenizer.eos_token_id:
-            text = self._policy.decode_completion(tokens)
+        if tokens[-1] != self.policy.tokenizer.eos_token_id:
+            text = self.policy.decode_completion(tokens)
         return TurnCompletion(tokens, own, text)
 
 

@@ -16,6 +16,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,34 +72,19 @@ class _Again(Exception):
     """The attempt failed in a way that may pass."""
 
 
+@dataclass(eq=False)
 class ReferenceClient:
-    """Client of a reference server.
+    """Client of a reference server. Raises ConfigError if the URL is not an HTTP address."""
 
-    Args:
-        model: digest of the weights that the server must hold.
-        temperature: divides the logits.
-        name: of this client; part of the ids of its jobs.
-        cancellation: returns that of the running stage.
+    url: str
+    model: str  # digest of the weights that the server must hold
+    temperature: float  # divides the logits
+    token: str = ""
+    name: str = "trainer"  # part of the ids of its jobs
+    cancellation: CancellationSource = Cancellation  # returns that of the running stage
 
-    Raises:
-        ConfigError: the URL is not an HTTP address.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        temperature: float,
-        token: str = "",
-        name: str = "trainer",
-        cancellation: CancellationSource = Cancellation,
-    ) -> None:
-        self._url = _check_url(url)
-        self._model = model
-        self._temperature = temperature
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._name = name
-        self._cancellation = cancellation
+    def __post_init__(self) -> None:
+        self.url = _check_url(self.url)
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
         """Ask the server; see `KlReference`.
@@ -109,22 +95,22 @@ class ReferenceClient:
             Cancelled: the stage was cancelled meanwhile.
         """
         batch = ScoringBatch(
-            ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self._temperature
+            ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self.temperature
         )
         rows, width = batch.ids.shape
-        content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self._temperature}".encode())
-        id = f"{self._name}-{content.hexdigest()[:32]}"
-        frame = encode_job(JobHeader(id, rows, width, keep, "int32", self._temperature, self._model), batch)
+        content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self.temperature}".encode())
+        id = f"{self.name}-{content.hexdigest()[:32]}"
+        frame = encode_job(JobHeader(id, rows, width, keep, "int32", self.temperature, self.model), batch)
         logs = self._ask(id, frame)
         if logs.shape != (rows, keep):
-            raise ReferenceMismatch(f"the reference server {self._url} answered for another batch")
+            raise ReferenceMismatch(f"the reference server {self.url} answered for another batch")
         return torch.from_numpy(logs).to(ids.device)
 
     def _ask(self, id: str, frame: bytes) -> Logs:
         """Make attempts until there is a result."""
         trouble = ""
         for failures in range(ATTEMPTS_MAX):
-            self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
+            self.cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
             try:
                 return self._attempt(id, frame, time.monotonic() + CALL_S)
             except _Again as error:
@@ -133,7 +119,7 @@ class ReferenceClient:
                 self._acknowledge(id, time.monotonic() + GIVE_UP_S)
                 raise
         raise ReferenceFailed(
-            f"the reference server {self._url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
+            f"the reference server {self.url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
             "Start it, or empty training.reference.url to keep the reference model in this process",
         )
 
@@ -141,7 +127,7 @@ class ReferenceClient:
         status, body = self._exchange("POST", "/v1/jobs", frame, deadline)
         self._check(status, body)
         while status != 200 or body[:1] == b"{":
-            self._cancellation().check()
+            self.cancellation().check()
             wait_s = max(min(WAIT_S, deadline - time.monotonic()), 0.0)
             status, body = self._exchange("GET", f"/v1/jobs/{id}?wait_s={wait_s:.3f}", b"", deadline)
             self._check(status, body)
@@ -158,17 +144,17 @@ class ReferenceClient:
         try:
             header, logs = decode_result(body)
         except FrameError as error:
-            raise ReferenceFailed(f"the reference server {self._url} sent nonsense: {error.message}") from None
+            raise ReferenceFailed(f"the reference server {self.url} sent nonsense: {error.message}") from None
         self._check_model(header.model)
         if header.id != id or header.job != job:
-            raise ReferenceMismatch(f"the reference server {self._url} answered for another job")
+            raise ReferenceMismatch(f"the reference server {self.url} answered for another job")
         return logs
 
     def _check_model(self, digest: str) -> None:
-        if digest != self._model:
+        if digest != self.model:
             raise ReferenceMismatch(
-                f"the reference server {self._url} holds the weights {digest[:16]}, this node began with "
-                f"{self._model[:16]}",
+                f"the reference server {self.url} holds the weights {digest[:16]}, this node began with "
+                f"{self.model[:16]}",
                 "Start it with this node's training.model, training.revision and training.dtype",
             )
 
@@ -183,14 +169,15 @@ class ReferenceClient:
             self._check_model(str(table["model"]))
         reason = str(table.get("error", ""))[:REASON_CHARS_MAX]
         if status in FINAL:
-            raise ReferenceFailed(f"the reference server {self._url} refused: {status} {reason}", HINTS.get(status, ""))
+            raise ReferenceFailed(f"the reference server {self.url} refused: {status} {reason}", HINTS.get(status, ""))
         raise _Again(f"{status} {reason}")
 
     def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
         """Make one request and return status and body. Raises _Again if no answer comes in time."""
-        headers = self._headers | ({"Content-Type": "application/x-swarmd-reference"} if body else {})
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        headers |= {"Content-Type": "application/x-swarmd-reference"} if body else {}
         try:
-            return ask(HttpRequest(method, self._url + path, body, headers), deadline, ANSWER_BYTES_MAX)
+            return ask(HttpRequest(method, self.url + path, body, headers), deadline, ANSWER_BYTES_MAX)
         except HttpFailed as error:
             raise _Again(str(error)) from None
 

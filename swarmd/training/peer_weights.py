@@ -15,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,42 +98,37 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
     return taken
 
 
+@dataclass(eq=False)
 class WeightsOffering:
     """Offers the weights every few rounds, but no more often than a peer can fetch them.
 
-    Only the newest offer and the one before are kept. If rounds are shorter than a fetch takes, nobody could finish
-    one.
-
-    Args:
-        every: rounds between offers; 0 for none.
-        stages: number in a round; weights are offered after the last.
-        directory: holds what is offered.
-        free_bytes_min: kept free on its file system; without them nothing new is offered.
+    Only the newest offer and the one before are kept: if rounds are shorter than a fetch, nobody could finish one.
     """
 
-    def __init__(self, every: int, stages: int, directory: Path, free_bytes_min: int = 0) -> None:
-        self._every = every
-        self._stages = stages
-        self._place = directory
-        self._free_bytes_min = free_bytes_min
-        self._offered = OfferedWeights(directory)
+    every: int  # rounds between offers; 0 for none
+    stages: int  # of a round; weights are offered after the last
+    directory: Path  # of what is offered
+    free_bytes_min: int = 0  # kept free on its file system; without them nothing new is offered
+
+    def __post_init__(self) -> None:
+        self._offered = OfferedWeights(self.directory)
         self._busy = False
         self._next_at = 0.0  # on the monotonic clock: no other offer before
 
     def withdraw_if_off(self) -> None:
         """If nothing is to be offered, withdraw earlier offers. Failures are logged."""
-        if self._every:
+        if self.every:
             return
         try:
             self._offered.withdraw()
         except OSError as error:
-            log.warning("weights are still offered", directory=str(self._place), reason=str(error))
+            log.warning("weights are still offered", directory=str(self.directory), reason=str(error))
 
     def is_due(self, event: StageTrained) -> bool:
         """Whether to offer the weights after this stage: not while others are being written, or still being fetched."""
-        if not self._every or self._busy or time.monotonic() < self._next_at:
+        if not self.every or self._busy or time.monotonic() < self._next_at:
             return False
-        return event.stage + 1 == self._stages and (event.round + 1) % self._every == 0
+        return event.stage + 1 == self.stages and (event.round + 1) % self.every == 0
 
     def take(self, checkpoint: Path) -> bool:
         """Keep a checkpoint's weights for `offer`, by a hard link, or by a copy on a file system without links.
@@ -150,14 +146,14 @@ class WeightsOffering:
                 shutil.copyfile(source, taken)
         except (OSError, NoSpaceLeft) as error:
             log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
-            remove_left(self._place / TAKEN)
+            remove_left(self.directory / TAKEN)
             return False
         self._busy = True
         return True
 
     def offer(self, event: StageTrained, policy: Policy) -> None:
         """Round, chunk and offer what was taken; runs in a thread beside the next stage. Failures are logged."""
-        taken = self._place / TAKEN
+        taken = self.directory / TAKEN
         try:
             self._see_room(taken.stat().st_size)
             write_announced(load_file(taken), self._offered.announced)
@@ -174,16 +170,16 @@ class WeightsOffering:
             log.warning("weights are not offered", round=event.round, reason=reason)
         finally:
             remove_left(taken)
-            remove_left(self._place / ANNOUNCED)
+            remove_left(self.directory / ANNOUNCED)
             self._busy = False
 
     def _see_room(self, size_bytes: int) -> None:
         """Check that a file of this size fits. Raises NoSpaceLeft, OSError."""
-        free = shutil.disk_usage(self._place).free
-        if free - size_bytes < self._free_bytes_min:
+        free = shutil.disk_usage(self.directory).free
+        if free - size_bytes < self.free_bytes_min:
             raise NoSpaceLeft(
-                f"no room in {self._place} for weights of {size_bytes} bytes: {free} are free, {self._free_bytes_min} "
-                "are kept free",
+                f"no room in {self.directory} for weights of {size_bytes} bytes: {free} are free, "
+                f"{self.free_bytes_min} are kept free",
                 "Free space there or lower storage.free_bytes_min",
             )
 

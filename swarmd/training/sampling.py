@@ -17,6 +17,7 @@ import abc
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -432,21 +433,15 @@ class TurnCompletion(msgspec.Struct):
     logps: list[float] = []  # as in `Drawn`; 0 for tokens that the swarm added
 
 
+@dataclass(eq=False)
 class Turns:
-    """Draws completions for one plan.
+    """Draws completions for one plan."""
 
-    Args:
-        plan: says where generation pauses and what follows.
-        policy: encodes and decodes.
-        tokens_max: of a completion, including what the swarm adds.
-    """
-
-    def __init__(self, plan: Plan, policy: Policy, sampler: Sampling, tokens_max: int, temperature: float) -> None:
-        self._plan = plan
-        self._policy = policy
-        self._sampler = sampler
-        self._tokens_max = tokens_max
-        self._temperature = temperature
+    plan: Plan  # says where generation pauses and what follows
+    policy: Policy
+    sampler: Sampling
+    tokens_max: int  # of a completion, including what the swarm adds
+    temperature: float
 
     def complete(
         self,
@@ -459,16 +454,16 @@ class Turns:
         """Draw `group` completions of each question, question by question. Raises Cancelled."""
 
         def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[Drawn]:
-            bounds = (self._tokens_max, self._temperature)
-            return self._sampler.sample(prompts, group, *bounds, generator, cancellation, self._plan.stops, rooms)
+            bounds = (self.tokens_max, self.temperature)
+            return self.sampler.sample(prompts, group, *bounds, generator, cancellation, self.plan.stops, rooms)
 
         completions = [
             TurnCompletion(
-                drawn.tokens, [1] * len(drawn.tokens), self._policy.decode_completion(drawn.tokens), drawn.logps
+                drawn.tokens, [1] * len(drawn.tokens), self.policy.decode_completion(drawn.tokens), drawn.logps
             )
             for drawn in draw(prompts, group)
         ]
-        if not self._plan.stops:
+        if not self.plan.stops:
             return completions
         asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
         paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
@@ -479,7 +474,7 @@ class Turns:
             if not paused:
                 break
             begun = [asked[place][1] + completions[place].tokens for place in paused]
-            rooms = [self._tokens_max - len(completions[place].tokens) for place in paused]
+            rooms = [self.tokens_max - len(completions[place].tokens) for place in paused]
             for place, more in zip(paused, draw(begun, 1, rooms), strict=True):
                 self._append(completions[place], more, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
@@ -492,10 +487,10 @@ class Turns:
         for (_, drawn, place), answer in zip(paused, answers, strict=True):
             if answer is None:
                 continue
-            room = self._tokens_max - len(drawn.tokens)
-            tokens = self._policy.encode_completion(answer, True, room)
+            room = self.tokens_max - len(drawn.tokens)
+            tokens = self.policy.encode_completion(answer, True, room)
             self._append(drawn, Drawn(tokens, [0.0] * len(tokens) if drawn.logps else []), own=0)
-            if len(drawn.tokens) < self._tokens_max:
+            if len(drawn.tokens) < self.tokens_max:
                 going.append(place)
         return going
 
@@ -503,7 +498,7 @@ class Turns:
         """Ask the plan for its answers. A cancellation does not wait for those that are being computed."""
         pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
         try:
-            answers = [pool.submit(self._plan.react, question, text) for question, text in paused]
+            answers = [pool.submit(self.plan.react, question, text) for question, text in paused]
             left = set(answers)
             while left:
                 cancellation.check()
@@ -522,19 +517,19 @@ class Turns:
             results.append(answer.result() if error is None else None)
             raised = raised or error
         if raised is not None:
-            warn_of_failure(self._plan, raised, "completions are not continued")
+            warn_of_failure(self.plan, raised, "completions are not continued")
         return results
 
     def _is_paused(self, drawn: TurnCompletion) -> bool:
-        full = len(drawn.tokens) >= self._tokens_max
-        return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
+        full = len(drawn.tokens) >= self.tokens_max
+        return not full and drawn.tokens[-1] not in self.policy.stop_ids and drawn.text.endswith(self.plan.stops)
 
     def _append(self, drawn: TurnCompletion, more: Drawn, own: int) -> None:
-        room = self._tokens_max - len(drawn.tokens)
+        room = self.tokens_max - len(drawn.tokens)
         drawn.tokens += more.tokens[:room]
         drawn.logps += more.logps[:room]
         drawn.own += [own] * len(more.tokens[:room])
-        drawn.text = self._policy.decode_completion(drawn.tokens)
+        drawn.text = self.policy.decode_completion(drawn.tokens)
 
 
 def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from itertools import islice
 from random import Random
 from typing import Any
@@ -65,14 +66,15 @@ log = get_logger(__name__)
 class StageStats:
     """Sums over a step's or stage's groups, for status, trackers and metrics."""
 
+    groups = 0
+    flat = 0
+    others = 0  # groups of peers and earlier ones in the batches
+    completions = 0
+    failed = 0  # completions whose scorer failed
+    too_long = 0  # questions skipped because their prompts are too long
+    tokens = 0
+
     def __init__(self) -> None:
-        self.groups = 0
-        self.flat = 0
-        self.others = 0  # groups of peers and earlier ones in the batches
-        self.completions = 0
-        self.failed = 0  # completions whose scorer failed
-        self.too_long = 0  # questions skipped because their prompts are too long
-        self.tokens = 0
         self._worth: dict[str, float] = {}
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -82,21 +84,17 @@ class StageStats:
         self.completions += len(scores)
         self.failed += sum(score.failed for score in scores)
         self.tokens += count_completion_tokens(groups)
-        self._add_worth("reward", sum(score.reward for score in scores))
-        self._add_worth("accuracy", sum(score.accuracy for score in scores))
-        self._add_worth("format", sum(score.format for score in scores))
-        for part, value in (part for score in scores for part in score.parts.items()):
-            self._add_worth(f"reward_{part}", value)
+        for score in scores:
+            self._add_worth("reward", score.reward)
+            self._add_worth("accuracy", score.accuracy)
+            self._add_worth("format", score.format)
+            for part, value in score.parts.items():
+                self._add_worth(f"reward_{part}", value)
 
     def join(self, other: StageStats) -> None:
         """Add what another rank has generated."""
-        self.groups += other.groups
-        self.flat += other.flat
-        self.others += other.others
-        self.completions += other.completions
-        self.failed += other.failed
-        self.too_long += other.too_long
-        self.tokens += other.tokens
+        for name in ("groups", "flat", "others", "completions", "failed", "too_long", "tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, value in other._worth.items():
             self._add_worth(name, value)
 
@@ -187,46 +185,29 @@ class Publication:
         return list(chosen.values())[: self._groups_max]
 
 
+@dataclass(eq=False)
 class Stage:
-    """Makes one batch a step for the trainer, and keeps what is to be published.
+    """Makes one batch a step for the trainer, and keeps what is to be published."""
 
-    Args:
-        questions: this node's own, without end.
-        bare: questions that show nothing that peers wrote, used if all of `questions` are too long.
-        weights: of tasks whose earlier groups are replayed more often than others'.
-    """
+    swarm: str
+    place: StageId
+    training: TrainingConfig
+    policy: Policy
+    plan: Plan
+    sampler: InitVar[Sampling]
+    scorer: Scorer
+    questions: Iterator[Question]  # this node's own, without end
+    schedule: PeerSchedule
+    seed: InitVar[int]
+    cancellation: Cancellation
+    replay: Replay
+    bare: Iterator[Question] | None  # questions without what peers wrote, used if all of `questions` are too long
+    weights: Mapping[str, float]  # of tasks whose earlier groups are replayed more often than others'
 
-    def __init__(
-        self,
-        swarm: str,
-        place: StageId,
-        training: TrainingConfig,
-        policy: Policy,
-        plan: Plan,
-        sampler: Sampling,
-        scorer: Scorer,
-        questions: Iterator[Question],
-        schedule: PeerSchedule,
-        seed: int,
-        cancellation: Cancellation,
-        replay: Replay,
-        bare: Iterator[Question] | None,
-        weights: Mapping[str, float],
-    ) -> None:
-        self._swarm = swarm
-        self._place = place
-        self._training = training
-        self._policy = policy
-        self._plan = plan
-        self._turns = Turns(plan, policy, sampler, training.completion_tokens, training.temperature)
-        self._weights = weights
-        self._scorer = scorer
-        self._questions = questions
-        self._bare = bare
-        self._schedule = schedule
-        self._cancellation = cancellation
+    def __post_init__(self, sampler: Sampling, seed: int) -> None:
+        training, policy = self.training, self.policy
+        self._turns = Turns(self.plan, policy, sampler, training.completion_tokens, training.temperature)
         self._generator = torch.Generator(policy.device).manual_seed(seed)
-        self._replay = replay
         self._random = Random(seed)
         self._publication = Publication(min(training.share_groups, GROUPS_MAX))
         self._started = time.perf_counter()
@@ -244,20 +225,20 @@ class Stage:
     def part(self) -> RankPart:
         """What this process has generated, for the other ranks."""
         groups = self._publication.choose()
-        trained = self._schedule.scheduled - self._left_out
+        trained = self.schedule.scheduled - self._left_out
         return RankPart(
             self.tokens, trained, groups, self._learnt, self.metrics.stage, self.mask_stats.counts, self.flatness
         )
 
     def end_steps(self) -> None:
         """After the last step: record which peers' groups were skipped, and warn of questions that were too long."""
-        self.mask_stats.record_skipped(self._schedule.count_skipped())
+        self.mask_stats.record_skipped(self.schedule.count_skipped())
         if self.metrics.stage.too_long:
             log.warning(
                 "questions were passed over: their prompts are longer than training.prompt_tokens",
                 questions=self.metrics.stage.too_long,
                 longest=self._longest_prompt,
-                prompt_tokens=self._training.prompt_tokens,
+                prompt_tokens=self.training.prompt_tokens,
             )
 
     def join(self, part: RankPart) -> None:
@@ -287,7 +268,7 @@ class Stage:
     @property
     def peer_groups(self) -> int:
         """Peers' groups trained on."""
-        return self._schedule.scheduled - self._left_out + self._joined_groups
+        return self.schedule.scheduled - self._left_out + self._joined_groups
 
     def next_batch(self) -> dict[str, Any]:
         """Columns for TRL's rollout function: `questions` groups of `generations`, own and peers', with rewards.
@@ -295,30 +276,30 @@ class Stage:
         If peers' groups count only where this node fails (`peer_loss`), it answers their questions first.
         """
         self.metrics.begin_step()
-        share = self._schedule.schedule_step(self.mask_stats.judge())
-        slots = self._training.questions - len(share)
-        gated = self._training.peer_loss == "success-gated"
+        share = self.schedule.schedule_step(self.mask_stats.judge())
+        slots = self.training.questions - len(share)
+        gated = self.training.peer_loss == "success-gated"
         asked = len(share) if gated else 0
         answered: list[TrainingGroup] = []
         if gated:
             share, answered = self._keep_failed(share)
         informative, flat = self._generate_informative(slots, asked)
         if gated:
-            informative = [*pick_groups(answered, flat=False), *informative][: self._training.questions - len(share)]
+            informative = [*pick_groups(answered, flat=False), *informative][: self.training.questions - len(share)]
             flat += pick_groups(answered, flat=True)  # so that the batch is full
         fresh = [*informative, *share]
         if not gated:
-            fresh += self._schedule.spare(self._training.questions - len(fresh))
-        replayed = self._replay.draw(
-            min(self._training.replay_questions, self._training.questions - len(fresh)),
+            fresh += self.schedule.spare(self.training.questions - len(fresh))
+        replayed = self.replay.draw(
+            min(self.training.replay_questions, self.training.questions - len(fresh)),
             self._random,
-            self._schedule.admit,
-            self._weights,
+            self.schedule.admit,
+            self.weights,
         )
         for group in fresh:
-            self._replay.add(group)
+            self.replay.add(group)
         others = [self._fit(group) for group in (*fresh[len(informative) :], *replayed)]
-        groups = [*informative, *others, *flat][: self._training.questions]
+        groups = [*informative, *others, *flat][: self.training.questions]
         foreign = {id(group) for group in others}
         self.metrics.add_others(len(foreign))
         return {
@@ -363,10 +344,10 @@ class Stage:
         Args:
             asked: questions of peers that were already answered in this step.
         """
-        own = self._generate(max(slots, self._training.own_questions - asked))
+        own = self._generate(max(slots, self.training.own_questions - asked))
         while True:
             informative = pick_groups(own, flat=False)
-            left = self._training.own_questions_max - len(own)
+            left = self.training.own_questions_max - len(own)
             if len(informative) >= slots or left <= 0:
                 return informative[:slots], pick_groups(own, flat=True)
             own += self._generate(min(slots, left))
@@ -376,7 +357,7 @@ class Stage:
             return []
         groups = self._answer([self._next_question() for _ in range(count)])
         for group in groups:
-            self._plan.learn(group.question, group.scores)
+            self.plan.learn(group.question, group.scores)
             self._learnt.append((group.question, group.scores))
         self._count(groups)
         return groups
@@ -385,11 +366,11 @@ class Stage:
         """Draw and score a group of completions of each question."""
         if not asked:
             return []
-        size = self._training.generations
+        size = self.training.generations
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
-        drawn = self._turns.complete(questions, prompts, size, self._generator, self._cancellation)
+        drawn = self._turns.complete(questions, prompts, size, self._generator, self.cancellation)
         return [
-            self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self._place.round)
+            self.scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.place.round)
             for place, (question, prompt) in enumerate(asked)
         ]
 
@@ -399,14 +380,14 @@ class Stage:
         If what peers wrote makes all questions too long, bare ones follow.
         """
         found = self._find_short()
-        limit = self._training.prompt_tokens
-        if found is None and self._bare is not None:
+        limit = self.training.prompt_tokens
+        if found is None and self.bare is not None:
             log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
-            self._questions, self._bare = self._bare, None
+            self.questions, self.bare = self.bare, None
             found = self._find_short()
         if found is None:
             raise SwarmError(
-                f"the questions of {', '.join(self._plan.tasks)} take more than training.prompt_tokens = {limit}",
+                f"the questions of {', '.join(self.plan.tasks)} take more than training.prompt_tokens = {limit}",
                 "Raise training.prompt_tokens or give the tasks smaller settings",
             )
         return found
@@ -417,16 +398,16 @@ class Stage:
         Raises SwarmError if the plan has no more questions.
         """
         looked = 0
-        for question in islice(self._questions, LONG_QUESTIONS_MAX):
-            fitted = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
-            if len(fitted[1]) <= self._training.prompt_tokens:
+        for question in islice(self.questions, LONG_QUESTIONS_MAX):
+            fitted = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
+            if len(fitted[1]) <= self.training.prompt_tokens:
                 return fitted
             looked += 1
             self.metrics.add_too_long()
             self._longest_prompt = max(self._longest_prompt, len(fitted[1]))
         if looked < LONG_QUESTIONS_MAX:
-            where = f"round {self._place.round}, stage {self._place.stage}"
-            raise SwarmError(f"{name_of(self._plan)}.draw has no more questions for {where}", ENDLESS)
+            where = f"round {self.place.round}, stage {self.place.stage}"
+            raise SwarmError(f"{name_of(self.plan)}.draw has no more questions for {where}", ENDLESS)
         return None
 
     def _count(self, groups: list[TrainingGroup]) -> None:
@@ -440,17 +421,17 @@ class Stage:
 
     def make_rollouts(self) -> Rollouts:
         """The rollouts to publish of the groups so far."""
-        place, chosen = self._place, self._publication.choose()
-        return Rollouts(VERSION, self._swarm, place.peer, place.round, place.stage, tuple(map(self._to_wire, chosen)))
+        place, chosen = self.place, self._publication.choose()
+        return Rollouts(VERSION, self.swarm, place.peer, place.round, place.stage, tuple(map(self._to_wire, chosen)))
 
     def describe_published(self) -> list[ScoredGroup]:
         """The published groups in words, with truth and rewards."""
-        place = (self._place.peer, self._place.round, self._place.stage)
+        place = (self.place.peer, self.place.round, self.place.stage)
         chosen = self._publication.choose()
-        return [score_group(self._plan, group.question, *place, group.scores) for group in chosen]
+        return [score_group(self.plan, group.question, *place, group.scores) for group in chosen]
 
     def _to_wire(self, group: TrainingGroup) -> Group:
-        stops = self._policy.stop_ids
+        stops = self.policy.stop_ids
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)

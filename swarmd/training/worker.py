@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,22 +59,17 @@ PROGRESS_S = 0.25  # shortest time between two progress messages of a stage
 log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class TrainerService:
     """Runs commands from the inbox on the engine."""
 
-    def __init__(
-        self,
-        engine: TrainingEngine,
-        config: Config,
-        outbox: Outbox,
-        pusher: Pusher,
-        offering: WeightsOffering | None = None,
-    ) -> None:
-        self._engine = engine
-        self._pusher = pusher
-        self._offering = offering
-        self._config = config
-        self._outbox = outbox
+    engine: TrainingEngine
+    config: Config
+    outbox: Outbox
+    pusher: Pusher
+    offering: WeightsOffering | None = None
+
+    def __post_init__(self) -> None:
         self._running: tuple[str, Cancellation] | None = None
         self._rounds: set[int] = set()
         self._progress: Progress | None = None  # the newest
@@ -111,7 +107,7 @@ class TrainerService:
             return True
         if self._running[0] != command.id:
             reason = f"the trainer is busy with {self._running[0]}"
-            self._outbox.observe(CommandFailed(command.id, reason))
+            self.outbox.observe(CommandFailed(command.id, reason))
         return False
 
     def _cancel(self, command: CancelTraining) -> None:
@@ -124,54 +120,54 @@ class TrainerService:
         async with anyio.create_task_group() as telling:
             telling.start_soon(self._tell_progress)
             event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
-            if not isinstance(event, StageTrained) and self._config.training.processes > 1:
+            if not isinstance(event, StageTrained) and self.config.training.processes > 1:
                 self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
             reason = await anyio.to_thread.run_sync(self._find_reason_to_retire, command)
             telling.cancel_scope.cancel()
         if isinstance(event, CommandFailed):
-            self._outbox.progress(STAGE_FAILED, note=event.reason)  # shown by `status` until the next stage
+            self.outbox.progress(STAGE_FAILED, note=event.reason)  # shown by `status` until the next stage
         self._running = None  # first, since the daemon may send its next command at once
-        self._outbox.observe(event)
+        self.outbox.observe(event)
         if reason:
-            self._outbox.retire(reason)
+            self.outbox.retire(reason)
             tasks.cancel_scope.cancel()
 
     def _find_reason_to_retire(self, command: Train) -> str:
         """Why a fresh process should follow, or empty; only at the end of a round, unless memory ran out."""
-        if self._spent or command.stage + 1 < self._config.swarm.stages:
+        if self._spent or command.stage + 1 < self.config.swarm.stages:
             return self._spent
-        recycle = self._config.training.recycle_rounds
+        recycle = self.config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
             reason = f"recycled after {recycle} rounds, as training.recycle_rounds says"
         else:
-            reason = find_excess(self._config.training.memory_bytes_max, self._engine.policy.device)
+            reason = find_excess(self.config.training.memory_bytes_max, self.engine.policy.device)
         return reason if reason and self._can_retire() else ""
 
     def _can_retire(self) -> bool:
         """Whether this process may end: the last stage is on disk, and no push is in progress."""
         try:
-            self._engine.settle()
+            self.engine.settle()
         except CheckpointFailed as error:
             log.warning("this process stays, for the last stage is not on disk", reason=str(error))
             return False
-        return not self._pusher.busy
+        return not self.pusher.busy
 
     def _on_written(self, checkpoint: Checkpoint) -> None:
         """Push, offer and report a checkpoint. Called by the thread that wrote it, which may later replace it."""
-        event, offering = checkpoint.meta.event, self._offering
-        self._pusher.push(event, checkpoint.directory)
+        event, offering = checkpoint.meta.event, self.offering
+        self.pusher.push(event, checkpoint.directory)
         if offering is not None and offering.is_due(event) and offering.take(checkpoint.directory):
             # Not a daemon thread: the end of this process waits for it, since no other would offer them.
-            threading.Thread(target=offering.offer, args=(event, self._engine.policy), name="weights-offer").start()
-        self._outbox.observe(CheckpointWritten(event.round, event.stage, checkpoint.digest))
+            threading.Thread(target=offering.offer, args=(event, self.engine.policy), name="weights-offer").start()
+        self.outbox.observe(CheckpointWritten(event.round, event.stage, checkpoint.digest))
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command and return the resulting event. Raises what only the end of this process can mend."""
-        first = self._engine.steps
+        first = self.engine.steps
         try:
-            event = self._engine.train(command, cancellation, self._report, self._outbox.observe, self._on_written)
+            event = self.engine.train(command, cancellation, self._report, self.outbox.observe, self._on_written)
         except Cancelled:
-            taken = max(self._engine.abandoned_steps - first, 0)
+            taken = max(self.engine.abandoned_steps - first, 0)
             return TrainingCancelled(command.id, command.round, command.stage, taken)
         except PERMANENT:
             raise
@@ -196,7 +192,7 @@ class TrainerService:
         while True:
             newest = self._progress
             if newest is not None and newest is not told:
-                self._outbox.send(newest)
+                self.outbox.send(newest)
                 told = newest
             await anyio.sleep(PROGRESS_S)
 

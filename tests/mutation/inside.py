@@ -399,8 +399,8 @@ swarmd/training/groups.py
     + if (ref.round, ref.stage) > (order.round, order.stage):
     tests/training/test_groups.py
   rollouts one round too old are taken
-    - if ref.round < order.round - self._training.staleness_rounds:
-    + if ref.round < order.round - self._training.staleness_rounds - 1:
+    - if ref.round < order.round - self.training.staleness_rounds:
+    + if ref.round < order.round - self.training.staleness_rounds - 1:
     tests/training/test_groups.py
 swarmd/training/schedule.py
   one peer may fill a batch
