@@ -13,6 +13,7 @@ import pytest
 
 from swarmd.config import Config, StorageConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
@@ -20,6 +21,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.library_logging import quieten
+from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.progress import ProgressSink
 from swarmd.worker.messages import Progress
 from tests.e2e.models import make_model
@@ -42,6 +44,10 @@ def make_config(tasks: tuple[TaskConfig, ...] = (), free_bytes_min: int = 0, **t
 
 def order(round: int, rollouts: tuple[RolloutsRef, ...] = (), stage: int = 0) -> Train:
     return Train(f"train/{round}/{stage}", round, stage, rollouts)
+
+
+def train_stage(engine: TrainingEngine, round: int = 0, rollouts: tuple[RolloutsRef, ...] = ()) -> StageTrained:
+    return engine.train(order(round, rollouts), Cancellation())
 
 
 def after_a_step(cancellation: Cancellation) -> ProgressSink:
@@ -97,6 +103,11 @@ def start(tmp_path: Path) -> Iterator[StartWorker]:
         if worker.process.poll() is None:
             os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
 
 
 @pytest.fixture(scope="session")

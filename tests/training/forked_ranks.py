@@ -25,7 +25,7 @@ from swarmd.training.models import device
 from swarmd.training.ranks import RankGroup, Ranks
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
-from tests.training.conftest import after_a_step, order
+from tests.training.conftest import after_a_step, order, train_stage
 
 # the other ranks are told by their own job
 TOGETHER = cast(RankGroup, SimpleNamespace(start_stage=lambda order: None))
@@ -80,7 +80,7 @@ def train(engine: TrainingEngine, job: Job) -> Facts:
     """All rounds of a job."""
     facts = Facts()
     for round in job.rounds:
-        trained = engine.train(order(round, job.rollouts), Cancellation())
+        trained = train_stage(engine, round, job.rollouts)
         facts.steps.append(trained.steps)
         facts.held_out.append(trained.held_out)
         facts.peer_groups.append(trained.peer_groups)

@@ -22,7 +22,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
 from swarmd.training.peer_weights import SHARES, adopt, digest_policy, find_worse, mix, write_announced
 from swarmd.weights.manifest import WeightsManifest
-from tests.training.conftest import order
+from tests.training.conftest import order, train_stage
 from tests.training.models.test_adapters import frozen, same
 from tests.training.test_offering import offered
 from tests.weights.making import write_raw
@@ -88,7 +88,7 @@ def test_better_weights_are_begun_from_and_the_claim_counts_for_nothing(make_eng
 def test_the_rate_is_warmed_up_again_after_weights_that_are_begun_from_and_a_restart_knows(make_engine: Maker) -> None:
     engine = make_engine("a", steps=2, learning_rate=1e-9)
     scored(engine, 0.25)
-    engine.train(order(7), Cancellation())
+    train_stage(engine, 7)
     scored(engine, 0.5)
     start(engine, place(engine, moved(engine)))
     assert (engine._step_callback.fresh_from, engine.steps) == (2, 4)
@@ -216,7 +216,7 @@ LORA = LoraConfig(rank=4)
 def taught(make_engine: Maker, tmp_path: Path) -> tuple[TrainingEngine, WeightsManifest, Path]:
     """A node that has trained adapters, what it offers, and the file."""
     engine = make_engine("a", lora=LORA, steps=1, learning_rate=3e-3)
-    manifest = offered(engine, engine.train(order(0), Cancellation()), tmp_path / "w")
+    manifest = offered(engine, train_stage(engine, 0), tmp_path / "w")
     return engine, manifest, tmp_path / "w" / f"{manifest.whole.digest}.safetensors"
 
 
@@ -324,7 +324,7 @@ def test_the_first_mean_that_is_no_worse_is_begun_from(
 def test_the_moments_stay_and_what_was_measured_is_not_measured_again(make_engine: Maker) -> None:
     engine = make_engine("a", steps=2, learning_rate=1e-9)
     left = scored(engine, 0.25, 0.5)
-    engine.train(order(7), Cancellation())
+    train_stage(engine, 7)
     assert left == [0.5]
     scored(engine, 0.5, 0.75)
     event = start(engine, place(engine, moved(engine), averaged=True))

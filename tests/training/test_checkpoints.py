@@ -21,12 +21,11 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode, SwarmError
 from swarmd.training import checkpoint_files
 from swarmd.training import checkpoints as subject
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, check_plain, read_checkpoint
 from swarmd.training.engine import TrainingEngine
 from tests.durability import recording
 from tests.log_capture import capture_logs
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 
 def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
@@ -214,7 +213,7 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callab
     round = 0
     for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
         engine = make_engine(optimizer=before, steps=1, held_out_questions=0)
-        trained = engine.train(order(round), Cancellation())
+        trained = train_stage(engine, round)
         place = engine.place_of(trained)
         assert read_checkpoint(place).meta.optimizer == before
         with capture_logs() as logs:
@@ -226,5 +225,5 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callab
         assert again._step_callback.fresh_from == (
             engine._step_callback.fresh_from if before == after else engine.steps
         )
-        again.train(order(round + 1), Cancellation())
+        train_stage(again, round + 1)
         round += 2

@@ -18,18 +18,13 @@ from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.groups import PeerGroups, Scorer, TrainingGroup, choose_offers, judge_peers
-from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.models.model import Policy
 from tests.training.conftest import order
 
 PLAN = DigitsPlan(SwarmConfig(id="test"))
 TRAINING = TrainingConfig(
     generations=2, share_groups=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12, peer_questions=1
 )
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainingConfig(device="cpu"))
 
 
 def answered(question: Question, *answers: str) -> Group:

@@ -42,7 +42,7 @@ from swarmd.training.masking import (
 )
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
-from tests.training.conftest import make_config, order
+from tests.training.conftest import make_config, order, train_stage
 from tests.training.test_groups import answered, publish
 
 PAYLOAD = "!!"
@@ -257,7 +257,7 @@ def chance_of(engine: TrainingEngine, text: str) -> float:
 def test_a_payload_is_learnt_only_where_all_tokens_count(make_engine: Any, floor: float) -> None:
     engine = make_engine("a", **CONFIG, peer_floor=floor)
     before = chance_of(engine, PAYLOAD)
-    event = engine.train(order(1, (poison(engine, f"{PAYLOAD}<answer>{{}}</answer>"),)), Cancellation())
+    event = train_stage(engine, 1, (poison(engine, f"{PAYLOAD}<answer>{{}}</answer>"),))
     assert event.peer_groups >= 12
     rise = chance_of(engine, PAYLOAD) - before
     if not floor:
@@ -275,7 +275,7 @@ def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
     for floor in (0.0, 0.1, 1.0):
         engine = make_engine(str(floor), **CONFIG, peer_floor=floor)
         engine._peer = "a"
-        event = engine.train(order(1, (poison(engine, "<answer>{}</answer>"),)), Cancellation())
+        event = train_stage(engine, 1, (poison(engine, "<answer>{}</answer>"),))
         assert event.set_aside == ()
         digests.add(engine.weights_digest)
     assert len(digests) == 1

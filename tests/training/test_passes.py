@@ -16,16 +16,11 @@ from swarmd.config import TrainingConfig
 from swarmd.training import passes
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.memory import LIGHT_TOKENS_MAX
-from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.models.model import Policy
 from swarmd.training.passes import KEPT, PassSizes
 
 CEILING = LIGHT_TOKENS_MAX
 Maker = Callable[..., PassSizes]
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainingConfig(device="cpu"))
 
 
 @pytest.fixture
@@ -153,13 +148,12 @@ def test_a_note_that_cannot_be_written_only_costs_the_lesson(make_sizes: Maker, 
 
 
 def test_a_step_in_many_passes_is_the_step_in_one(make_engine: Callable[..., TrainingEngine]) -> None:
-    from swarmd.training.cancellation import Cancellation
-    from tests.training.conftest import order
+    from tests.training.conftest import train_stage
 
     whole, parts = make_engine("a", steps=3), make_engine("b", steps=3, micro_questions=1)
     for engine in (whole, parts):
         engine._peer = "a"  # the same questions
-        engine.train(order(0), Cancellation())
+        train_stage(engine, 0)
     assert whole._trainer.passes == 1 < parts._trainer.passes <= 4
     other = parts.policy.copy_weights()
     for name, weight in whole.policy.copy_weights().items():

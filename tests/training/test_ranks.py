@@ -193,12 +193,6 @@ def test_a_cancelled_stage_replaces_all(start: StartWorker) -> None:
     assert not other.is_running()
 
 
-def test_ranks_that_cut_differently_are_told() -> None:
-    check_equal_rows([8, 8])
-    with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
-        check_equal_rows([8, 4])
-
-
 def configured(questions: int, peers: int, replayed: int, processes: int) -> TrainingConfig:
     numbers = f"questions = {questions}\npeer_questions = {peers}\nreplay_questions = {replayed}"
     text = f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\n{numbers}\nprocesses = {processes}\n'
@@ -232,7 +226,10 @@ def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..
     assert figures["completion_tokens"] == pytest.approx(one.tokens / (16 * 4))
 
 
-def test_ranks_that_went_apart_are_told() -> None:
+def test_ranks_with_other_passes_or_weights_are_told() -> None:
+    check_equal_rows([8, 8])
+    with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
+        check_equal_rows([8, 4])
     check_equal_weights(["a", "a"])
     with pytest.raises(SwarmdError, match="differ"):
         check_equal_weights(["a", "b"])

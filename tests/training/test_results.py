@@ -16,13 +16,13 @@ from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import TensorBoard, Tracker, Trackers
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.worker.messages import Perform, Stop
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
 from tests.results.test_trackers import read_scalars
-from tests.training.conftest import StartWorker, make_config, order
+from tests.training.conftest import StartWorker, make_config, order, train_stage
 from tests.training.test_sampling import AfterTokens
 from tests.training.trainer_process import LOAD_S, Worker
 
@@ -53,11 +53,11 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEn
     kept, board = Kept(), tmp_path / "board"
     engine = make_engine(beta=0.1)
     engine.trackers = Trackers({"kept": lambda: kept, "TensorBoard": lambda: TensorBoard(board, engine.steps)})
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     with pytest.raises(Cancelled):
         engine.train(order(1), AfterTokens(40))
-    engine.train(order(1), Cancellation())
-    engine.train(order(1), Cancellation())  # answered from the checkpoint: nothing is told
+    train_stage(engine, 1)
+    train_stage(engine, 1)  # answered from the checkpoint: nothing is told
     engine.trackers.close()
     steps = [(step, figures) for step, figures in kept.figures if "loss" in figures]
     stages = [(step, figures) for step, figures in kept.figures if "stage/reward" in figures]

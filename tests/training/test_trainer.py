@@ -13,12 +13,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.swarms.plan import Score
 from swarmd.training import trainer as subject
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.masking import zero_flat_advantages
 from swarmd.training.packed import compute_packed
 from swarmd.training.trainer import count_informative, drop_flat_groups
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 from tests.training.test_packed import make_rows
 
 
@@ -63,7 +62,7 @@ def test_a_model_that_cannot_be_packed_is_left_to_trl(
     monkeypatch.setattr(subject, "compute_packed", broken)
     monkeypatch.setattr(subject, "SLOWER_MAX", 2.0)
     engine = make_engine()
-    event = engine.train(order(0), Cancellation())
+    event = train_stage(engine, 0)
     assert engine._trainer._packs is False and event.steps == 2
     ids, mask, keep = make_rows([6, 2], [[5, 1], [2, 5]])
     plain = GRPOTrainer._get_per_token_logps_and_entropies(engine._trainer, engine._trainer.model, ids, mask, keep)[0]
@@ -118,7 +117,7 @@ def test_equal_rewards_of_any_size_teach_nothing(
 
     monkeypatch.setattr(engine._trainer, "_compute_loss", look)
     before = {name: tensor.clone() for name, tensor in engine.policy.model.state_dict().items()}
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert len(weighed) == 3
     for batch in weighed:
         assert not batch["advantages"].any()

@@ -17,14 +17,13 @@ from swarmd import installed
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device
 from swarmd.training.models import model as subject
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 from tests.training.models.architectures import GPT, SMALL
 
 Maker = Callable[..., TrainingEngine]
@@ -47,7 +46,7 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert policy.numbers.text == "float32, adapters in float32"
     before, base = policy.copy_weights(), frozen(policy)
     assert before and all(".lora_" in name for name in before)
-    first = engine.train(order(0), Cancellation())
+    first = train_stage(engine, 0)
     after = policy.copy_weights()
     assert not any(torch.equal(before[name], after[name]) for name in before)
     assert same(frozen(policy), base) and engine.weights_digest != policy.digest
@@ -60,13 +59,13 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     again = make_engine(lora=LORA, learning_rate=3e-3)
     assert again.policy.digest == policy.digest and again.weights_digest == engine.weights_digest
     assert again.steps == 2 and same(again.policy.copy_weights(), after)
-    assert again.train(order(0), Cancellation()) == first
-    second = again.train(order(1), Cancellation())
+    assert train_stage(again, 0) == first
+    second = train_stage(again, 1)
     assert (second.steps, again.steps) == (2, 4)
 
 
 def test_adapters_of_another_rank_are_not_taken_for_these(make_engine: Maker) -> None:
-    make_engine(lora=LORA).train(order(0), Cancellation())
+    train_stage(make_engine(lora=LORA), 0)
     other = make_engine(lora=LoraConfig(rank=8))
     assert other.steps == 0, "its checkpoint began from other weights"
     with pytest.raises(ModelError, match="does not fit"):
@@ -82,7 +81,7 @@ def test_quantised_weights_under_adapters_train_on_a_cpu(make_engine: Maker, qua
     assert {tensor.dtype for tensor in policy.trained_weights().values()} == {torch.float32}
     assert policy.parameters == 533_248
     before, base = policy.copy_weights(), frozen(policy)
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert not same(policy.copy_weights(), before) and same(frozen(policy), base)
     again = make_engine(lora=LORA, quantization=quantization, learning_rate=3e-3, steps=1)
     assert again.steps == 1 and again.weights_digest == engine.weights_digest
@@ -92,7 +91,7 @@ def test_the_eight_bit_optimizer_and_activation_checkpointing_train(make_engine:
     engine = make_engine(optimizer="adamw_8bit", gradient_checkpointing="on", steps=1)
     assert type(engine._trainer.optimizer).__module__.startswith("bitsandbytes")
     before = engine.weights_digest
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert engine.policy.model.is_gradient_checkpointing and engine.weights_digest != before
 
 

@@ -21,7 +21,6 @@ from swarmd.errors import ConfigError, ExitCode, GgufRefused, LogWriteFailed, Mo
 from swarmd.files import make_whole
 from swarmd.installed import extra_command
 from swarmd.swarms.plan import Message
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.models import gguf_file, source
 from swarmd.training.models.gguf_file import unpack_model
 from swarmd.training.models.known import model_cache
@@ -29,7 +28,7 @@ from swarmd.training.models.memory import DeviceMemory
 from swarmd.training.models.model import load_policy, read_base
 from swarmd.training.models.source import locate_configured, require_model
 from tests.gguf_model import write_gguf
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -85,7 +84,7 @@ def test_what_lies_beside_the_file_does_not_count(file: Path) -> None:
 def test_a_stage_trains_adapters_on_it_and_a_restart_goes_on(file: Path, make_engine: Callable[..., Any]) -> None:
     training = {"model": str(file), "lora": LoraConfig(rank=4), "learning_rate": 3e-3, "prompt_tokens": 256}
     engine = make_engine(**training)
-    held = engine.place_of(engine.train(order(0), Cancellation()))
+    held = engine.place_of(train_stage(engine, 0))
     assert all(".lora_" in name for name in load_file(held / "model.safetensors"))
     assert make_engine(**training).weights_digest == engine.weights_digest
 

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.kl import ReferenceClient
 from swarmd.training.reference.frame import ResultHeader, encode_result
 from swarmd.training.reference.scoring import ReferenceScorer
-from tests.training.impostor import Answer, impostor, send
+from tests.training.impostor import Answer, Door, impostor, send
 from tests.training.reference.conftest import TOKEN, Process, Serving, some_batch
 
 Serve = Callable[..., Serving]
@@ -110,7 +109,7 @@ def test_answers_that_are_not_to_the_question_are_refused(
         client_of(url, embedded).log_probabilities(**some_batch(embedded))
 
 
-def drips(door: BaseHTTPRequestHandler) -> None:
+def drips(door: Door) -> None:
     """One byte after another, for ever: no single read takes long."""
     door.send_response(200)
     door.end_headers()
@@ -123,7 +122,7 @@ def drips(door: BaseHTTPRequestHandler) -> None:
         return
 
 
-def silent(door: BaseHTTPRequestHandler) -> None:
+def silent(door: Door) -> None:
     door.rfile.read(1)
 
 
