@@ -66,7 +66,7 @@ class DrawingCopy:
 
 def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy | None:
     """Make and try the copy; None if the policy itself is to be drawn from."""
-    if not draws_shorter(training, policy.device, policy.numbers, policy.parameters):
+    if not draws_shorter(training, policy.device, policy.precision, policy.parameters):
         return None
     if NUMBER_BYTES["bfloat16"] * policy.parameters > ROOM_SHARE * measure_room(policy.device).free:
         log.info("there is no room for a copy to draw from in bfloat16")

@@ -144,7 +144,7 @@ class TrainingEngine:
         A checkpoint does; TRL casts the adapters of a quantised model, and DeepSpeed casts weights.
         """
         policy = self.policy
-        changed = self.steps or policy.numbers.adapters or policy.sharding.is_sharded
+        changed = self.steps or policy.precision.adapters or policy.sharding.is_sharded
         return policy.digest_now() if changed else policy.digest
 
     @property
@@ -484,8 +484,8 @@ class TrainingEngine:
             return
         policy = self.policy
         shape, room = read_shape(policy.model.config, policy.parameters), measure_room(policy.device)
-        numbers = (policy.numbers.weights, policy.mixed)
-        need = estimate_need(shape, self._training, policy.device, *numbers, room.total)
+        precision = (policy.precision.weights, policy.mixed)
+        need = estimate_need(shape, self._training, policy.device, *precision, room.total)
         log.info(
             "what a stage takes",
             peak_gib=round((self._sizes.measure_peak() or measure_peak_bytes()) / GIB, 2),

@@ -52,7 +52,7 @@ class PassSizes:
         self._path = directory / KEPT
         self._device = device = policy.device
         shape = read_shape(policy.model.config, policy.parameters)
-        number_bytes = policy.numbers.dtype.itemsize
+        number_bytes = policy.precision.dtype.itemsize
         self._ceiling = find_tokens_max(device, policy.parameters)
         self._rows_max = training.micro_questions * training.generations
         self._may_recompute = training.gradient_checkpointing == "auto"

@@ -194,7 +194,7 @@ def describe_architecture(policy: Policy) -> dict[str, Any]:
     """What weights must have in common with this policy: the configuration; with adapters their settings and the
     base."""
     config = dict(policy.model.config.to_dict())
-    if policy.numbers.adapters:
+    if policy.precision.adapters:
         settings = policy.model.peft_config["default"]
         config["adapters"] = [policy.frozen_digest, settings.r, settings.lora_alpha]
     return dict(msgspec.json.decode(msgspec.json.encode(config, enc_hook=str)))

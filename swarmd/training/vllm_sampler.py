@@ -219,7 +219,7 @@ class ServerSampler(VllmSampler):
         name = f"swarmd-{uuid.uuid4().hex}"
         place = self._directory / name
         place.mkdir(parents=True)
-        if self._policy.numbers.adapters:
+        if self._policy.precision.adapters:
             self._send_adapters(name, place, cancellation)
         else:
             self._send_model(place, cancellation)
@@ -353,7 +353,7 @@ def _start_engine(
         lambda: vllm.LLM(
             model=source,
             revision=commit_of(training) or None,
-            dtype="bfloat16" if policy.mixed else policy.numbers.weights,
+            dtype="bfloat16" if policy.mixed else policy.precision.weights,
             gpu_memory_utilization=vllm_share(shape, training, measure_room(policy.device).total),
             max_model_len=training.prompt_tokens + training.completion_tokens,
             max_num_seqs=training.questions * training.generations,
@@ -371,7 +371,7 @@ def _whole_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
 
     Tied weights come under each of their names: on a CPU vLLM keeps its own copy of a tied output layer.
     """
-    if policy.numbers.adapters:
+    if policy.precision.adapters:
         return merged_weights(policy.model)  # tied layers have no adapters
     return ((name, weight.detach()) for name, weight in policy.model.named_parameters(remove_duplicate=False))
 

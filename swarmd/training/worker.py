@@ -296,7 +296,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
-    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
+    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.precision.text)
     fit = (digest_policy(policy), digest_tokenizer(policy.tokenizer)) if takes_weights(config) else ("", "")
     outbox.observe(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored))
     every, free = config.training.offer_weights_every, config.storage.free_bytes_min

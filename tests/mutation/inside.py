@@ -381,8 +381,8 @@ swarmd/training/models/remembered.py
     tests/training/models/test_remembered.py::test_changed_files_are_hashed_and_tried_out
 swarmd/training/engine.py
   a trainer that took a checkpoint up says that it loaded the model's own weights
-    - changed = self.steps or policy.numbers.adapters or policy.sharding.is_sharded
-    + changed = policy.numbers.adapters or policy.sharding.is_sharded
+    - changed = self.steps or policy.precision.adapters or policy.sharding.is_sharded
+    + changed = policy.precision.adapters or policy.sharding.is_sharded
     tests/training/models/test_remembered.py::test_what_a_trainer_says_that_it_loaded_is_what_it_holds
 swarmd/training/masking.py
   foreign text is pushed away though only right answers should count

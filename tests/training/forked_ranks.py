@@ -68,7 +68,7 @@ def describe(engine: TrainingEngine, facts: Facts) -> Facts:
     parameters = list(engine.policy.model.parameters())
     optimizer: Any = engine._trainer.optimizer.optimizer
     moments = [each["exp_avg"] for each in getattr(optimizer, "optimizer", optimizer).state.values()]
-    facts.numbers = engine.policy.numbers.text
+    facts.numbers = engine.policy.precision.text
     facts.parameters = sum(engine.policy.sharding.shape(parameter).numel() for parameter in parameters)
     facts.parameters_here = sum(map(count_here, parameters))
     facts.moments_here = sum(map(count_here, moments))

@@ -472,7 +472,7 @@ def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numb
     if numbers == "mixed":
         monkeypatch.setattr(model, "choose_precision", lambda *_: Precision("float32", mixed=True))
     engine = make_engine(dtype="auto" if numbers == "mixed" else "bfloat16")
-    assert engine.policy.numbers.mixed is (numbers == "mixed")
+    assert engine.policy.precision.mixed is (numbers == "mixed")
     assert engine._sampler.shares_prefill
     before = weights(engine)
     event = train_stage(engine, 0)

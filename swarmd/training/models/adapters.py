@@ -19,20 +19,20 @@ from swarmd.training.models.device import HALF, Precision
 from swarmd.training.models.memory import PROJECTIONS
 
 
-def quantize_by(numbers: Precision) -> Any:
+def quantize_by(precision: Precision) -> Any:
     """transformers' settings to quantise a model while it is loaded; None without quantisation.
 
     4-bit is QLoRA's: normal float 4, with quantised scales. Raises ConfigError without bitsandbytes.
     """
-    if numbers.quantization == "none":
+    if precision.quantization == "none":
         return None
-    require("bitsandbytes", "gpu", f'training.quantization = "{numbers.quantization}"')
+    require("bitsandbytes", "gpu", f'training.quantization = "{precision.quantization}"')
     import transformers
 
     settings: Any = transformers.BitsAndBytesConfig  # without annotations
-    if numbers.quantization == "8bit":
+    if precision.quantization == "8bit":
         return settings(load_in_8bit=True)
-    compute = torch.bfloat16 if numbers.mixed else numbers.dtype
+    compute = torch.bfloat16 if precision.mixed else precision.dtype
     return settings(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

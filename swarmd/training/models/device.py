@@ -1,4 +1,4 @@
-"""On which device a model runs, in which numbers, with which attention, and whether vLLM draws its completions."""
+"""On which device a model runs, in which dtypes, with which attention, and whether vLLM draws its completions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def computes_bfloat16(device: str) -> bool:
     return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def draws_shorter(training: TrainingConfig, device: str, numbers: Precision, parameters: int) -> bool:
+def draws_shorter(training: TrainingConfig, device: str, precision: Precision, parameters: int) -> bool:
     """Whether completions may be drawn from a copy of the weights in bfloat16.
 
     The weights must be held or trained in float32 by this process alone, the configuration must leave the dtype open,
@@ -93,10 +93,10 @@ def draws_shorter(training: TrainingConfig, device: str, numbers: Precision, par
     """
     if training.dtype != "auto" or training.processes > 1 or choose_vllm(training, device).mode != "off":
         return False
-    if numbers.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
+    if precision.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
         return False
     able = torch.cpu.get_capabilities()
-    return numbers.mixed if device != "cpu" else bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    return precision.mixed if device != "cpu" else bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:
@@ -115,14 +115,14 @@ def choose_precision(training: TrainingConfig, device: str, fast: bool | None = 
     return Precision("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
 
 
-def order_attention(wanted: str, device: str, numbers: Precision) -> tuple[str, ...]:
+def order_attention(wanted: str, device: str, precision: Precision) -> tuple[str, ...]:
     """Implementations of attention to try, best first; only the wanted one if one is configured.
 
     FlashAttention runs only on CUDA and in 16 bits.
     """
     if wanted != "auto":
         return (wanted,)
-    half = numbers.mixed or numbers.weights in HALF
+    half = precision.mixed or precision.weights in HALF
     flash = device == "cuda" and half and importlib.util.find_spec("flash_attn") is not None
     return (*(["flash_attention_2"] if flash else []), "sdpa", "eager")
 
@@ -161,7 +161,7 @@ def check_vllm(training: TrainingConfig) -> None:
     if training.quantization != "none":
         raise ConfigError(
             f'{key} does not go with training.quantization = "{training.quantization}": vLLM would draw from other '
-            "numbers than those that are trained",
+            "dtypes than those that are trained",
             "Set one of the two off",
         )
     find_parallelism(training)

@@ -33,7 +33,7 @@ NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of the scales
 MOMENT_BYTES: dict[Optimizer, float] = {
     "adamw_8bit": 1.02
-}  # of each of the two moments; AdamW's have the weights' own numbers
+}  # of each of the two moments; AdamW's have the weights' own dtype
 LOGITS_TILE = 1 << 13  # logits of a token that are held at once
 WHOLE_LAYERS = 3  # gathered at a time of a sharded model: one in use, the next, and the gradients of one
 VLLM_SPARE_BYTES = GIB  # for activations and graphs of a colocated vLLM
@@ -138,8 +138,8 @@ def estimate_need(
 
     parallelism = find_parallelism(training)
     size = NUMBER_BYTES[weights]
-    numbers = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
-    shorter = draws_shorter(training, device, numbers, shape.parameters)
+    precision = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
+    shorter = draws_shorter(training, device, precision, shape.parameters)
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
     trained = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS) if rank else shape.parameters

@@ -73,7 +73,7 @@ class Policy(msgspec.Struct, eq=False):
     mixed: bool  # forward passes in bfloat16, whatever the weights are
     digest: str  # of the weights as loaded
     markers: tuple[str, ...]  # texts that the tokenizer would turn into control tokens
-    numbers: Precision = Precision("float32")
+    precision: Precision = Precision("float32")
     attention: str = ""
     frozen_digest: str = ""  # of the weights under adapters; empty without them
     size: int = 0  # parameters before quantisation and adapters; 0: count them
@@ -165,7 +165,7 @@ class Policy(msgspec.Struct, eq=False):
         self.loads += 1
 
     def _trained(self) -> dict[str, torch.Tensor]:
-        if not self.numbers.adapters:
+        if not self.precision.adapters:
             return dict(self.model.state_dict(keep_vars=True))
         return {name.replace(".default.", "."): parameter for name, parameter in trained_parameters(self.model)}
 
@@ -176,11 +176,11 @@ class Policy(msgspec.Struct, eq=False):
     @property
     def is_small(self) -> bool:
         """Whether the trained weights are small enough to keep a copy."""
-        return self.numbers.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
+        return self.precision.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
 
     def describe(self, directory: Path) -> None:
         """Write what transformers, or PEFT on the base, needs to load the trained weights as a model."""
-        if self.numbers.adapters:
+        if self.precision.adapters:
             settings = self.model.peft_config["default"]
             settings.base_model_name_or_path = self.name
             settings.revision = self.revision or None
@@ -223,12 +223,12 @@ def load_policy(training: TrainingConfig) -> Policy:
     wanted = choose_precision(training, device)
     plain = Precision("float32", False, wanted.quantization, wanted.adapters)
     reason = ""
-    for numbers in dict.fromkeys((wanted, plain)):
-        check_fit(training.model, shape, training, numbers, device)
-        for attention in order_attention(training.attention, device, numbers):
-            loaded = _load(source, training, shape, device, numbers, attention, tokenizer)
+    for precision in dict.fromkeys((wanted, plain)):
+        check_fit(training.model, shape, training, precision, device)
+        for attention in order_attention(training.attention, device, precision):
+            loaded = _load(source, training, shape, device, precision, attention, tokenizer)
             if isinstance(loaded, Policy):
-                if numbers != wanted:
+                if precision != wanted:
                     log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
                 loaded.size = shape.parameters
                 loaded.other_weights = compare_weights(training, source)
@@ -236,7 +236,7 @@ def load_policy(training: TrainingConfig) -> Policy:
                     log.warning("this node begins from other weights than its swarm", reason=loaded.other_weights)
                 return loaded
             reason = loaded
-            log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
+            log.info("does not work here", precision=precision.text, attention=attention, device=device, reason=reason)
     raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
         "Set training.device, training.dtype, training.attention or training.quantization to others, or take "
@@ -249,14 +249,14 @@ def _load(
     training: TrainingConfig,
     shape: ModelShape,
     device: str,
-    numbers: Precision,
+    precision: Precision,
     attention: str,
     tokenizer: Any,
 ) -> Policy | str:
     """Load and try the model. Returns it, or why it does not work this way. Raises ModelError if no other way helps."""
-    remembered = Remembered(find_directory(source, training.revision), name_device(device), numbers)
+    remembered = Remembered(find_directory(source, training.revision), name_device(device), precision)
     try:
-        model = guarded(training.model, lambda: _read_model(source, training, shape, device, numbers, attention))
+        model = guarded(training.model, lambda: _read_model(source, training, shape, device, precision, attention))
     except ModelError as error:
         cause = error.__cause__
         if isinstance(cause, ImportError | ValueError) and re.search("attention|attn", str(cause), re.IGNORECASE):
@@ -266,13 +266,13 @@ def _load(
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     digest = remembered.find("weights", lambda: digest_weights(model))
-    if numbers.adapters:
+    if precision.adapters:
         model = add_adapters(model, training.lora, training.seed)
     policy = Policy(
-        training.model, model, tokenizer, device, numbers.mixed, digest, find_markers(tokenizer), numbers, attention
+        training.model, model, tokenizer, device, precision.mixed, digest, find_markers(tokenizer), precision, attention
     )
     policy.revision = commit_of(training)
-    if numbers.adapters:
+    if precision.adapters:
         policy.frozen_digest = digest
         policy.digest = policy.digest_now()
     trial = f"{policy.digest} with {attention}"
@@ -286,13 +286,13 @@ def _load(
 
 
 def _read_model(
-    source: str, training: TrainingConfig, shape: ModelShape, device: str, numbers: Precision, attention: str
+    source: str, training: TrainingConfig, shape: ModelShape, device: str, precision: Precision, attention: str
 ) -> Any:
     place: dict[str, Any] = {}
-    if numbers.quantization != "none":
-        settings = quantize_by(numbers)
+    if precision.quantization != "none":
+        settings = quantize_by(precision)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
-    settings = {"dtype": numbers.dtype, "attn_implementation": attention}
+    settings = {"dtype": precision.dtype, "attn_implementation": attention}
     model = read_model(training.model, source, commit_of(training), **settings, **place)
     return model if place else model.to(device)
 
@@ -300,7 +300,7 @@ def _read_model(
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """Read all weights as they were when the policy was loaded from its files, into the machine's memory."""
     source = prefer_cache(unpack_model(locate_model(policy.name)), policy.revision)
-    dtype = policy.numbers.dtype
+    dtype = policy.precision.dtype
     model = guarded(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
     return dict(model.state_dict())
 

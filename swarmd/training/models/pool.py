@@ -81,9 +81,9 @@ def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_b
         raise ModelError(f"{named_by}: {error.message}", fix) from error
 
 
-def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
+def weigh(row: PooledModel, training: TrainingConfig, precision: Precision, room: DeviceMemory) -> Fit:
     """Estimate whether a model can be trained as configured in the memory that there is."""
-    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed, room.free)
+    need = estimate_need(row.shape, training, room.device, precision.weights, precision.mixed, room.free)
     longest = training.prompt_tokens + training.completion_tokens
     why = ""
     if row.name.endswith("bnb-4bit") and training.quantization != "4bit":
@@ -97,9 +97,11 @@ def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: 
     return Fit(row, need, why)
 
 
-def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
+def choose_model(
+    rows: Sequence[PooledModel], training: TrainingConfig, precision: Precision, room: DeviceMemory
+) -> Fit:
     """Choose the largest model that fits, of equals the first. Raises ModelError if none does."""
-    fits = [weigh(row, training, numbers, room) for row in rows]
+    fits = [weigh(row, training, precision, room) for row in rows]
     possible = [fit for fit in fits if fit.fits]
     if possible:
         return max(possible, key=lambda fit: fit.model.shape.parameters)  # max keeps the first of equals
@@ -112,13 +114,13 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
     )
 
 
-def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: Precision, device: str) -> None:
+def check_fit(name: str, shape: ModelShape, training: TrainingConfig, precision: Precision, device: str) -> None:
     """Raise ModelUnfit if training the model as configured takes more memory than is free; it names models that fit."""
     room = measure_room(device)
-    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed).least
+    need = estimate_need(shape, training, device, precision.weights, precision.mixed).least
     if need <= room.free:
         return
-    fitting = [row.name for row in TABLE if weigh(row, training, numbers, room).fits]
+    fitting = [row.name for row in TABLE if weigh(row, training, precision, room).fits]
     raise ModelUnfit(
         f"training {name} takes about {need / GIB:.1f} GiB on {device}, {room.free / GIB:.1f} GiB are free",
         (f"Of the models swarmd knows these fit: {', '.join(fitting)}. " if fitting else "")

@@ -51,19 +51,19 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     """
     source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
     device = choose_device(training.device)
-    numbers = choose_precision(training, device)
-    needed = inspect_model(source, training.model, commit_of(training)).parameters * numbers.dtype.itemsize
+    precision = choose_precision(training, device)
+    needed = inspect_model(source, training.model, commit_of(training)).parameters * precision.dtype.itemsize
     free = measure_room(device).free
     if needed > free:
         raise ModelUnfit(
-            f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {numbers.weights} on {device}, "
+            f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {precision.weights} on {device}, "
             f"{free / 2**30:.1f} GiB are free",
-            "Choose a smaller model, shorter numbers or another device, or free memory",
+            "Choose a smaller model, a shorter dtype or another device, or free memory",
         )
-    name, dtype = training.model, numbers.dtype
+    name, dtype = training.model, precision.dtype
     model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
     choose_threads(training.threads, model)
-    return Frozen(freeze(model), device, numbers.mixed)
+    return Frozen(freeze(model), device, precision.mixed)
 
 
 def freeze(model: Any) -> Any:

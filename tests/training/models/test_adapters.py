@@ -43,7 +43,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -> None:
     engine = make_engine(lora=LORA, learning_rate=3e-3)
     policy = engine.policy
-    assert policy.numbers.text == "float32, adapters in float32"
+    assert policy.precision.text == "float32, adapters in float32"
     before, base = policy.copy_weights(), frozen(policy)
     assert before and all(".lora_" in name for name in before)
     first = train_stage(engine, 0)
@@ -178,7 +178,7 @@ def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(subject, "try_out", fail)
     policy = load_policy(TrainingConfig(device="cpu", dtype="float16"))
-    assert policy.model.dtype == torch.float32 and policy.numbers.text == "float32"
+    assert policy.model.dtype == torch.float32 and policy.precision.text == "float32"
     assert len(told) == 1 and told[0][1]["wanted"] == "float16" and "no Half" in told[0][1]["reason"]
 
 
