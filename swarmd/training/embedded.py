@@ -8,7 +8,6 @@ held-out questions are not used. One thread and one seed make it reproducible.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import time
 from collections import Counter
@@ -363,7 +362,7 @@ Much of the first rise under reinforcement learning is the answer format; the re
 def write_card(
     directory: Path, recipe: EmbeddedRecipe, parameters: int, steps: int, seed: int, held_out: dict[str, Accuracy]
 ) -> None:
-    """Write README.md with this model's figures beside the weights, and recipe.json with its settings."""
+    """Write README.md with this model's settings and figures beside the weights."""
     rows = "\n".join(
         f"| {task} | {a.correct:.3f} | {a.formatted:.3f} | {a.questions} |" for task, a in held_out.items()
     )
@@ -381,11 +380,3 @@ def write_card(
         mean=mean_accuracy(held_out) or 0.0,
     )
     (directory / "README.md").write_text(card, encoding="utf-8")
-    settings = {
-        "seed": seed,
-        "steps": steps,
-        "batch": recipe.batch,
-        "learning_rate": LEARNING_RATE,
-        "target": recipe.target_accuracy,
-    }
-    (directory / "recipe.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

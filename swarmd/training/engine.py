@@ -178,11 +178,6 @@ class TrainingEngine:
         self.settle()
         return self._checkpoints.place(event.round, event.stage)
 
-    @property
-    def weights_digest(self) -> str:
-        """Digest of the weights as they are now. If ranks hold parts of the model, all call it together."""
-        return self.policy.digest_now()
-
     def train(
         self,
         order: Train,

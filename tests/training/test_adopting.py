@@ -144,11 +144,11 @@ def test_what_is_no_model_of_this_architecture_changes_nothing(
     write_announced(engine.policy.copy_weights(), path)
     damage(path)
     told = settle(path)
-    before = engine.weights_digest
+    before = engine.policy.digest_now()
     parts = (with_weights(8, told), tmp_path / f"{told.digest}.safetensors", engine.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == cause
-    assert engine.weights_digest == before
+    assert engine.policy.digest_now() == before
 
 
 def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
 def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) -> None:
     """While measuring, and after the weights were taken over: what was adopted counts with its stage, or not at all."""
     engine = make_engine("a", steps=1)
-    before = engine.weights_digest
+    before = engine.policy.digest_now()
     weights = place(engine, moved(engine))
 
     def cancelled(*args: object) -> dict[str, Accuracy]:
@@ -176,19 +176,19 @@ def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) ->
     engine._measure = lambda cancellation: next(calls)(cancellation)  # type: ignore[method-assign]
     with pytest.raises(Cancelled):
         engine.train(with_weights(8, weights), Cancellation())
-    assert engine.weights_digest == before
+    assert engine.policy.digest_now() == before
 
     scored(engine, 0.25, 0.5)
     told: list[Event] = []
     engine._open_stage = cancelled  # type: ignore[assignment,method-assign]
     with pytest.raises(Cancelled):
         engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-    assert isinstance(told[0], WeightsAdopted) and engine.weights_digest == before
+    assert isinstance(told[0], WeightsAdopted) and engine.policy.digest_now() == before
 
 
 def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engine: Maker) -> None:
     engine = make_engine("a", steps=1)
-    before, weights, told = engine.weights_digest, place(engine, moved(engine)), list[Event]()
+    before, weights, told = engine.policy.digest_now(), place(engine, moved(engine)), list[Event]()
     opened = engine._open_stage
 
     def fail(*args: object) -> object:
@@ -199,7 +199,7 @@ def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engin
         scored(engine, 0.25, 0.5)
         with pytest.raises(RuntimeError):
             engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-        assert engine.weights_digest == before
+        assert engine.policy.digest_now() == before
     engine._open_stage = opened  # type: ignore[method-assign]
     assert engine.train(with_weights(8, weights), Cancellation(), observe=told.append).round == 8
     assert [type(event) for event in told] == [WeightsAdopted, WeightsAdopted, WeightsRefused]
@@ -254,10 +254,10 @@ def test_adapters_of_another_shape_or_none_are_another_architecture(
     assert manifest.architecture != digest_policy(other.policy)
     if settings.get("lora", LoraConfig()).alpha == 64:
         return  # the same tensors with another factor: the digest alone tells
-    before = other.weights_digest
+    before = other.policy.digest_now()
     parts = (with_weights(8, told_of(manifest)), path, other.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
-    assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.weights_digest == before
+    assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.policy.digest_now() == before
 
 
 def by_task(questions: int = 64, **correct: float) -> dict[str, Accuracy]:

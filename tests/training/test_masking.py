@@ -277,7 +277,7 @@ def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
         engine._peer = "a"
         event = train_stage(engine, 1, (poison(engine, "<answer>{}</answer>"),))
         assert event.set_aside == ()
-        digests.add(engine.weights_digest)
+        digests.add(engine.policy.digest_now())
     assert len(digests) == 1
 
 
@@ -289,7 +289,7 @@ def test_a_hostile_peer_takes_no_places_of_honest_ones_and_a_stage_anew_is_the_s
         order_ = order(1, (*honest, poison(engine, f"{PAYLOAD}<answer>{{}}</answer>")))
         dealt: Counter[str] = Counter()
         engine._replay.add = lambda group: dealt.update([group.peer])  # is told of every group that is fresh
-        return engine.train(order_, Cancellation()), dealt, engine.weights_digest
+        return engine.train(order_, Cancellation()), dealt, engine.policy.digest_now()
 
     event, dealt, digest = train("one")
     assert dealt["mallory"] == 1 and dealt["anna"] + dealt["bert"] >= 16

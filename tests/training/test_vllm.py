@@ -75,10 +75,10 @@ def test_a_server_draws_with_the_weights_of_each_step(server: ServerDouble, make
     engine = make_engine(learning_rate=3e-3, lora=LoraConfig(rank=rank), vllm=vllm)
     agreed: list[bool] = []
     server.before_drawing = lambda model: agreed.append(agree(engine.policy.model, model))
-    before = engine.weights_digest
+    before = engine.policy.digest_now()
     event = train_stage(engine, 0)
     train_stage(engine, 1)
-    assert event.tokens > 0 and engine.steps == 4 and engine.weights_digest != before
+    assert event.tokens > 0 and engine.steps == 4 and engine.policy.digest_now() != before
     assert len(agreed) >= 5 and all(agreed)
     path = "/v1/load_lora_adapter" if rank else "/collective_rpc"
     assert server.calls.count(path) == 5, "before each of four steps and for the figures after the last"
