@@ -1,4 +1,4 @@
-"""One rank with its engine at hand, of which a test forks several (`tests.forked`) with RANK and the like set.
+"""One rank and its engine. Tests fork several of it (`tests.forked`), with RANK and other variables set.
 
 Its standard input is a `Job`, and the first rank tells its `Facts` on standard output. How the trainer worker starts
 ranks by exec, and ends them, is for test_ranks.py.

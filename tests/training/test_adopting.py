@@ -1,4 +1,4 @@
-"""A stage begins from a peer's weights only where they are better here, whatever the peer claims."""
+"""A stage begins from a peer's weights only if they are better here, whatever the peer claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, whatever interrupts its making, and what it gives back."""
+"""A checkpoint is complete or not there, whatever interrupts the save, and it restores what was saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing from a copy in bfloat16: it follows the policy, says by what it drew, and the loss corrects for it."""
+"""Drawing from a copy in bfloat16: it follows the policy, returns log-probabilities, and the loss corrects for them."""
 
 from __future__ import annotations
 

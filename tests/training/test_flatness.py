@@ -1,4 +1,4 @@
-"""Six reasons why a stage has nothing to learn, each planted in a real swarm and named."""
+"""Six reasons why a stage has nothing to learn from, each planted in a real swarm and named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from peers, what is refused, and how it is dealt out."""
+"""What is accepted from peers, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens of a batch count, and what is told of the others."""
+"""Which tokens of a batch count, and what is reported about the others."""
 
 from __future__ import annotations
 
@@ -184,10 +184,10 @@ def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
     assert find_mark(groups, own) is None
 
 
-def look_at(aside: MaskStats, **behind: int) -> None:
-    """Count a hundred tokens of each peer, so many of them held back or behind such."""
+def look_at(stats: MaskStats, **behind: int) -> None:
+    """Count a hundred tokens of each peer, of which `behind` are masked or behind a masked one."""
     for peer, count in behind.items():
-        aside.add({aside.number(peer): MaskCounts(100, count // 2, count, ([5], [1]))})
+        stats.add({stats.number(peer): MaskCounts(100, count // 2, count, ([5], [1]))})
 
 
 def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:

@@ -1,4 +1,4 @@
-"""What accelerate's file says of spreading a model, with what it does not go together, and what it saves."""
+"""Configurations that spread a model over ranks, and trainer workers with several ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures and models leave the real trainer: event files by step, and a push that training does not wait for."""
+"""Results of the real trainer: metrics in event files by step, and pushes for which training does not wait."""
 
 from __future__ import annotations
 

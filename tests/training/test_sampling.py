@@ -1,4 +1,4 @@
-"""Completions: drawn from a shared prefill as the plain forward pass says, in turns, and given up at once."""
+"""Completions: drawn from a shared prefill as by plain forward passes, in turns, and cancelled at once."""
 
 from __future__ import annotations
 

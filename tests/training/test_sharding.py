@@ -1,4 +1,4 @@
-"""Two processes of which each holds a part of the model, over gloo on the CPU, beside two that hold the whole."""
+"""Two processes that each hold a part of the model, over gloo on the CPU, compared with two that hold all of it."""
 
 from __future__ import annotations
 

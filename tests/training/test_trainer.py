@@ -1,4 +1,4 @@
-"""The seams into TRL: packed passes, and flat groups left out."""
+"""What is changed in TRL: packed passes, and flat groups left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker as the daemon meets it: a child process that speaks frames."""
+"""The trainer worker as the daemon sees it: a child process that exchanges frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters, quantised weights and short numbers on the real trainer: what is trained, kept and restored."""
+"""Adapters, quantised weights and 16-bit dtypes on the real trainer: what is trained, saved and restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import train_stage
-from tests.training.models.architectures import GPT, SMALL
+from tests.training.models.conftest import GPT, SMALL
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)

@@ -1,4 +1,4 @@
-"""What lies in a model directory is judged by its files, before anything is loaded; and weights have one digest."""
+"""A model directory is checked by its files before anything is loaded, and its weights have one digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in a GGUF file trains as one in a directory does; a file without one that can be read is refused by name."""
+"""A model in a GGUF file trains like one in a directory; other files are refused with their name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model has the weights of its files, all of them and no others, or is refused with the names, the cause and the fix.
+"""A model has exactly the weights of its files, or is refused with the names, the cause and the fix.
 
 transformers makes up what a file lacks, with a warning: two nodes would train different random models and look healthy.
 """
@@ -22,7 +22,7 @@ from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
 from swarmd.training.models.model import Policy, load_policy, read_base
 from swarmd.training.reference.scoring import load_frozen
-from tests.training.models.architectures import GPT, SMALL
+from tests.training.models.conftest import GPT, SMALL
 
 Weights = dict[str, torch.Tensor]
 

@@ -1,4 +1,4 @@
-"""Memory: how its want is known, and how smaller parts are tried before the stage fails."""
+"""Running out of memory: how it is detected, and that smaller passes are tried before the stage fails."""
 
 from __future__ import annotations
 

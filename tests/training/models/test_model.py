@@ -1,4 +1,4 @@
-"""Which models load, and what is said about those that do not."""
+"""Which models load, and the errors for those that do not."""
 
 import json
 import math

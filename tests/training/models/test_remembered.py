@@ -1,4 +1,4 @@
-"""A model that was loaded here before is neither hashed nor tried out again, unless something is new about it."""
+"""A model that was loaded before is neither hashed nor tried out again, unless something has changed."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The trainer's side: what it does when the server is away, slow, another one, or dies."""
+"""The client: what it does if the server is away, slow, has another model, or dies."""
 
 import threading
 import time

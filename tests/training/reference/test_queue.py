@@ -1,4 +1,4 @@
-"""The queue: order, bounds, leases and age, by a clock of the test's."""
+"""The queue: order, bounds, leases and age, with a fake clock."""
 
 import asyncio
 
