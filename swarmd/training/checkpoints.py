@@ -387,7 +387,7 @@ class TrainingState:
             return
         self.reset_optimizer()
         log.warning(
-            "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
+            "the checkpoint was written with another optimiser: its moments are reset, the weights are kept",
             path=str(checkpoint.directory),
             written=written,
             now=self.optimizer_name,

@@ -190,7 +190,9 @@ def _check_url(url: str) -> str:
         parts = httpx.URL()
     odd = not parts.host or parts.query or parts.fragment or parts.userinfo or " " in url
     if odd or parts.scheme not in ("http", "https"):
-        raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
+        raise ConfigError(
+            f"training.reference.url: {url!r} is not an HTTP address", "For example http://127.0.0.1:59807"
+        )
     return url.rstrip("/")
 
 
@@ -222,7 +224,7 @@ def make_reference(
         return freeze_copy(policy, training.temperature) if isinstance(policy.model, PreTrainedModel) else None
     if getattr(policy.model, "is_quantized", False) or training.quantization != "none":
         raise ConfigError(
-            "training.reference.url is set, but a quantised model is no other's reference",
+            "training.reference.url is set, but a server cannot hold a quantised model",
             "Leave training.reference.url empty: the adapters are switched off for the reference",
         )
     model, token = policy.frozen_digest or policy.digest, load_token(training.reference.token, root)

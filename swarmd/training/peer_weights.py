@@ -90,11 +90,11 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
     try:
         loaded = load_file(path)
     except SafetensorError as error:  # the library also checks what no tensor needs, such as metadata
-        raise RecordRejected("malformed", f"no safetensors file: {str(error)[:REASON_MAX]}") from error
+        raise RecordRejected("malformed", f"not a safetensors file: {str(error)[:REASON_MAX]}") from error
     taken = {name: weight.to(own[name].dtype) for name, weight in loaded.items()}
     for name, weight in taken.items():  # float16 ends at 65,504
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
-            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are no numbers as {weight.dtype}")
+            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are not finite as {weight.dtype}")
     return taken
 
 

@@ -167,7 +167,7 @@ def read_accelerate(path: Path) -> dict[str, str]:
         arguments, _, _ = _validate_launch_command(arguments)
         environment = prepare_multi_gpu_env(arguments)
     except FOREIGN_ERRORS as error:
-        raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
+        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: {error}") from error
     before = os.environ
     return {name: value for name, value in environment.items() if before.get(name) != value}
 
@@ -186,5 +186,5 @@ def check_equal_rows(rows: list[int]) -> None:
     if len(set(rows)) > 1:
         raise SwarmdError(
             f"the ranks would take {', '.join(map(str, rows))} completions in a pass",
-            "They read it when they start: they start anew. Should it come again, remove checkpoints/passes.json",
+            "They read it when they start: they start again. If it comes again, remove checkpoints/passes.json",
         )

@@ -270,7 +270,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         self._gradient_norm = math.nan if norm is None else float(norm)
         if norm is not None and not math.isfinite(self._gradient_norm):
             raise TrainingDiverged(
-                f"the gradient of step {self.state.global_step + 1} of the stage is no number",
+                f"the gradient of step {self.state.global_step + 1} of the stage is not a number",
                 "If it happens again, lower training.learning_rate, or raise training.temperature",
             )
         return norm

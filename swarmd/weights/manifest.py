@@ -97,7 +97,7 @@ def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
     try:
         manifest = msgspec.msgpack.decode(encoded, type=WeightsManifest)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no manifest of weights: {error}") from error
+        raise RecordRejected("malformed", f"not a manifest of weights: {error}") from error
     _check(manifest)
     return manifest
 
@@ -110,7 +110,7 @@ def _check(manifest: WeightsManifest) -> None:
         raise RecordRejected("oversized", f"{len(manifest.deltas)} deltas, the limit is {DELTAS_MAX}")
     digests = (manifest.architecture, manifest.tokenizer, *(delta.base for delta in manifest.deltas))
     if not all(map(_DIGEST.fullmatch, digests)) or manifest.dtype not in ("BF16", "F16", "F32"):
-        raise RecordRejected("malformed", "a digest is no lower-case sha256, or the dtype is unknown")
+        raise RecordRejected("malformed", "a digest is not a lower-case sha256, or the dtype is unknown")
     if any(delta.file.size_bytes > manifest.whole.size_bytes for delta in manifest.deltas):
         raise RecordRejected("oversized", "a delta is larger than the file that it makes")
     for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
@@ -145,14 +145,14 @@ def decode_offer(packed: bytes) -> WeightsOffer:
     try:
         offer = msgspec.msgpack.decode(packed, type=WeightsOffer)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no offer of weights: {error}") from error
+        raise RecordRejected("malformed", f"not an offer of weights: {error}") from error
     digests = (offer.architecture, offer.tokenizer, offer.manifest)
     if offer.format != OFFER_FORMAT or any(len(digest) != DIGEST_BYTES for digest in digests):
         raise RecordRejected("malformed", f"an offer of format {offer.format}, or with digests of another length")
     if not 0 < offer.manifest_bytes <= MANIFEST_BYTES_MAX:
         raise RecordRejected("oversized", f"a manifest of {offer.manifest_bytes} bytes")
     if offer.accuracy is not None and not math.isfinite(offer.accuracy):
-        raise RecordRejected("non-finite", "the accuracy is no number")
+        raise RecordRejected("non-finite", "the accuracy is not a number")
     if offer.accuracy is not None and not 0.0 <= offer.accuracy <= 1.0:
         raise RecordRejected("malformed", f"an accuracy of {offer.accuracy:g}")
     return offer

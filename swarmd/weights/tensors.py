@@ -63,7 +63,7 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
     """
     with base.open("rb") as first, delta.open("rb") as changes, to.open("wb") as new:
         if changes.read(len(MAGIC)) != MAGIC:
-            raise RecordRejected("malformed", "no delta of weights")
+            raise RecordRejected("malformed", "not a delta of weights")
         for old in _pieces(first):
             words = _words(old)
             _apply(words, _next_plain(changes))
@@ -103,7 +103,7 @@ def _next_plain(changes: BinaryIO) -> bytes:
     try:
         plain = stream.decompress(changes.read(length), PLAIN_BYTES_MAX + 1)
     except zlib.error as error:
-        raise RecordRejected("malformed", f"a block of a delta is no zlib stream: {error}") from error
+        raise RecordRejected("malformed", f"a block of a delta is not a zlib stream: {error}") from error
     if not stream.eof or stream.unused_data or not 4 <= len(plain) <= PLAIN_BYTES_MAX:
         raise RecordRejected("malformed", "a block of a delta is cut, too long, or followed by more")
     return plain
@@ -170,7 +170,7 @@ def read_tensors(path: Path) -> tuple[Tensor, ...]:
         entries.pop("__metadata__", None)
         tensors = [_tensor(name, raw, 8 + length) for name, raw in entries.items()]
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no safetensors header: {error}") from error
+        raise RecordRejected("malformed", f"not a safetensors header: {error}") from error
     if not 0 < len(tensors) <= TENSORS_MAX:
         raise RecordRejected("oversized", f"{len(tensors)} tensors, the limit is {TENSORS_MAX}")
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
@@ -205,7 +205,7 @@ def check_finite(path: Path) -> None:
             for block in _blocks(path, tensor):
                 words = np.frombuffer(block, dtype=kind)
                 if bool(np.any((words & kind(exponent)) == kind(exponent))):
-                    raise RecordRejected("non-finite", f"{tensor.name[:80]!r} has values that are no numbers")
+                    raise RecordRejected("non-finite", f"{tensor.name[:80]!r} has values that are not finite")
 
 
 def _blocks(path: Path, tensor: Tensor) -> Iterator[bytes]:

@@ -81,7 +81,7 @@ def test_deepspeed_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
             "fsdp_activation_checkpointing",
         ),
         ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "fsdp_auto_wrap_policy"),
-        ("distributed_type: FSDP", "distributed_type: [", "no configuration"),
+        ("distributed_type: FSDP", "distributed_type: [", "not a configuration"),
     ],
 )
 def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:

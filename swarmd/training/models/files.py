@@ -159,7 +159,7 @@ def _only_adapters(directory: Path) -> ModelError:
         base = ""
     of = f" of {base!r}" if base else ""
     return ModelError(
-        f"{directory} holds adapters{of}, no model of its own: it has {ADAPTERS}",
+        f"{directory} holds adapters{of}, not a model: it has {ADAPTERS}",
         f"Train adapters of your own: training.model = {json.dumps(base) if base else 'the base model'} with "
         "training.lora.rank; or merge these (`merge_and_unload()`, `save_pretrained`) and name what comes of it",
     )
@@ -234,7 +234,7 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     except (*DECODE_ERRORS, LookupError, TypeError) as error:
         if raw.startswith(b"{") and len(raw) < length:
             raise ModelError(f"{path} is cut off in its header, at {size_bytes:,} bytes", _AGAIN) from error
-        raise ModelError(f"{path} is no safetensors file: it has no such header", _AGAIN) from error
+        raise ModelError(f"{path} is not a safetensors file: it has no such header", _AGAIN) from error
     if size_bytes != whole_bytes:
         what = "is cut off" if size_bytes < whole_bytes else "has something behind its weights"
         raise ModelError(f"{path} {what}: it has {size_bytes:,} of {whole_bytes:,} bytes", _AGAIN)
@@ -293,7 +293,7 @@ def check_gguf(path: Path, is_trained: bool = False) -> int:
         contents = {name: reader.fields[name].contents() for name in wanted if name in reader.fields}
         count = sum(int(tensor.n_elements) for tensor in reader.tensors)
     except Exception as error:  # the reader may raise anything
-        raise GgufRefused(f"{path} is damaged, cut off or no GGUF file: {error}", "Download it again") from error
+        raise GgufRefused(f"{path} is damaged, cut off or not a GGUF file: {error}", "Download it again") from error
     known = {_plain(name) for name in (*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS)} - {"general", "tokenizer"}
     architecture = str(contents.get(_ARCHITECTURE, ""))
     if _plain(architecture) not in known:

@@ -30,7 +30,7 @@ def ask_hub(name: str, revision: str, shipped: tuple[str, ...]) -> str:
     files = {each.rfilename for each in info.siblings or ()}
     if ADAPTERS in files and "config.json" not in files:
         raise ModelError(
-            f"{name} holds adapters on the Hub, no model of its own: it has {ADAPTERS}",
+            f"{name} holds adapters on the Hub, not a model: it has {ADAPTERS}",
             "Name the model that they were made for; its page on the Hub says which",
         )
     if files and "config.json" not in files:

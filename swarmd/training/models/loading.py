@@ -152,7 +152,7 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     if isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
     if "Unrecognized configuration class" in str(error):
-        reason, fix = "it is no causal language model", "Take a model whose config.json names a ...ForCausalLM"
+        reason, fix = "it is not a causal language model", "Take a model whose config.json names a ...ForCausalLM"
     if "Weights only load failed" in str(error):
         reason = "its pytorch_model.bin holds other objects than weights, which may be code and are never run"
         fix = "Save the model with save_pretrained, which writes safetensors"

@@ -105,7 +105,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
+        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: {error}") from error
     if not isinstance(read, dict):
-        raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: it has no keys")
+        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: it has no keys")
     return read

@@ -84,7 +84,7 @@ def locate_model(name: str) -> str:
             return str(path)
         if is_gguf(name) and path.exists():
             if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
-                raise GgufRefused(f"{path} is no GGUF file", "Download it again, or correct training.model")
+                raise GgufRefused(f"{path} is not a GGUF file", "Download it again, or correct training.model")
             require_gguf(name)
             return str(path)
         if name in PACKAGED:
@@ -118,7 +118,7 @@ def _nothing_there(path: Path, name: str) -> ModelError:
         fix = f"Rename it to {path.name}.gguf" if gguf else "Name the directory with config.json and the weights"
         if not gguf and (path.parent / "config.json").is_file():
             fix = f'Name its directory: training.model = "{path.parent}"'
-        return ModelError(f"{path} is a file, no model directory" + (", and holds GGUF" if gguf else ""), fix)
+        return ModelError(f"{path} is a file, not a model directory" + (", and holds GGUF" if gguf else ""), fix)
     what = "GGUF file" if is_gguf(name) else "model directory"
     seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
     near = similar_directory(name)

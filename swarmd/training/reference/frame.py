@@ -149,16 +149,16 @@ def decode_result(body: bytes) -> tuple[ResultHeader, Logs]:
     _check_length(payload, cells * 4)
     logs = np.frombuffer(payload, "<f4", cells).reshape(header.rows, header.keep).astype(np.float32)
     if not np.isfinite(logs).all() or float(logs.max()) > 1e-3:
-        raise FrameError("a log-probability is no number, or above 0")
+        raise FrameError("a log-probability is not a number, or above 0")
     return header, logs
 
 
 def _split(body: bytes, kind: type[H]) -> tuple[H, memoryview]:
     if len(body) < PREFIX.size:
-        raise FrameError(f"{len(body)} bytes are no frame")
+        raise FrameError(f"{len(body)} bytes are not a frame")
     magic, version, number, length = PREFIX.unpack_from(body)
     if magic != MAGIC:
-        raise FrameError("this is no frame of a reference server")
+        raise FrameError("this is not a frame of a reference server")
     if version != VERSION:
         raise FrameError(f"the frame's version is {version}, this end speaks {VERSION}")
     if number != kind.NUMBER:
@@ -186,7 +186,7 @@ def pack_items(items: Sequence[bytes]) -> bytes:
 def unpack_items(body: bytes) -> list[bytes]:
     """Decode a frame of simple_GRPO. Raises FrameError if the lengths do not add up to the whole body."""
     if len(body) < COUNT.size:
-        raise FrameError(f"{len(body)} bytes are no frame")
+        raise FrameError(f"{len(body)} bytes are not a frame")
     (count,) = COUNT.unpack_from(body)
     if not 1 <= count <= ITEMS_MAX:
         raise FrameError(f"a frame of {count} items")
@@ -251,7 +251,7 @@ def read_upload(body: bytes, limits: FrameLimits) -> Upload:
         raise FrameError(f"an upload of {len(items)} items; 3, 4 or 6 are understood")
     inputs = _read_tensor(items[1], "inputs")
     if inputs.ndim != 2 or inputs.dtype not in (torch.int32, torch.int64) or 0 in inputs.shape:
-        raise FrameError("the inputs are no table of token ids")
+        raise FrameError("the inputs are not a table of token ids")
     rows, width = inputs.shape
     keep = width - head.plen
     if keep < 1:
@@ -274,7 +274,7 @@ def _read_head(item: bytes) -> _Head:
             raise FrameError(REGROUP)
         return msgspec.convert(table, _Head)
     except (*DECODE_ERRORS, ValueError) as error:
-        raise FrameError(f"the first item is no JSON with plen: {str(error)[:200]}") from None
+        raise FrameError(f"the first item is not JSON with plen: {str(error)[:200]}") from None
 
 
 def _read_other(place: int, item: bytes, rows: int, keep: int) -> torch.Tensor:
@@ -293,7 +293,7 @@ def _read_tensor(item: bytes, name: str) -> torch.Tensor:
     except Exception as error:  # it may raise anything on malformed input
         raise FrameError(f"{name} cannot be read: {type(error).__name__}") from None
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-        raise FrameError(f"{name} is no tensor")
+        raise FrameError(f"{name} is not a tensor")
     if tensor.numel() * tensor.element_size() > len(item):
         raise FrameError(f"{name} claims to be larger than what was sent")
     return tensor.contiguous()
@@ -306,13 +306,13 @@ def _check_archive(item: bytes, name: str) -> None:
             files = archive.infolist()
             stored = all(file.compress_type == zipfile.ZIP_STORED for file in files)
             if len(files) > ARCHIVE_FILES_MAX or not stored or sum(file.file_size for file in files) > len(item):
-                raise FrameError(f"{name} is no archive of torch.save")
+                raise FrameError(f"{name} is not an archive of torch.save")
             pickles = [archive.read(file) for file in files if file.filename.endswith("data.pkl")]
         names = {f"{argument}" for each in pickles for opcode, argument, _ in genops(each) if opcode.name == "GLOBAL"}
     except FrameError:
         raise
     except Exception as error:  # zipfile and pickletools may raise anything
-        raise FrameError(f"{name} is no archive of torch.save: {type(error).__name__}") from None
+        raise FrameError(f"{name} is not an archive of torch.save: {type(error).__name__}") from None
     # torch's own unpickler knows no other way than GLOBAL to name what it calls.
     if len(pickles) != 1 or len(pickles[0]) > PICKLE_BYTES_MAX or not names <= SAVED_NAMES:
         raise FrameError(f"{name} holds something else than one tensor")

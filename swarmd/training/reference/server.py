@@ -385,7 +385,7 @@ def _seconds(request: Request) -> float:
     """Seconds that the client wants to wait. Raises HttpRefusal."""
     given = request.query_params.get("wait_s", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
-        raise HttpRefusal(400, "wait_s is no number of seconds")
+        raise HttpRefusal(400, "wait_s is not a number of seconds")
     return min(float(given), WAIT_S_MAX)
 
 

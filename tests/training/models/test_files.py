@@ -138,7 +138,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
         f"{WEIGHTS} is cut off in its header",
         "again",
     ),
-    "another format": (put(WEIGHTS, b"PK\3\4" + bytes(100)), f"{WEIGHTS} is no safetensors file", "again"),
+    "another format": (put(WEIGHTS, b"PK\3\4" + bytes(100)), f"{WEIGHTS} is not a safetensors file", "again"),
     "a wrapper around the model": (wrapped, "all of their names begin with '_orig_mod'", "model._orig_mod"),
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "adapters beside a model": (ADAPTERS, "holds adapters of 'org/base'", 'training.model = "org/base"'),
@@ -183,7 +183,7 @@ def test_a_directory_that_is_not_there_and_a_file_in_place_of_one(model: Path) -
     with pytest.raises(ModelError, match="there is no model directory") as caught:
         locate_model(str(model / "none"))
     assert str(model / "none") in caught.value.message
-    with pytest.raises(ModelError, match="is a file, no model directory") as caught:
+    with pytest.raises(ModelError, match="is a file, not a model directory") as caught:
         locate_model(str(model / WEIGHTS))
     assert f'training.model = "{model}"' in caught.value.fix
     (model / "blocks.bin").write_bytes(b"GGUF\3\0\0\0")

@@ -95,11 +95,11 @@ def cut(file: Path, keep: float) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another format": (lambda file: file.write_bytes(b"PK\3\4" * 100), "no GGUF file"),
-    "empty": (lambda file: file.write_bytes(b""), "no GGUF file"),
-    "cut in the header": (lambda file: cut(file, 0.01), "damaged, cut off or no GGUF file"),
-    "cut in the vocabulary": (lambda file: cut(file, 0.04), "damaged, cut off or no GGUF file"),
-    "cut in the weights": (lambda file: cut(file, 0.9), "damaged, cut off or no GGUF file"),
+    "another format": (lambda file: file.write_bytes(b"PK\3\4" * 100), "not a GGUF file"),
+    "empty": (lambda file: file.write_bytes(b""), "not a GGUF file"),
+    "cut in the header": (lambda file: cut(file, 0.01), "damaged, cut off or not a GGUF file"),
+    "cut in the vocabulary": (lambda file: cut(file, 0.04), "damaged, cut off or not a GGUF file"),
+    "cut in the weights": (lambda file: cut(file, 0.9), "damaged, cut off or not a GGUF file"),
     "another version": (lambda file: file.write_bytes(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), "99"),
     "no architecture": (lambda file: file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0)), "architecture ''"),
     "unknown architecture": (lambda file: write_gguf(file, "clipper"), "the architecture 'clipper'"),

@@ -95,7 +95,7 @@ SYSTEM_ALONE = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }
         (configured("generation_config.json", eos_token_id=[1, 32000]), "ends completions at token 32000"),
         (configured(num_hidden_layers=0), "without layers"),
         (configured(hidden_act="none of these"), "names 'none of these', which transformers"),
-        (configured(model_type="t5"), "no causal language model"),
+        (configured(model_type="t5"), "not a causal language model"),
         (templated("[INST]answer: "), "'12' becomes '[INST]answer: '"),
         (templated(SYSTEM_ALONE), "'12' becomes '[INST]'"),
         (know_nothing, "'12' becomes '<unk>'"),

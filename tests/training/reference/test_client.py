@@ -78,7 +78,7 @@ def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: ReferenceScorer) 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a:x", "http://a?b", "http://u:p@a"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="no HTTP address"):
+    with pytest.raises(ConfigError, match="not an HTTP address"):
         ReferenceClient(url, "0" * 64, 1.0)
 
 
