@@ -266,7 +266,7 @@ def wrap_model(model: Any, tokenizer: Any) -> Policy:
     """Make a policy on the CPU in float32 from a model in memory."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return Policy("embedded", model, tokenizer, "cpu", False, "", find_markers(tokenizer))
+    return Policy("embedded", model, tokenizer, "cpu", "", find_markers(tokenizer))
 
 
 def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> int:

@@ -479,7 +479,7 @@ class TrainingEngine:
             return
         policy = self.policy
         shape, room = read_shape(policy.model.config, policy.parameters), measure_room(policy.device)
-        precision = (policy.precision.weights, policy.mixed)
+        precision = (policy.precision.weights, policy.precision.mixed)
         need = estimate_need(shape, self._training, policy.device, *precision, room.total)
         log.info(
             "what a stage takes",

@@ -35,7 +35,7 @@ from swarmd.http_server import load_token
 from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.models.model import Policy
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
-from swarmd.training.reference.scoring import Frozen, ReferenceScorer, freeze
+from swarmd.training.reference.scoring import ReferenceScorer, freeze
 
 REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
 GAP_MAX = 10.0  # nats by which a token may be likelier to the reference; larger gaps count as this
@@ -64,7 +64,7 @@ def freeze_copy(policy: Policy, temperature: float) -> KlReference:
     """Make a reference of a copy of the policy as it is now. Its logits are divided by the temperature."""
     model = freeze(copy.deepcopy(policy.model))
     model.__dict__.pop("forward", None)  # TRL's own, which computes with the policy's weights
-    scorer = ReferenceScorer(Frozen(model, policy.device, policy.mixed))
+    scorer = ReferenceScorer(model, policy.device, policy.precision.mixed)
     return partial(scorer.log_probabilities, temperature=temperature)
 
 

@@ -59,11 +59,13 @@ class PassSizes:
         kept = self._load()
         self._tokens_max = kept.tokens_max if 0 < kept.tokens_max < self._ceiling else self._ceiling
         width = training.prompt_tokens + training.completion_tokens
-        fits = width * token_bytes(shape, number_bytes, policy.mixed, False) <= FREE_SHARE * measure_free(device)
+        fits = width * token_bytes(shape, number_bytes, policy.precision.mixed, False) <= FREE_SHARE * measure_free(
+            device
+        )
         self.recompute = training.gradient_checkpointing == "on" or (
             self._may_recompute and (kept.recompute or not fits)
         )
-        self._token_bytes = token_bytes(shape, number_bytes, policy.mixed, self.recompute)
+        self._token_bytes = token_bytes(shape, number_bytes, policy.precision.mixed, self.recompute)
         self._measured_tokens = 0  # of the largest pass that was measured
         self._last = (0, 0)  # rows and tokens of the pass before
         self._peak_bytes = 0  # before the pass that was measured last

@@ -137,7 +137,7 @@ def _read_arguments(
         loss_type="dapo",
         max_steps=1,
         use_cpu=policy.device == "cpu",
-        bf16=policy.mixed,
+        bf16=policy.precision.mixed,
         fp16=False,
         optim=OPTIMIZERS[training.optimizer],
         gradient_checkpointing=sizes.recompute,

@@ -353,7 +353,7 @@ def _start_engine(
         lambda: vllm.LLM(
             model=source,
             revision=commit_of(training) or None,
-            dtype="bfloat16" if policy.mixed else policy.precision.weights,
+            dtype="bfloat16" if policy.precision.mixed else policy.precision.weights,
             gpu_memory_utilization=vllm_share(shape, training, measure_room(policy.device).total),
             max_model_len=training.prompt_tokens + training.completion_tokens,
             max_num_seqs=training.questions * training.generations,

@@ -70,7 +70,6 @@ class Policy(msgspec.Struct, eq=False):
     model: Any  # PreTrainedModel, or PeftModel under adapters; their own annotations are too loose for strict typing
     tokenizer: Any  # PreTrainedTokenizerBase
     device: str
-    mixed: bool  # forward passes in bfloat16, whatever the weights are
     digest: str  # of the weights as loaded
     markers: tuple[str, ...]  # texts that the tokenizer would turn into control tokens
     precision: Precision = Precision("float32")
@@ -96,7 +95,7 @@ class Policy(msgspec.Struct, eq=False):
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Context for forward passes: bfloat16 over float32 weights, if that is how the model runs."""
-        return torch.autocast(self.device, torch.bfloat16) if self.mixed else contextlib.nullcontext()
+        return torch.autocast(self.device, torch.bfloat16) if self.precision.mixed else contextlib.nullcontext()
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat up to where the completion begins; text that is not trusted is escaped first.
@@ -268,9 +267,7 @@ def _load(
     digest = remembered.find("weights", lambda: digest_weights(model))
     if precision.adapters:
         model = add_adapters(model, training.lora, training.seed)
-    policy = Policy(
-        training.model, model, tokenizer, device, precision.mixed, digest, find_markers(tokenizer), precision, attention
-    )
+    policy = Policy(training.model, model, tokenizer, device, digest, find_markers(tokenizer), precision, attention)
     policy.revision = commit_of(training)
     if precision.adapters:
         policy.frozen_digest = digest

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,24 +23,7 @@ BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
 
 
-class Frozen(NamedTuple):
-    """A model that is not trained."""
-
-    model: Any  # PreTrainedModel; its own annotations are too loose for strict typing
-    device: str
-    mixed: bool  # float32 weights, bfloat16 forward passes
-
-    @property
-    def vocabulary(self) -> int:
-        return int(self.model.config.get_text_config().vocab_size)
-
-    @property
-    def context(self) -> int | None:
-        """Longest sequence in tokens, if the model declares it."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def load_frozen(training: TrainingConfig) -> Frozen:
+def load_reference(training: TrainingConfig) -> ReferenceScorer:
     """Load a model in the dtype of a trainer with these settings, but not to train it.
 
     Args:
@@ -63,7 +47,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     name, dtype = training.model, precision.dtype
     model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
     choose_threads(training.threads, model)
-    return Frozen(freeze(model), device, precision.mixed)
+    return ReferenceScorer(freeze(model), device, precision.mixed)
 
 
 def freeze(model: Any) -> Any:
@@ -71,17 +55,27 @@ def freeze(model: Any) -> Any:
     return model.eval().requires_grad_(False)
 
 
+@dataclass(eq=False)
 class ReferenceScorer:
     """Scores batches with a frozen model, in parts of similar length that fit into memory."""
 
-    def __init__(self, frozen: Frozen) -> None:
-        self.frozen = frozen
-        self._selects = "logits_to_keep" in inspect.signature(type(frozen.model).forward).parameters
+    model: Any  # PreTrainedModel; its own annotations are too loose for strict typing
+    device: str
+    mixed: bool  # float32 weights, bfloat16 forward passes
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def context(self) -> int | None:
+        """Longest sequence in tokens, if the model declares it."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @cached_property
     def digest(self) -> str:
         """Digest of the model's weights, see `digest_weights`."""
-        return digest_weights(self.frozen.model)
+        return digest_weights(self.model)
 
     def log_probabilities(
         self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float = 1.0
@@ -97,8 +91,7 @@ class ReferenceScorer:
         results = torch.zeros(ids.size(0), keep, device=ids.device)
         if not keep:
             return results
-        mixed = self.frozen.mixed
-        with torch.inference_mode(), torch.autocast(self.frozen.device, torch.bfloat16, enabled=mixed):
+        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.mixed):
             for rows, left, right in self._parts(mask, keep):
                 part = slice(left, ids.size(1) - keep + right)
                 logs = self._score(ids[rows, part], mask[rows, part], right, temperature)
@@ -123,14 +116,15 @@ class ReferenceScorer:
 
     def _fits(self, rows: int, prompt: int, completion: int) -> bool:
         tokens = rows * (prompt + completion) <= BATCH_TOKENS_MAX
-        return tokens and rows * (completion + 1) * self.frozen.vocabulary <= BATCH_LOGITS_MAX
+        return tokens and rows * (completion + 1) * self.vocabulary <= BATCH_LOGITS_MAX
 
     def _score(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
         """Score one part, (batch, keep); the output head is computed only where it predicts a completion."""
-        ids, mask = ids.to(self.frozen.device), mask.to(self.frozen.device)
+        ids, mask = ids.to(self.device), mask.to(self.device)
         positions = (mask.long().cumsum(1) - 1).clamp(min=0)
-        selected = {"logits_to_keep": keep + 1} if self._selects else {}
-        logits = self.frozen.model(
+        selects = "logits_to_keep" in inspect.signature(type(self.model).forward).parameters
+        selected = {"logits_to_keep": keep + 1} if selects else {}
+        logits = self.model(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **selected
         ).logits[:, -keep - 1 : -1]
         logs = torch.log_softmax(logits.float() / temperature, -1)

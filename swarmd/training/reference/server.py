@@ -43,7 +43,7 @@ from swarmd.training.reference.frame import (
     read_upload,
     write_answer,
 )
-from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.scoring import ReferenceScorer, load_reference
 from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body
 from swarmd.worker.runtime import TimeSource
 
@@ -232,7 +232,7 @@ class ReferenceApp:
         self._limits = limits
         self._token = token
         self._compat = compat
-        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.frozen.context or limits.tokens))
+        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.context or limits.tokens))
         self._queue = JobQueue(limits.queue)
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._uploads = 0
@@ -292,7 +292,7 @@ class ReferenceApp:
         limits = self._limits
         told = {
             "model": self._reference.digest,
-            "vocabulary": self._reference.frozen.vocabulary,
+            "vocabulary": self._reference.vocabulary,
             "protocol": VERSION,
             "body_bytes_max": limits.body_bytes,
             "sequences_max": self._frames.sequences,
@@ -367,8 +367,8 @@ class ReferenceApp:
             return await read_body(request, self._limits.body_bytes, BODY_S)
 
     def _check_vocabulary(self, batch: ScoringBatch) -> None:
-        if int(batch.ids.max()) >= self._reference.frozen.vocabulary:
-            raise FrameError(f"a token id is not below {self._reference.frozen.vocabulary}")
+        if int(batch.ids.max()) >= self._reference.vocabulary:
+            raise FrameError(f"a token id is not below {self._reference.vocabulary}")
 
     def _find(self, request: Request) -> ScoringJob:
         id = request.path_params["id"]
@@ -397,12 +397,12 @@ async def run_server(training: TrainingConfig, listen: Address, token: str, comp
         ModelError: the model cannot be loaded.
         AddressInUse: the address cannot be listened on.
     """
-    reference = ReferenceScorer(load_frozen(training))
+    reference = load_reference(training)
     application = ReferenceApp(reference, limits, token, compat)
     stopped = on_signals()
     computing = asyncio.create_task(application.compute())
     async with listening(application.app(), listen, STOP_S) as url:
-        log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.frozen.device)
+        log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.device)
         await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
         application.close()

@@ -21,7 +21,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
 from swarmd.training.models.model import Policy, load_policy, read_base
-from swarmd.training.reference.scoring import load_frozen
+from swarmd.training.reference.scoring import load_reference
 from tests.training.models.conftest import GPT, SMALL
 
 Weights = dict[str, torch.Tensor]
@@ -191,7 +191,7 @@ def test_all_that_reads_a_model_refuses_such_weights(model: Path) -> None:
     training = TrainingConfig(model=str(model), device="cpu")
     policy: Policy = load_policy(training)
     rewrite(model, without("layers.0.mlp"))
-    for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_frozen(training)):
+    for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_reference(training)):
         with pytest.raises(ModelUnfit, match=r"are missing \(model\.layers\.0\.mlp"):
             use()
 

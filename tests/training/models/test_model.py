@@ -22,7 +22,7 @@ from swarmd.errors import ExitCode, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.training.models.model import Policy, check_context, check_tokens, load_policy, load_tokenizer, read_base
 from swarmd.training.models.source import prefer_cache
-from swarmd.training.reference.scoring import load_frozen
+from swarmd.training.reference.scoring import load_reference
 from tests.hub_double import HubDouble
 
 
@@ -145,7 +145,7 @@ def test_code_of_a_models_author_is_neither_run_nor_asked_about(
     assert "cannot be loaded" in refusal(model=str(model)).message
     if named == "config.json":  # a reference has no tokenizer
         with pytest.raises(ModelError, match="cannot be loaded"):
-            load_frozen(TrainingConfig(model=str(model), device="cpu"))
+            load_reference(TrainingConfig(model=str(model), device="cpu"))
     assert not ran.exists() and not asked
 
 
@@ -224,7 +224,7 @@ def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, m
     training = TrainingConfig(device="cpu", model="org/small", revision="v1", lora=LoraConfig(rank=2))
     policy = load_policy(training)
     assert policy.revision == "v1"
-    assert read_base(policy).keys() and load_frozen(training).vocabulary
+    assert read_base(policy).keys() and load_reference(training).vocabulary
     policy.describe(tmp_path / "described")
     settings = json.loads((tmp_path / "described" / "adapter_config.json").read_bytes())
     assert (settings["base_model_name_or_path"], settings["revision"]) == ("org/small", "v1")
@@ -245,7 +245,7 @@ def test_the_hub_is_not_asked_for_a_model_that_is_in_its_cache(
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         policy = load_policy(training)
-        assert read_base(policy).keys() and load_frozen(training).vocabulary
+        assert read_base(policy).keys() and load_reference(training).vocabulary
         assert hub.calls == []
     (snapshot / "model.safetensors").unlink()
     assert prefer_cache("org/small") == "org/small", "what is missing is fetched"
