@@ -18,7 +18,7 @@ Answer = Callable[[Door], None]
 
 @contextmanager
 def impostor(answer: Answer) -> Iterator[str]:
-    """Serves while the block runs. Gives its URL."""
+    """Serve during the block. Yields the URL."""
 
     class Handler(Door):
         def respond(self) -> None:

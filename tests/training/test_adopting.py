@@ -31,7 +31,7 @@ Maker = Callable[..., TrainingEngine]
 
 
 def place(engine: TrainingEngine, weights: dict[str, torch.Tensor], **changes: Any) -> PeerWeights:
-    """Weights as the network worker leaves them, and what the log says of them."""
+    """Write weights as the network worker does. Returns what the log says about them."""
     path = engine._peer_weights / "fetched"
     make_directory(path.parent)
     write_announced(weights, path)
@@ -64,7 +64,7 @@ def with_weights(round: int, weights: PeerWeights) -> Train:
 
 
 def start(engine: TrainingEngine, weights: PeerWeights) -> Event:
-    """What the trainer says of the weights, in the stage that it trains all the same."""
+    """The trainer's event about the weights, in a stage that it trains in any case."""
     told: list[Event] = []
     trained = engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
     assert trained.round == 8 and len(told) == 1

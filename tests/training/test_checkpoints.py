@@ -66,7 +66,7 @@ def test_the_newest_stay(tmp_path: Path) -> None:
 
 
 def test_the_one_just_saved_stays(tmp_path: Path) -> None:
-    """Also when a swarm began anew and its rounds are lower than those kept."""
+    """Even if a swarm started again and its rounds are lower than those kept."""
     checkpoints = Checkpoints(tmp_path, 1)
     save(checkpoints, 9)
     save(checkpoints, 0)

@@ -528,7 +528,7 @@ def test_as_many_are_drawn_together_as_completions_in_a_step(
 
 
 class Frail(DigitsPlan):
-    """Somebody's plan that does not keep its word."""
+    """A plan with mistakes."""
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         if any(text.startswith("6") for text in completions):

@@ -73,7 +73,7 @@ def prose(plan: Plan, question: Question) -> str:
 
 
 def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> FlatStats:
-    """A stage of ten groups, of which the first `flat` hold one text four times, the others an empty one as well."""
+    """A stage of ten groups; the first `flat` hold one text four times, the others another one as well."""
     found, scorer = FlatStats([STOP]), Scorer(plan)
     questions = plan.draw(StageId("a", 0, 0), NO_MATERIAL)
     for number in range(GROUPS):

@@ -127,7 +127,7 @@ def test_lengths_are_bounded(policy: Policy) -> None:
 
 
 class Frail(DigitsPlan):
-    """Somebody's plan that breaks its word: it raises or leaves over some texts, and gives no number for others."""
+    """A plan with mistakes: it raises or exits over some texts, and returns NaN for others."""
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         if any("break" in text for text in completions):
@@ -155,7 +155,7 @@ def test_memory_that_runs_out_is_no_fault_of_the_group(policy: Policy) -> None:
 
 
 class Stopped(DigitsPlan):
-    """Scores anyhow, as a plan may whose stage is cancelled meanwhile."""
+    """Scores anything, as a plan may if its stage is cancelled meanwhile."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         super().__init__(SwarmConfig(id="test"))
@@ -176,7 +176,7 @@ def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancell
 
 
 class Sharing(DigitsPlan):
-    """Notes what it is told, and in which order."""
+    """Records its calls, in order."""
 
     told: list[str]
 

@@ -76,7 +76,7 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> TrainingEngine:
-    """A node that hears of peers and trains nothing."""
+    """A node that reads what peers published and trains nothing."""
     return TrainingEngine(CONFIG, NodeDirectory(tmp_path_factory.mktemp("node")), "me", PLAN)
 
 

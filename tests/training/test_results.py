@@ -34,7 +34,7 @@ STAGE_FIGURES = {"reward", "accuracy", "held_out", "seconds", "tokens", "tokens_
 
 
 class Kept(Tracker):
-    """Keeps what it is told."""
+    """Keeps what is logged."""
 
     def __init__(self) -> None:
         self.figures: list[tuple[int, dict[str, float]]] = []

@@ -148,7 +148,7 @@ def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeyp
 
 
 def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
-    """What knows one bound for all rows draws again where a row has room left, and knows nothing of what it drew."""
+    """A sampler with one bound for all rows draws again for rows that may go on, without knowing what it drew."""
     letters = {0: "x", 1: "<", 2: "/", 3: ">"}
     script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
     asked: list[tuple[int, int]] = []
@@ -186,7 +186,7 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
 
 
 class AfterTokens(Cancellation):
-    """Asked for after so many looks."""
+    """Asks for the cancellation after `looks` checks."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()

@@ -135,7 +135,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutsRef, by
 
 
 class Told(NamedTuple):
-    """What two ranks told of two stages, and where these lie."""
+    """What two ranks reported of two stages, and their directory."""
 
     directory: Path
     facts: Facts

@@ -135,7 +135,7 @@ def test_a_peers_success_counts_only_where_this_node_failed(
 def test_a_batch_is_whole_whatever_became_of_peers_questions(
     make_engine: Maker, monkeypatch: pytest.MonkeyPatch, solved: bool
 ) -> None:
-    """Also where all of this node's answers to them are alike, and no earlier groups stand in."""
+    """Even if all of this node's answers to them are alike, and there are no earlier groups."""
     ref, body = publish(make_engine, questions=8)
     engine = make_engine(
         "a", questions=4, peer_questions=2, peer_loss="success-gated", temperature=1e-6, held_out_questions=0

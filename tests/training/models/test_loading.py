@@ -177,7 +177,7 @@ def test_what_is_computed_or_tied_is_no_matter(case: str, copy: Callable[..., Pa
 
 
 def test_adapters_beside_a_model_are_not_read_without_a_word(copy: Callable[..., Path]) -> None:
-    """transformers adds them where PEFT is installed, and where it is not the model computes something else."""
+    """transformers adds them if PEFT is installed; without PEFT the model computes something else."""
     place = copy("qwen2", same)
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(place), LoraConfig(target_modules=["q_proj"]))
     adapted.peft_config["default"].base_model_name_or_path = str(place)

@@ -128,7 +128,7 @@ def test_a_model_with_several_chat_templates(model: Path, tmp_path: Path) -> Non
 def test_code_of_a_models_author_is_neither_run_nor_asked_about(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    """A manifest may name any model of the Hub, and whoever is asked on a terminal may say yes."""
+    """A manifest may name any model of the Hub, and a user who is asked on a terminal may say yes."""
     ran = tmp_path / "ran"
     written = json.loads((model / named).read_bytes())
     own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
@@ -235,7 +235,7 @@ def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, m
 def test_the_hub_is_not_asked_for_a_model_that_is_in_its_cache(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be asked several times for each file, for two minutes where it cannot be reached."""
+    """It would be asked several times for each file, for two minutes if it cannot be reached."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     cached(llama, tmp_path, "main")
     snapshot = tmp_path / "models--org--small" / "snapshots" / ("a" * 40)

@@ -114,7 +114,7 @@ class Bomb:
 
 
 def rewritten(item: bytes, compression: int = zipfile.ZIP_STORED, **files: bytes) -> bytes:
-    """The archive packed anew, with files replaced."""
+    """Pack the archive again, with files replaced."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(item)) as old, zipfile.ZipFile(file, "w", compression) as new:
         for name in old.namelist():
