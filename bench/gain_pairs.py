@@ -12,11 +12,10 @@ from safetensors.torch import load_file
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import PeerWeights
-from swarmd.files import make_directory
+from swarmd.files import hash_file, make_directory
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.peer_weights import write_announced

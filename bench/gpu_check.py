@@ -358,7 +358,7 @@ def measure(directory: Path, name: str, model: str, shape: Shape, rank: int, dev
         yield Row(f"{what}: a stage", "s", ours)
     else:
         generating = list(compare_generating(engine, config, what))
-    parameters, numbers = engine.policy.parameters, engine.policy.numbers
+    parameters, numbers = engine.policy.parameters, engine.policy.precision
     need = estimate_need(
         read_shape(engine.policy.model.config, parameters), config.training, device, numbers.weights, numbers.mixed
     )

@@ -29,12 +29,11 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, WeightsAdopted
 from swarmd.core.values import PeerWeights
-from swarmd.files import make_directory
+from swarmd.files import hash_file, make_directory
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.embedded import LEARNING_RATE, encode_pair, supervise
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.lessons import Lesson, draw_training

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -265,6 +266,12 @@ def read_start(path: Path, bytes_max: int) -> bytes:
     """The first bytes of a regular file. Raises OSError."""
     with open_regular(path) as file:
         return file.read(bytes_max)
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_stand_in(path: Path, start: bytes) -> tuple[str, str] | None:

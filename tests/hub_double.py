@@ -79,19 +79,7 @@ class Answers(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
+    def answer(self) -> None:
         body = self._read_body()
         path = self.path.partition("?")[0]
         self.double.calls.append(f"{self.command} {path}")
@@ -109,6 +97,8 @@ class Answers(BaseHTTPRequestHandler):
             self._reply(401, {"error": "Invalid username or password."})
             return
         self._reply(200, self._serve(path, body))
+
+    do_GET = do_HEAD = do_POST = do_PUT = answer
 
     def _read_body(self) -> bytes:
         if self.headers.get("transfer-encoding") != "chunked":

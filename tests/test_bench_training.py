@@ -1,4 +1,4 @@
-"""What benchmarks that train are made of: contestants get the same work, and figures are what they say."""
+"""Parts of the benchmarks that train: contestants get the same work, and figures mean what they say."""
 
 import functools
 import random

@@ -48,7 +48,6 @@ FOR_TESTS_AND_BENCHES = {
     "LEAN",
     "REORG_DEPTH_MAX",
     "wait_until",
-    "weights_digest",
 }
 
 

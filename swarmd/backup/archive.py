@@ -37,7 +37,7 @@ from swarmd.errors import (
     OtherVersion,
 )
 from swarmd.file_kind import ARCHIVE, describe_file
-from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
+from swarmd.files import hash_file, held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
 
 FORMAT = 1
@@ -260,8 +260,7 @@ def _digest(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> s
         assert content is not None, "plain files have contents"
         return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
     tar.extract(info, into, set_attrs=False, filter="data")
-    with (into / info.name).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hash_file(into / info.name)
 
 
 def _decode(raw: bytes, kind: type[M], path: Path) -> M:

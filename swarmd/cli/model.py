@@ -43,17 +43,16 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.weights import FetchListener, FetchProgress
 from swarmd.errors import ConfigError, ExitCode, ModelError, NoSpaceLeft, PathUnusable, WeightsUnavailable, single_error
 from swarmd.eventlog.blobs import Blobs
-from swarmd.files import make_directory, make_whole, write_failure
+from swarmd.files import hash_file, make_directory, make_whole, write_failure
 from swarmd.installed import install_command
 from swarmd.manifest import Manifest, read_manifest
 from swarmd.paths import NodeDirectory, configs_directory
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.library_logging import quieten
 from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
 from swarmd.training.models.source import AUTO, MODELS_DIR, require_gguf
 
 if TYPE_CHECKING:
-    from swarmd.training.models.memory import DeviceMemory
+    from swarmd.training.models.memory import DeviceMemory, MemoryNeed
     from swarmd.training.models.model import Policy
     from swarmd.training.models.pool import Fit
 
@@ -200,8 +199,22 @@ def _print_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit])
             f"{small.need.total / GIB:8.1f}  {word}"
         )
     if len(fits) == 1:
-        for term, size in msgspec.structs.asdict(fits[0].need).items():
-            typer.echo(f"  {term:12} {size / GIB:8.2f} GiB")
+        _print_terms(fits[0].need)
+
+
+def _print_terms(need: MemoryNeed) -> None:
+    """What one model's memory goes into. Training and drawing take turns, so only the larger one counts."""
+    from swarmd.training.models.memory import SLACK
+
+    for term in ("weights", "optimizer", "reference", "vllm", "context", "process"):
+        typer.echo(f"  {term:12} {getattr(need, term) / GIB:8.2f} GiB")
+    gradients, passes, layers = (f"{each / GIB:.2f}" for each in (need.gradients, need.passes, need.layers))
+    copy, tokens, gathered = (f"{each / GIB:.2f}" for each in (need.drawing, need.generation, need.gathered))
+    typer.echo("  and the larger of")
+    training = f"gradients {gradients} + {SLACK} x (passes {passes} + layers {layers})"
+    typer.echo(f"  training     {need.training / GIB:8.2f} GiB: {training}")
+    drawing = f"copy {copy} + {SLACK} x (generation {tokens} + gathered {gathered})"
+    typer.echo(f"  drawing      {need.generating / GIB:8.2f} GiB: {drawing}")
 
 
 def _describe_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:

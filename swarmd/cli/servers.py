@@ -154,6 +154,9 @@ def reference_server(
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
     configure("info", "auto", secrets=[token] if token else [])
+    from swarmd.training.library_logging import quieten
+
+    quieten()  # before anything imports datasets
     from swarmd.training.reference.server import QueueLimits, ServerLimits, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)

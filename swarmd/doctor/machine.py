@@ -34,8 +34,8 @@ from swarmd.swarms.options import ProgramOptions
 from swarmd.swarms.registry import read_options
 from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
+from swarmd.training.models.parallelism import find_parallelism
 from swarmd.training.models.source import AUTO, compare_weights, find_snapshot, require_model
-from swarmd.training.ranks import find_spread
 
 DISTRIBUTION = "swarmd"
 GIB, MIB = 2**30, 2**20
@@ -45,7 +45,7 @@ GIB, MIB = 2**30, 2**20
 
 def _uses_deepspeed(training: TrainingConfig) -> bool:
     try:
-        return find_spread(training).kind == "zero"
+        return find_parallelism(training).kind == "zero"
     except ConfigError:  # the check of the device says so
         return False
 
@@ -171,7 +171,7 @@ def _examine_device(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Fin
             fix = "Set training.processes to their number, or run a node for each with its own CUDA_VISIBLE_DEVICES"
             yield note("device.idle", "Not all accelerators are used", evidence, fix)
     try:
-        find_spread(training)
+        find_parallelism(training)
     except ConfigError as failure:
         yield error("device.accelerate", "training.accelerate cannot be used", failure.message, failure.fix)
     names = f" ({', '.join(seen.names)})" if seen.names else ""

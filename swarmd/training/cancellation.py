@@ -1,4 +1,4 @@
-"""How a running stage is told to end."""
+"""Cancelling a running stage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 
 class Cancelled(BaseException):
-    """The stage was cancelled. No Exception, so that nothing between takes it for a failure of its own."""
+    """The stage was cancelled. A BaseException, so that no code in between takes it for a failure."""
 
 
 class Cancellation:
-    """A flag that another thread raises and the training thread looks at between steps and between tokens."""
+    """A flag that another thread sets, and the training thread checks between steps and between tokens."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -24,16 +24,16 @@ class Cancellation:
         return self._asked.is_set()
 
     def check(self) -> None:
-        """Raise Cancelled when it was asked for."""
+        """Raise Cancelled if it was asked for."""
         if self._asked.is_set():
             raise Cancelled
 
     def wait(self, seconds: float) -> None:
-        """Let so much time pass. Raises Cancelled as soon as it is asked for."""
+        """Wait. Raises Cancelled as soon as it is asked for."""
         if self._asked.wait(seconds):
             raise Cancelled
 
 
-BodyReader = Callable[[str], bytes]  # a body of rollouts by its digest; raises SwarmdError if it is missing or damaged
-TokenDecoder = Callable[[Sequence[int]], str]  # token ids to text: `Policy.decode_completion`
-CancellationSource = Callable[[], Cancellation]  # that of the running stage, or one that never comes
+BodyReader = Callable[[str], bytes]  # reads rollouts by their digest; raises SwarmdError if missing or damaged
+TokenDecoder = Callable[[Sequence[int]], str]  # such as `Policy.decode_completion`
+CancellationSource = Callable[[], Cancellation]  # returns that of the running stage

@@ -1,13 +1,12 @@
-"""Checkpoints as files, for whoever does not load them: which there are, whether they are whole, what may go.
+"""Checkpoints as files: which exist, whether they are complete, and which may be removed.
 
-`swarmd.training.checkpoints` writes and reads them and needs torch; nothing here does.
+`swarmd.training.checkpoints` writes and reads them and needs torch; this module does not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -16,37 +15,36 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import CheckpointDamaged, CheckpointUnreadable
+from swarmd.files import hash_file
 
 FORMAT = 1
-CHECKPOINTS_KEPT = 2  # the newest
+CHECKPOINTS_KEPT = 2  # of the newest
 META = "meta.json"
 META_BYTES_MAX = 16 * 1024 * 1024
-DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # a file is missing, something else, or on a bad block
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # the file is missing, not a file, or on a bad block
 NAME = re.compile(r"r(\d{9})-s(\d{4})")
 
 
 class CheckpointListing(msgspec.Struct, frozen=True):
-    """What `meta.json` says of itself and of the other files."""
+    """What `meta.json` says about itself and the other files."""
 
     format: int
     files: dict[str, str]  # name → SHA-256
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Directories of the checkpoints, the newest first; none where there is no such directory."""
+    """Directories of the checkpoints, the newest first; none if there is no such directory."""
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if NAME.fullmatch(path.name) and path.is_dir()), reverse=True)
 
 
 def check_whole(checkpoint: Path) -> bytes:
-    """The content of `meta.json`, once every file that it names is there and has the digest that it says.
-
-    Reads all of them.
+    """Verify a checkpoint: every file that `meta.json` names must have its digest. Returns the content of `meta.json`.
 
     Raises:
-        CheckpointDamaged: it is not; names the file.
-        CheckpointUnreadable: a file cannot be read now, so nobody can tell.
+        CheckpointDamaged: a file is missing or differs; names it.
+        CheckpointUnreadable: a file cannot be read now, so it may be intact.
     """
     path = checkpoint / META
     try:
@@ -73,8 +71,10 @@ def _has_digest(path: Path, expected: str) -> bool:
 
 
 def check_damage(path: Path, error: Exception) -> None:
-    """Raise CheckpointUnreadable for an error of the system's that says nothing of the file: it may not be read by this
-    user, or not now. Another than that is taken for damage, and the checkpoint before it counts."""
+    """Raise CheckpointUnreadable for an error that says nothing about the content: not readable for this user, or now.
+
+    Other errors count as damage, and the checkpoint before this one is used.
+    """
     if isinstance(error, OSError) and error.errno not in DAMAGE:
         raise CheckpointUnreadable(
             f"the checkpoint's file {path} cannot be read: {error.strerror}",
@@ -82,14 +82,8 @@ def check_damage(path: Path, error: Exception) -> None:
         ) from error
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def newest_whole(directory: Path) -> Path | None:
-    """The newest checkpoint that is whole."""
+    """The newest complete checkpoint."""
     for path in list_checkpoints(directory):
         with contextlib.suppress(CheckpointDamaged, CheckpointUnreadable):
             check_whole(path)
@@ -98,12 +92,12 @@ def newest_whole(directory: Path) -> Path | None:
 
 
 def newest_bytes(directory: Path) -> int:
-    """Size of the newest checkpoint, about what the next will take; 0 where there is none.
+    """Size of the newest checkpoint, about what the next one will take; 0 if there is none.
 
-    What cannot be looked into is left out: that is for the trainer to tell, who has to read it.
+    What cannot be read is left out: the trainer, which has to read it, reports that.
     """
     total = 0
-    with contextlib.suppress(OSError):  # or it is just being replaced, with one of about the same size
+    with contextlib.suppress(OSError):  # or it is being replaced by one of about the same size
         for path in list_checkpoints(directory)[:1]:
             for file in path.iterdir():
                 total += file.stat().st_size
@@ -111,7 +105,7 @@ def newest_bytes(directory: Path) -> int:
 
 
 def drop_older(directory: Path) -> int:
-    """Remove the checkpoints before the newest whole one. Returns how many."""
+    """Remove the checkpoints before the newest complete one. Returns how many."""
     kept = newest_whole(directory)
     older = [path for path in list_checkpoints(directory) if kept is not None and path.name < kept.name]
     for path in older:

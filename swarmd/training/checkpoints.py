@@ -1,14 +1,13 @@
-"""Checkpoints that are there whole or not at all, and what a stage changes, saved and put back by them.
+"""Checkpoints that are complete or not there, and the training state that they save and restore.
 
-A checkpoint is a directory `r<round>-s<stage>` with the weights, the model's configuration and tokenizer (transformers
-loads it like any other model), the optimiser, the published rollouts and `meta.json`. Beside the optimiser's state lie
-that of the random generator, what the plan has learnt, and what is known of skills.
-It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its digest
-is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
-
-It is written beside what follows the stage, from the weights and moments themselves: they do not change until the next
-optimiser step, so there is no copy of them. Whatever changes them calls `TrainingState.settle` first, which waits for
-the disk. Thus a kill costs what one stage has learnt at most.
+- A checkpoint is a directory `r<round>-s<stage>` with the weights, the model's configuration and tokenizer
+  (transformers loads it like any other model), the optimiser, the published rollouts and `meta.json`. The optimiser's
+  file also holds the state of the random generator, what the plan has learnt, and the records of skills.
+- It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its
+  digest is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
+- It is written while what follows the stage runs, from the weights and moments themselves: they do not change until the
+  next optimiser step, so they are not copied. Whatever changes them calls `TrainingState.settle` first, which waits for
+  the disk. So a kill costs at most what one stage has learnt.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +31,20 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed, SwarmError
-from swarmd.files import sync_file
+from swarmd.files import hash_file, sync_file
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
-from swarmd.training.checkpoint_files import FORMAT, META, check_whole, hash_file, list_checkpoints
+from swarmd.training.checkpoint_files import FORMAT, META, check_whole, list_checkpoints
 from swarmd.training.evaluation import SkillGuard
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
 
-FULL_BYTES = 1024 * 1024  # a save that fails with less than this free has failed for want of space
+FULL_BYTES = 1024 * 1024  # if a save fails with less than this free, the disk is full
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
 TEMPORARY = ".saving-"
-PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once: other threads run meanwhile
+PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once; other threads run in between
 DTYPES = {  # as safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",
@@ -74,7 +74,7 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A whole checkpoint on disk, verified."""
+    """A verified checkpoint on disk."""
 
     directory: Path
     meta: Meta
@@ -84,7 +84,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return dict(load_file(self.directory / WEIGHTS))
 
     def read_optimizer(self) -> dict[str, Any]:
-        """State of optimiser and random generator, as given to `Checkpoints.save`."""
+        """The `optimizer` that was given to `Checkpoints.save`."""
         return dict(torch.load(self.directory / OPTIMIZER, map_location="cpu", weights_only=True))
 
     def read_rollouts(self) -> bytes:
@@ -95,8 +95,8 @@ class Checkpoints:
     """The checkpoints of one node.
 
     Args:
-        directory: made when missing; what an interrupted save left there is removed.
-        kept: how many of the newest stay.
+        directory: made if missing; what an interrupted save left there is removed.
+        kept: number of the newest that stay.
     """
 
     def __init__(self, directory: Path, kept: int) -> None:
@@ -117,12 +117,13 @@ class Checkpoints:
         describe: Callable[[Path], None] = lambda directory: None,
         optimizer_name: str = "",
     ) -> Checkpoint:
-        """Write the checkpoint of a finished stage and drop the oldest ones.
+        """Write the checkpoint of a finished stage, and remove the oldest ones.
 
-        `describe` writes what else belongs to the model into a directory: its configuration and tokenizer.
+        Args:
+            describe: writes the model's configuration and tokenizer into a directory.
 
         Raises:
-            CheckpointFailed: no space left, or another I/O error; earlier checkpoints are untouched.
+            CheckpointFailed: no space is left, or another I/O error; earlier checkpoints are untouched.
         """
         temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -159,7 +160,7 @@ class Checkpoints:
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
-        """Rename; a damaged checkpoint of the same stage is moved out of the way first."""
+        """Rename; an existing checkpoint of the same stage is moved out of the way first."""
         if final.exists():
             old = self.directory / f"{TEMPORARY}old-{final.name}"
             shutil.rmtree(old, ignore_errors=True)
@@ -173,10 +174,7 @@ class Checkpoints:
         return self.directory / f"r{round:09d}-s{stage:04d}"
 
     def whole(self) -> Iterator[Checkpoint]:
-        """Verified checkpoints, newest first; a damaged one is passed over with a warning.
-
-        Raises CheckpointUnreadable for one of which that cannot be told.
-        """
+        """Verified checkpoints, newest first; a damaged one is skipped with a warning. Raises CheckpointUnreadable."""
         yield from self._read(list_checkpoints(self.directory))
 
     def _read(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
@@ -187,13 +185,13 @@ class Checkpoints:
                 log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
-        """The checkpoint of a stage, if it is there and whole. Raises CheckpointUnreadable."""
+        """The checkpoint of a stage, if it exists and is complete. Raises CheckpointUnreadable."""
         directory = self.place(round, stage)
         return next(self._read([directory]), None) if directory.exists() else None
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Verify a checkpoint. Raises CheckpointDamaged naming the file, CheckpointUnreadable."""
+    """Verify a checkpoint. Raises CheckpointDamaged, which names the file, or CheckpointUnreadable."""
     encoded = check_whole(directory)
     try:
         meta = msgspec.json.decode(encoded, type=Meta)
@@ -203,7 +201,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 class HashingFile(io.FileIO):
-    """A new file whose digest is taken from what is written, so that nothing is read again."""
+    """A new file that is hashed while it is written, so that it is not read again."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "w")
@@ -211,7 +209,7 @@ class HashingFile(io.FileIO):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that was written, in hexadecimal."""
+        """SHA-256 of the content, in hexadecimal."""
         return self._hash.hexdigest()
 
     def write(self, content: Any, /) -> int:
@@ -219,15 +217,16 @@ class HashingFile(io.FileIO):
         for start in range(0, len(octets), PIECE_BYTES):
             piece = octets[start : start + PIECE_BYTES]
             self._hash.update(piece)
-            while piece:  # the system may take a part of it
+            while piece:  # the system may write only a part of it
                 piece = piece[super().write(piece) :]
         return len(octets)
 
 
 def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> None:
-    """Write tensors as a safetensors file, of which none but the one being written is copied to the machine's memory.
+    """Write tensors as a safetensors file; only the tensor being written is copied to the machine's memory.
 
-    The largest numbers come first, so that all are aligned. https://github.com/huggingface/safetensors has the format.
+    Tensors with the largest elements come first, so that all are aligned. Format:
+    https://github.com/huggingface/safetensors.
     """
     tensors = sorted(_without_aliases(weights).items(), key=lambda item: -item[1].element_size())
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -243,7 +242,7 @@ def write_weights(weights: Mapping[str, torch.Tensor], file: HashingFile) -> Non
 
 
 def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each tensor once: tied embeddings are one under two names. Other views of one memory are tensors of their own."""
+    """Keep each tensor once: tied embeddings are one under two names. Other views of the same memory stay."""
     kept: dict[str, torch.Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
     for name, tensor in weights.items():
@@ -254,91 +253,85 @@ def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
     return kept
 
 
-Written = Callable[[Checkpoint], None]
+OnWritten = Callable[[Checkpoint], None]
 
 
+@dataclass(eq=False)
 class TrainingState:
-    """The state of one node's training, in memory and in its checkpoints.
+    """Saves and restores the state of one node's training.
 
-    Made with a policy as it was loaded, and an optimiser that has taken no step. Between a `save` and the next `settle`
+    Made with a policy as it was loaded, and an optimiser that has taken no step. Between `save` and the next `settle`
     a thread reads the weights and the optimiser's moments.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        plan: Plan,
-        pace: StepCallback,
-        checkpoints: Checkpoints,
-        optimizer: Callable[[], Any],
-        optimizer_name: str,
-        skills: SkillGuard,
-    ) -> None:
-        self._policy = policy
-        self._plan = plan
-        self._pace = pace
-        self._checkpoints = checkpoints
-        self._optimizer = optimizer
-        self._optimizer_name = optimizer_name
-        self._skills = skills
-        self._fresh_optimizer = policy.holding.read_optimizer(optimizer())
-        self._fresh_memory = plan.read_memory()
-        self._base = policy.copy_weights() if policy.is_small else None
+    policy: Policy
+    plan: Plan
+    step_callback: StepCallback
+    checkpoints: Checkpoints
+    optimizer: Callable[[], Any]
+    optimizer_name: str
+    skills: SkillGuard
+
+    def __post_init__(self) -> None:
+        self._fresh_optimizer = self.policy.sharding.read_optimizer(self.optimizer())
+        self._fresh_memory = self.plan.read_memory()
+        self._base = self.policy.copy_weights() if self.policy.is_small else None
         self._writer = ThreadPoolExecutor(1, "checkpoint")  # the end of the process waits for it
         self._write: Callable[[], None] = lambda: None
         self._writing: Future[None] | None = None
-        self._place: Place | None = None  # of the stage that is being written, or was last
+        self._place: Place | None = None  # of the stage that is being or was last written
         self.restored: Place | None = None  # the stage whose checkpoint was loaded last
-        pace.before_step = self.settle
+        self.step_callback.before_step = self.settle
 
     def find(self, order: Train) -> Checkpoint | None:
-        """The checkpoint of this stage, if it was trained from the same model. Raises CheckpointFailed."""
+        """The checkpoint of this stage, if it began from the same model. Raises CheckpointFailed."""
         if self._place == (order.round, order.stage):
             self.settle()
-        checkpoint = self._checkpoints.find(order.round, order.stage)
+        checkpoint = self.checkpoints.find(order.round, order.stage)
         return checkpoint if checkpoint is not None and self._fits(checkpoint) else None
 
     def _fits(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.meta.model == self._policy.digest
+        return checkpoint.meta.model == self.policy.digest
 
     def assist(self) -> None:
-        """Take this rank's part in `save`, which the first one does."""
-        if self._policy.holding.is_sharded:
-            for _ in self._policy.walk_weights():
+        """Take this rank's part in the `save` of the first rank."""
+        if self.policy.sharding.is_sharded:
+            for _ in self.policy.walk_weights():
                 pass
-            self._policy.holding.read_optimizer(self._optimizer())
+            self.policy.sharding.read_optimizer(self.optimizer())
 
-    def save(self, event: StageTrained, body: bytes, written: Written = lambda checkpoint: None) -> None:
-        """Begin to make a stage durable, in a thread; what is small and changes soon is copied here.
+    def save(self, event: StageTrained, body: bytes, written: OnWritten = lambda checkpoint: None) -> None:
+        """Start to write a stage's checkpoint in a thread; small values that change soon are copied first.
 
-        `written` is called in that thread with the checkpoint, before another can take its place.
+        Args:
+            written: called in that thread with the checkpoint, before another can take its place.
 
         Raises:
-            SwarmError: the plan remembers what cannot be kept.
+            SwarmError: the plan's memory cannot be saved.
         """
-        policy, weights = self._policy, self._policy.trained_weights()
+        policy, weights = self.policy, self.policy.trained_weights()
         optimizer = {
-            "optimizer": policy.holding.read_optimizer(self._optimizer()),
+            "optimizer": policy.sharding.read_optimizer(self.optimizer()),
             "rng": torch.get_rng_state(),
-            "memory": check_plain(self._plan.read_memory()),
-            "skills": self._skills.read(),
-            "fresh_from": self._pace.fresh_from,
+            "memory": check_plain(self.plan.read_memory()),
+            "skills": self.skills.read(),
+            "fresh_from": self.step_callback.fresh_from,
         }
-        report = (event, self._pace.steps, policy.digest, policy.describe, self._optimizer_name)
+        report = (event, self.step_callback.steps, policy.digest, policy.describe, self.optimizer_name)
 
         def write() -> None:
-            written(self._checkpoints.save(weights, optimizer, body, *report))
+            written(self.checkpoints.save(weights, optimizer, body, *report))
 
         self._write, self._place = write, (event.round, event.stage)
         self._writing = self._writer.submit(write)
 
     def settle(self) -> None:
-        """Wait until the last stage is on disk; to be called before weights or moments change.
+        """Wait until the last stage is on disk; call it before weights or moments change.
 
-        What could not be written is tried once more here, and at each further call.
+        If writing failed, this and each further call try once more.
 
         Raises:
-            CheckpointFailed: it is not on disk, so weights and moments have to stay as they are.
+            CheckpointFailed: the stage is not on disk, so weights and moments must stay as they are.
         """
         if self._writing is None:
             return
@@ -348,55 +341,65 @@ class TrainingState:
         self._write, self._writing = lambda: None, None  # they hold weights and moments
 
     def restore(self, touched: bool) -> None:
-        """Be what the newest whole checkpoint holds, or as at the beginning; then weights are loaded if they may be
-        others (`touched`). Raises CheckpointFailed where the newest could not be written: then nothing has changed."""
+        """Go back to the newest complete checkpoint, or to the beginning if there is none.
+
+        Raises CheckpointFailed if the newest could not be written; then nothing has changed.
+
+        Args:
+            touched: whether the weights may differ from those at the beginning.
+        """
         self.settle()
-        checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
+        checkpoint = next((each for each in self.checkpoints.whole() if self._fits(each)), None)
         if checkpoint is None:
             if touched:
-                self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
-            self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
-            self._plan.load_memory(self._fresh_memory)
-            self._skills.load({})
-            self._pace.steps = self._pace.fresh_from = 0
+                self.policy.load_weights(self._base if self._base is not None else read_base(self.policy))
+            self.policy.sharding.load_optimizer(self.optimizer(), self._fresh_optimizer)
+            self.plan.load_memory(self._fresh_memory)
+            self.skills.load({})
+            self.step_callback.steps = self.step_callback.fresh_from = 0
             return
-        self._policy.load_weights(checkpoint.read_weights())
+        self.policy.load_weights(checkpoint.read_weights())
         self.restored = (checkpoint.meta.event.round, checkpoint.meta.event.stage)
         state = checkpoint.read_optimizer()
-        self._pace.steps = checkpoint.meta.steps
-        self._pace.fresh_from = state["fresh_from"]
+        self.step_callback.steps = checkpoint.meta.steps
+        self.step_callback.fresh_from = state["fresh_from"]
         self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
-        self._plan.load_memory(state["memory"])
-        self._skills.load(state["skills"])
-        log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
+        self.plan.load_memory(state["memory"])
+        self.skills.load(state["skills"])
+        log.info(
+            "checkpoint loaded",
+            path=str(checkpoint.directory),
+            digest=checkpoint.digest,
+            steps=self.step_callback.steps,
+        )
 
     def reset_optimizer(self) -> None:
-        """Begin the optimiser's moments anew: they were another model's. Steps go on, the rate is warmed up."""
-        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
-        self._pace.fresh_from = self._pace.steps
+        """Reset the optimiser's moments, which belong to other weights; the learning rate is warmed up again."""
+        self.policy.sharding.load_optimizer(self.optimizer(), self._fresh_optimizer)
+        self.step_callback.fresh_from = self.step_callback.steps
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
-        """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
+        """Load the optimiser's state, unless it is another optimiser's, which would fail only at the next step."""
         written = checkpoint.meta.optimizer
-        if written == self._optimizer_name:
-            self._policy.holding.load_optimizer(self._optimizer(), state)
+        if written == self.optimizer_name:
+            self.policy.sharding.load_optimizer(self.optimizer(), state)
             return
         self.reset_optimizer()
         log.warning(
-            "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
+            "the checkpoint was written with another optimiser: its moments are reset, the weights are kept",
             path=str(checkpoint.directory),
             written=written,
-            now=self._optimizer_name,
+            now=self.optimizer_name,
         )
 
 
 def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of what a plan remembers, as a dictionary that a checkpoint gives back.
+    """Copy a plan's memory as a checkpoint would give it back.
 
     Raises:
-        SwarmError: it holds more than plain values; read as checkpoints are, without running what stands there, it
-            would end this process and every one after it.
+        SwarmError: it holds more than plain values. Checkpoints are read without running any code, so this process and
+            all later ones would fail to read it.
     """
     written = io.BytesIO()
     try:

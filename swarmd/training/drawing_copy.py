@@ -1,9 +1,10 @@
-"""A copy of the policy in bfloat16, to draw completions from, where the device computes those numbers faster.
+"""A copy of the policy in bfloat16 from which completions are drawn, if the device computes that faster.
 
-What is trained stays as it is. The copy follows it before each batch, and what is drawn carries the log-probabilities
-that it was drawn by, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). The
-copy is tried once: it has to be faster than the policy itself, and hardly another distribution. While gradients are
-computed it has no memory: a new one takes about as long as one token of a batch.
+What is trained stays as it is. The copy follows it before each batch. Completions carry the log-probabilities by which
+they were drawn, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). The copy is
+tried once: it must be faster than the policy, with nearly the same distribution. While gradients are computed it holds
+no
+memory: filling it again takes about as long as one token of a batch.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from swarmd.training.models.device import draws_shorter
 from swarmd.training.models.memory import NUMBER_BYTES, measure_room
 from swarmd.training.models.model import Policy
 
-FASTER = 0.8  # of the policy's time at most: less would not be worth the memory
+FASTER = 0.8  # of the policy's time at most: a smaller gain is not worth the memory
 DIVERGENCE_MAX = 0.02  # nats a token, of the copy's distribution from the policy's
 ROOM_SHARE = 0.25  # of the free memory at most
-ROWS, TOKENS, RUNS = 8, 4, 3  # of what it is tried on
+ROWS, TOKENS, RUNS = 8, 4, 3  # of the trial
 
 log = get_logger(__name__)
 
 
 class DrawingCopy:
-    """The copy. Weights that are held in bfloat16 already, such as those under adapters, are shared.
+    """The copy. It shares weights that are in bfloat16 already, such as those under adapters.
 
     Args:
         policy: before TRL has put methods of its own into the model.
@@ -50,7 +51,7 @@ class DrawingCopy:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Be what the policy is now."""
+        """Copy the policy's weights as they are now."""
         for shorter, weight in self._pairs:
             if not shorter.numel():
                 shorter.data = weight.detach().to(torch.bfloat16)
@@ -58,14 +59,14 @@ class DrawingCopy:
                 shorter.copy_(weight)
 
     def release(self) -> None:
-        """Have no weights until the next `refresh`."""
+        """Free the weights until the next `refresh`."""
         for shorter, _ in self._pairs:
             shorter.data = shorter.new_empty(0)
 
 
 def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy | None:
-    """The copy for this model on this device; None where the policy itself is drawn from."""
-    if not draws_shorter(training, policy.device, policy.numbers, policy.parameters):
+    """Make and try the copy; None if the policy itself is to be drawn from."""
+    if not draws_shorter(training, policy.device, policy.precision, policy.parameters):
         return None
     if NUMBER_BYTES["bfloat16"] * policy.parameters > ROOM_SHARE * measure_room(policy.device).free:
         log.info("there is no room for a copy to draw from in bfloat16")
@@ -87,7 +88,7 @@ def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy |
 
 
 def _time(compute: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
-    """What it gives, and the least seconds that it took."""
+    """The result, and the least seconds that it took."""
     least = math.inf
     for _ in range(RUNS):
         begun = time.perf_counter()

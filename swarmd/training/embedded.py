@@ -1,14 +1,13 @@
-"""How the embedded models are made: a small tokenizer, random weights, and a short honest warm start.
+"""How the embedded models are made: a small tokenizer, random weights, and a short supervised start.
 
-Each is for one kind of swarm (`RECIPES`). The warm start is supervised on right answers only, on training questions
-only. It stops as soon as accuracy on the development questions reaches a share that leaves reinforcement learning
-something to find; the held-out questions are not looked at. One thread and one seed make it reproducible.
+Each is for one kind of swarm (`RECIPES`). It is supervised on right answers and training questions only, and stops as
+soon as accuracy on the development questions reaches a target that leaves reinforcement learning something to find; the
+held-out questions are not used. One thread and one seed make it reproducible.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import time
 from collections import Counter
@@ -38,10 +37,10 @@ CHAT_TEMPLATE = (
     "{%- for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{%- endfor %}"
     "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
 )
-VOCABULARY = 380  # at most, where nothing else is said; the texts give fewer merges
-CORPUS_QUESTIONS = 400  # of each task
+VOCABULARY = 380  # at most; the texts give fewer merges
+CORPUS_QUESTIONS = 400  # of each task, for the tokenizer
 CORPUS_LESSONS = 400
-COMMON_SHARE = 0.02  # of the lessons that a word must stand in to be learnt by a tokenizer
+COMMON_SHARE = 0.02  # of the lessons that must contain a word for the tokenizer to learn it
 CONTEXT_TOKENS = 1024
 LEARNING_RATE = 2e-3
 WARMUP_STEPS = 30
@@ -52,12 +51,12 @@ class EmbeddedRecipe(msgspec.Struct, frozen=True):
     """How one embedded model is made."""
 
     model: str  # as training.model names it
-    kind: str  # of the swarm that it is for, whose shipped configuration has tasks and options
-    teach: Callable[[Plan, int], Iterator[Lesson]]  # endless lessons by plan and seed
-    about: str  # what it knows, for the card
-    form: str = "answer tags on half of the targets"  # of the targets, for the card
+    kind: str  # of the swarm that it is for; its shipped configuration has tasks and options
+    teach: Callable[[Plan, int], Iterator[Lesson]]  # makes endless lessons from plan and seed
+    about: str  # what it can do, for the model card
+    form: str = "answer tags on half of the targets"  # form of the targets, for the model card
     vocabulary: int = 1024  # at most; the texts give fewer merges
-    common_words: bool = True  # the tokenizer learns frequent words only; others are spelt
+    common_words: bool = True  # the tokenizer learns frequent words only
     hidden: int = 128
     layers: int = 2
     batch: int = 48
@@ -74,7 +73,7 @@ class EmbeddedRecipe(msgspec.Struct, frozen=True):
 
     @property
     def answer_tokens(self) -> int:
-        """Of a completion, as the shipped configuration has it."""
+        """Longest completion, from the shipped configuration."""
         return self._read_config().training.completion_tokens
 
     def _read_config(self) -> Config:
@@ -83,7 +82,7 @@ class EmbeddedRecipe(msgspec.Struct, frozen=True):
 
     @property
     def argument(self) -> str:
-        """What `swarmd model build` is told."""
+        """Argument of `swarmd model build` for this recipe."""
         return "" if self.model == EMBEDDED else f" {self.model}"
 
 
@@ -149,10 +148,9 @@ RECIPES = (
 
 
 def find_recipe(name: str) -> EmbeddedRecipe:
-    """The recipe of a model by its name, or by the kind that it is for; empty: of the model of the digits.
+    """The recipe of a model by its name, or by the kind that it is for; the first one for an empty name.
 
-    Raises:
-        ModelError: there is none.
+    Raises ModelError if there is none.
     """
     for recipe in RECIPES:
         if name in (recipe.model, recipe.kind) or not name:
@@ -161,7 +159,7 @@ def find_recipe(name: str) -> EmbeddedRecipe:
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What a build gave."""
+    """The result of a build."""
 
     digest: str  # of the weights as saved
     parameters: int
@@ -173,7 +171,7 @@ Report = Callable[[int, float, float], None]  # step, loss, accuracy on the deve
 
 
 def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: Report = lambda *_: None) -> Built:
-    """Make an embedded model and save it, weights in bfloat16. A seed gives the same weights on one platform."""
+    """Make an embedded model and save it in bfloat16. A seed gives the same weights on one platform."""
     started = time.perf_counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -227,12 +225,12 @@ def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTr
 
 
 def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
-    """What a tokenizer is made from: training questions, or of lessons the words that many of them have."""
+    """Texts from which a tokenizer is made: training questions, or the words that many lessons contain."""
     if not recipe.common_words:
         return list_questions(plan)
     lessons = itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS)
     texts = ["\n".join([*(message.content for message in each.question.messages), each.text]) for each in lessons]
-    # with the white space before them, as often as texts have them; rare ones are spelt
+    # Words with the white space before them, as often as texts contain them; rare ones are left out.
     counts = Counter(word for text in texts for word in sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
     return [word for word, count in counts.items() if count >= COMMON_SHARE * len(texts) for _ in range(count)]
 
@@ -244,7 +242,7 @@ def list_questions(*plans: Plan) -> list[str]:
 
 
 def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 2) -> Policy:
-    """A model with random weights. The wide initialisation (0.08) is what lets so small a model learn quickly."""
+    """A model with random weights. The wide initialisation (0.08) lets so small a model learn quickly."""
     config = Qwen3Config(
         vocab_size=(len(tokenizer) + 15) // 16 * 16,
         hidden_size=hidden,
@@ -265,14 +263,14 @@ def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: i
 
 
 def wrap_model(model: Any, tokenizer: Any) -> Policy:
-    """A policy on the CPU in float32 around a model in memory."""
+    """Make a policy on the CPU in float32 from a model in memory."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return Policy("embedded", model, tokenizer, "cpu", False, "", find_markers(tokenizer))
+    return Policy("embedded", model, tokenizer, "cpu", "", find_markers(tokenizer))
 
 
 def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> int:
-    """Supervised steps until the development accuracy is reached; returns how many."""
+    """Take supervised steps until the development accuracy is reached. Returns how many."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     sampler = Sampler(policy)
     dev = {task: select(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
@@ -290,7 +288,7 @@ def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, repor
 
 
 class Pair(NamedTuple):
-    """Prompt and target as token ids; `own` says of the target's which the model is to write (1)."""
+    """Prompt and target as token ids; `own` says for each of the target whether the model is to write it (1)."""
 
     prompt: list[int]
     target: list[int]
@@ -303,7 +301,7 @@ def encode_pair(policy: Policy, plan: Plan, lesson: Lesson) -> Pair:
 
 
 def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair]) -> float:
-    """One step on the own tokens of the targets; returns the loss before it."""
+    """Take one step on the own tokens of the targets. Returns the loss before it."""
     longest = max(len(pair.prompt) + len(pair.target) for pair in batch)
     ids = torch.full((len(batch), longest), policy.tokenizer.pad_token_id)
     labels = torch.full((len(batch), longest), -100)
@@ -312,7 +310,7 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
         ids[row, :end] = torch.tensor(prompt + target)
         wanted = [token if mine else -100 for token, mine in zip(target, own, strict=True)]
         labels[row, len(prompt) : end] = torch.tensor(wanted)
-    logits = policy.model(input_ids=ids).logits[:, :-1]  # padding stands on the right: a causal model never sees it
+    logits = policy.model(input_ids=ids).logits[:, :-1]  # padding is on the right, where a causal model does not see it
     loss: Any = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
     optimizer.zero_grad()
     loss.backward()
@@ -326,7 +324,7 @@ def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, se
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
         policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
-    except Exception as error:  # transformers raises whatever a file of it makes it meet
+    except Exception as error:  # transformers may raise anything
         fix = "Name a directory that `swarmd model build` wrote"
         raise ModelError(f"{directory} holds no embedded model: {type(error).__name__}: {error}", fix) from error
     held_out = {task: plan.hold_out(task, questions) for task in plan.tasks}
@@ -364,7 +362,7 @@ Much of the first rise under reinforcement learning is the answer format; the re
 def write_card(
     directory: Path, recipe: EmbeddedRecipe, parameters: int, steps: int, seed: int, held_out: dict[str, Accuracy]
 ) -> None:
-    """README.md beside the weights, with figures of this very model, and recipe.json with its settings."""
+    """Write README.md with this model's settings and figures beside the weights."""
     rows = "\n".join(
         f"| {task} | {a.correct:.3f} | {a.formatted:.3f} | {a.questions} |" for task, a in held_out.items()
     )
@@ -382,11 +380,3 @@ def write_card(
         mean=mean_accuracy(held_out) or 0.0,
     )
     (directory / "README.md").write_text(card, encoding="utf-8")
-    settings = {
-        "seed": seed,
-        "steps": steps,
-        "batch": recipe.batch,
-        "learning_rate": LEARNING_RATE,
-        "target": recipe.target_accuracy,
-    }
-    (directory / "recipe.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Accuracy on held-out questions, and what follows from it: no skill is lost.
+"""Accuracy on held-out questions, and the guard against losing skills that follows from it.
 
-Tasks whose held-out accuracy has fallen are drawn more until they are back. A measurement of n questions that comes out
-at p has a variance of p(1-p)/n. Each task has an exponential mean of its measurements and the best value that this mean
-had. It has fallen where the mean lies below the best by more than `DEVIATIONS` standard deviations of their difference;
-from there on its weight grows with the share of the best that is gone, up to `WEIGHT_MAX`. The best sinks towards the
-mean, slowly: a skill that does not come back is let go in time, and takes no more places.
+Tasks whose held-out accuracy has fallen are drawn more often until they recover. A measurement of n questions with the
+result p has a variance of p(1-p)/n. Each task has an exponential mean of its measurements, and the best value that this
+mean had. The task has fallen if the mean is below the best by more than `DEVIATIONS` standard deviations of their
+difference; from there on its weight grows with the share of the best that is lost, up to `WEIGHT_MAX`. The best decays
+slowly towards the mean, so that a skill that does not come back takes no more slots in the end.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score, hash_number, hold_out_questions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.plan_failures import score_own, warn_of
+from swarmd.training.plan_failures import score_own, warn_of_failure
 from swarmd.training.progress import CountSink
 from swarmd.training.sampling import Sampling, Turns
 
-CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
-BATCH_QUESTIONS = 128  # drawn together
-FRESH = 0.5  # share of the newest measurement in the mean
-FORGOTTEN = 0.02  # of the distance between best and mean, at each measurement: half of it in 34
+CORRECT_SCORE = 0.99  # accuracy from which an answer counts as correct: partial credit does not
+BATCH_QUESTIONS = 128  # answered together
+FRESH = 0.5  # weight of the newest measurement in the mean
+FORGOTTEN = 0.02  # by which the best approaches the mean at each measurement: half of the way in 34
 DEVIATIONS = 2.5  # of the difference, beyond which a task has fallen
-WEIGHT_MAX = 3.0  # times that a task which has fallen is drawn as often as one that has not
-GONE_MOST = 0.5  # share of the best that is gone, beyond what may be chance, at which the weight is the greatest
-SKIPPED_MAX = 64  # questions in a row that are passed over for those of tasks that have fallen
+WEIGHT_MAX = 3.0  # how much more often a fallen task is drawn, at most
+GONE_MOST = 0.5  # share of the best that is lost, beyond chance, at which the weight is largest
+SKIPPED_MAX = 64  # questions in a row that are skipped in favour of fallen tasks
 
 log = get_logger(__name__)
 
@@ -59,8 +59,8 @@ def measure_held_out(
     """Accuracy on the held-out questions by task, as many of each as the configuration says.
 
     Raises:
-        Cancelled: it was cancelled meanwhile.
-        SwarmError: the plan gave something else than questions.
+        Cancelled: the stage was cancelled.
+        SwarmError: the plan returned something other than questions.
     """
     questions = {task: hold_out_questions(plan, task, training.held_out_questions) for task in plan.tasks}
     result = evaluate(
@@ -70,7 +70,7 @@ def measure_held_out(
         prompt_tokens=training.prompt_tokens,
         tell=tell,
     )
-    cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
+    cancellation.check()  # a plan may give anything in a stage that was cancelled
     return result
 
 
@@ -87,13 +87,13 @@ def evaluate(
     prompt_tokens: int = 0,
     tell: CountSink = lambda done, total: None,
 ) -> dict[str, Accuracy]:
-    """One completion for each question; the seed fixes the draws.
+    """Measure accuracy by task with one completion for each question; the seed fixes the draws.
 
     Args:
         temperature: 0 takes the likeliest tokens.
-        batch_questions: drawn together.
-        prompt_tokens: questions of more are left out, as in training; 0: all are asked.
-        tell: how many of the questions are done, of how many.
+        batch_questions: answered together.
+        prompt_tokens: longer questions are left out, as in training; 0: all are asked.
+        tell: called with the number of questions that are done, and of all.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     turns = Turns(plan, policy, sampler, tokens_max, temperature)
@@ -121,7 +121,7 @@ def evaluate(
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))
     if raised is not None:
-        warn_of(plan, raised, "scorers failed, answers to held-out questions count as wrong")
+        warn_of_failure(plan, raised, "scorers failed, answers to held-out questions count as wrong")
     return result
 
 
@@ -131,45 +131,44 @@ def mean_accuracy(result: Mapping[str, Accuracy]) -> float | None:
 
 
 def estimate_noise(share: float, questions: int) -> float:
-    """Standard deviation of the difference of two measurements of an accuracy, each with so many questions.
+    """Standard deviation of the difference of two measurements of an accuracy, each with `questions` questions.
 
-    Two right and two wrong answers more count than there were (Agresti and Coull), so that nobody is sure after few
-    questions.
+    Two right and two wrong answers are added (Agresti and Coull), so that few questions never give certainty.
     """
     share = (share * questions + 2) / (questions + 4)
     return math.sqrt(2 * share * (1 - share) / (questions + 4))
 
 
 class SkillRecord(msgspec.Struct, frozen=True):
-    """What is known of one task: accuracies on its held-out questions."""
+    """Accuracies on the held-out questions of one task."""
 
     latest: float
     mean: float  # exponential, over measurements
-    best: float  # of the mean, sinking slowly
+    best: float  # of the mean, decaying slowly
     questions: int  # in the latest measurement
 
     @property
     def noise(self) -> float:
         """Standard deviation of the difference between mean and best, from the number of questions alone.
 
-        Mean and best are taken as independent, which they are not at first: that errs on the quiet side.
+        Mean and best are taken as independent, though at first they are not: that errs towards no alarm.
         """
         of_mean = FRESH / (2 - FRESH)  # variance of an exponential mean, as a share of one measurement's
         return math.sqrt(of_mean) * estimate_noise(self.best, self.questions)
 
     @property
     def gone(self) -> float:
-        """The share of the best that is gone beyond what may be chance; 0 for a task that has not fallen."""
+        """Share of the best that is lost beyond chance; 0 for a task that has not fallen."""
         fall = self.best - self.mean - DEVIATIONS * self.noise
         return fall / self.best if fall > 0 else 0.0
 
     @property
     def weight(self) -> float:
-        """How often the task is drawn, as a multiple of one that has not fallen: from 1 to `WEIGHT_MAX`."""
+        """How often the task is drawn, as a multiple of one that has not fallen: 1 to `WEIGHT_MAX`."""
         return 1 + (WEIGHT_MAX - 1) * min(self.gone / GONE_MOST, 1.0)
 
 
-def measure_again(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
+def update_record(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
     """The record of a task after one more measurement."""
     if record is None:
         return SkillRecord(found.correct, found.correct, found.correct, found.questions)
@@ -179,20 +178,20 @@ def measure_again(record: SkillRecord | None, found: Accuracy) -> SkillRecord:
 
 
 class SkillGuard:
-    """The records of one node, which its checkpoints hold."""
+    """The records of one node; checkpoints hold them."""
 
     def __init__(self) -> None:
-        self.guarded = True  # whether tasks that have fallen are drawn more; they are followed and told all the same
+        self.guarded = True  # whether fallen tasks are drawn more often; they are reported in any case
         self.records: dict[str, SkillRecord] = {}  # by task
 
     def note(self, measured: Mapping[str, Accuracy]) -> None:
-        """Take one more measurement, of the tasks that there are now; an empty one leaves all as it was."""
+        """Record a measurement. Tasks that are not in it are forgotten; an empty one changes nothing."""
         if measured:
-            self.records = {task: measure_again(self.records.get(task), found) for task, found in measured.items()}
+            self.records = {task: update_record(self.records.get(task), found) for task, found in measured.items()}
 
     @property
     def weights(self) -> dict[str, float]:
-        """Of the tasks that have fallen and are drawn more for it; all others have 1."""
+        """Weights of fallen tasks; all others have 1."""
         return {task: record.weight for task, record in self.records.items() if self.guarded and record.gone > 0}
 
     @property
@@ -201,7 +200,7 @@ class SkillGuard:
         return {task: record.best for task, record in self.records.items()}
 
     def tell(self) -> tuple[Skill, ...]:
-        """The tasks as events have them, those that have fallen most first, `SKILLS_MAX` at most."""
+        """The tasks for an event, those that have fallen most first, at most `SKILLS_MAX`."""
         ordered = sorted(self.records.items(), key=lambda entry: -entry[1].gone)
         return tuple(
             Skill(
@@ -216,14 +215,14 @@ class SkillGuard:
         return {task: msgspec.structs.asdict(record) for task, record in self.records.items()}
 
     def load(self, records: Mapping[str, Any]) -> None:
-        """Take up the records of a checkpoint."""
+        """Load the records of a checkpoint."""
         self.records = {task: SkillRecord(**record) for task, record in records.items()}
 
 
 def favour(questions: Iterator[Question], weights: Mapping[str, float], seed: int) -> Iterator[Question]:
-    """The questions without some of them, so that a task's share is proportional to its weight; without weights, all.
+    """Skip some questions, so that each task's share is proportional to its weight; none without weights.
 
-    The seed decides what is passed over, so that all ranks pass over the same; `SKIPPED_MAX` in a row at most.
+    The seed decides which, so that all ranks skip the same; at most `SKIPPED_MAX` in a row.
     """
     if not weights:
         yield from questions

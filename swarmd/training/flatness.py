@@ -1,7 +1,7 @@
-"""Why a stage had nothing to learn from: groups of which every completion was paid alike, and for what.
+"""Why a stage had nothing to learn from: groups whose completions all got the same reward, and for what.
 
-GRPO learns from differences within a group. A stage of whose own groups `FLAT_SHARE` or more are flat taught the model
-next to nothing, whatever its reward, and the next one will most likely do no better. The cause is what most of the
+GRPO learns from differences within a group. A stage in which `FLAT_SHARE` or more of the own groups are flat taught the
+model next to nothing, whatever its reward, and the next one is likely to do no better. The cause is what most
 completions in the flat groups have in common.
 """
 
@@ -16,14 +16,14 @@ from swarmd.swarms.text import CLOSING
 from swarmd.training.groups import FLAT_RANGE, TrainingGroup
 from swarmd.training.masking import shorten
 
-FLAT_SHARE = 0.9  # of a stage's own groups, from which on it counts as one with nothing to learn
+FLAT_SHARE = 0.9  # of a stage's own groups: from here on it had nothing to learn from
 
 
-class FlatTally:
-    """Counts the own groups of a stage, and of the flat ones what became of their completions.
+class FlatStats:
+    """Counts the own groups of a stage, and the causes of flat ones by completion.
 
     Args:
-        stop_ids: tokens that end a completion; one that ends in another was cut off.
+        stop_ids: tokens that end a completion; without one at its end it was cut off.
     """
 
     def __init__(self, stop_ids: Collection[int]) -> None:
@@ -33,10 +33,10 @@ class FlatTally:
         self._causes: Counter[FlatCause] = Counter()
         self._examples: dict[FlatCause, str] = {}  # the first completion of each cause
         self._rewards: set[float] = set()  # of flat groups, two at most
-        self._unexplained: Counter[FlatCause] = Counter()  # what else is to be said of those paid for no known reason
+        self._unexplained: Counter[FlatCause] = Counter()  # of "constant" completions, whether they are right or wrong
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Count own groups, those too that are not trained on."""
+        """Count own groups, including those that are not trained on."""
         self._groups += len(groups)
         for group in groups:
             if group.is_flat:
@@ -49,8 +49,8 @@ class FlatTally:
                     if cause == "constant":
                         self._unexplained["right" if score.accuracy >= CORRECT else "wrong"] += 1
 
-    def join(self, other: FlatTally) -> None:
-        """Count what another rank has drawn, too."""
+    def join(self, other: FlatStats) -> None:
+        """Add what another rank has generated."""
         self._groups += other._groups
         self._flat += other._flat
         self._causes.update(other._causes)
@@ -64,11 +64,11 @@ class FlatTally:
             self._rewards.add(reward)
 
     def summarize(self) -> FlatStage | None:
-        """What became of the stage; None if there was something to learn."""
+        """Why the stage had nothing to learn from; None if it had."""
         if not self._flat or self._flat < FLAT_SHARE * self._groups:
             return None
         causes = Counter(self._causes)
-        if len(self._rewards) > 1:  # the reward does differ, from question to question
+        if len(self._rewards) > 1:  # rewards differ from question to question
             del causes["constant"]
             causes += self._unexplained
         cause, alike = causes.most_common(1)[0]
@@ -77,10 +77,10 @@ class FlatTally:
 
 
 def find_cause(score: Score, text: str, was_cut: bool) -> FlatCause:
-    """Why a completion was paid what it was paid.
+    """Why a completion got the reward that it got.
 
-    A reward function of others does not say what it looks for: where one alone decides, nothing counts as right, and
-    no answer as not found.
+    A user's reward function does not say what it looks for: if it alone decides, no completion counts as right, and no
+    answer as missing.
     """
     if score.failed:
         return "failed"
@@ -90,5 +90,5 @@ def find_cause(score: Score, text: str, was_cut: bool) -> FlatCause:
         return "cut"
     if score.answered is False:
         return "form"
-    unexplained = abs(score.reward) > FLAT_RANGE and not score.format  # paid for neither answer nor form
+    unexplained = abs(score.reward) > FLAT_RANGE and not score.format  # rewarded for neither answer nor form
     return "constant" if score.answered is None or unexplained else "wrong"

@@ -1,4 +1,4 @@
-"""How much memory this process takes, and whether it is time for a fresh one."""
+"""How much memory this process takes, and whether it should be replaced by a fresh one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import psutil
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
 VRAM_SHARE_MAX = 0.95  # of the accelerator's memory; above it the trainer process is replaced
-# How libraries say it in a plain RuntimeError: torch on the CPU, mps, CUDA's own calls, cuBLAS.
+# Words in a plain RuntimeError of torch on the CPU, of mps, of CUDA's own calls and of cuBLAS.
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 def measure_bytes(status: Path = STATUS) -> int:
-    """Memory that only the process's end gives back: anonymous resident pages and swap.
+    """Memory that only the end of the process frees: anonymous resident pages and swap.
 
-    Files mapped into memory are not counted: the kernel drops them by itself. Where the system does not tell them
+    Files mapped into memory are not counted, since the kernel drops them by itself. If the system does not tell them
     apart, all resident memory of this process counts.
 
     Args:
-        status: of another process, its file of that name in /proc.
+        status: for another process, its file of that name in /proc.
     """
     sizes = _read_sizes(status)
     if not sizes:
@@ -33,12 +33,12 @@ def measure_bytes(status: Path = STATUS) -> int:
 
 
 def measure_peak_bytes() -> int:
-    """The most resident memory that this process has had; where the system does not tell, what it has now."""
+    """Peak of this process's resident memory; if the system does not know it, what it has now."""
     return _read_sizes(STATUS).get("VmHWM", 0) or int(psutil.Process().memory_info().rss)
 
 
 def _read_sizes(status: Path) -> dict[str, int]:
-    """Sizes in a file of /proc, in bytes, by their names there; nothing where there is no such file."""
+    """Sizes in a file of /proc, in bytes, by their names there; nothing if there is no such file."""
     try:
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -57,7 +57,7 @@ def measure_vram_share(device: str) -> float:
 
 
 def find_excess(bytes_max: int, device: str) -> str:
-    """Why this process should make room for a fresh one; empty while it need not."""
+    """Why this process should be replaced by a fresh one; empty if it should not."""
     used = measure_bytes()
     if bytes_max and used > bytes_max:
         return f"it holds {used / 2**30:.2f} GiB, training.memory_bytes_max is {bytes_max / 2**30:.2f} GiB"
@@ -69,10 +69,10 @@ def find_excess(bytes_max: int, device: str) -> str:
 
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """Look for no garbage meanwhile, and later not among what is there now.
+    """Collect no garbage within the block, and leave what exists at its end out of later collections.
 
-    Modules stay to the end of the process, and collections as they come would walk through more and more of them: a
-    quarter of the processor time of an import of torch, transformers and TRL.
+    Modules stay until the end of the process. Collections during the import of torch, transformers and TRL would walk
+    through more and more of them, and take a quarter of its processor time.
     """
     gc.disable()
     try:
@@ -83,16 +83,16 @@ def importing() -> Iterator[None]:
 
 
 def set_aside_loaded() -> None:
-    """Spare later collections, `release_memory` and TRL's own at every stage, the walk through all that is loaded now.
+    """Leave all objects that exist now out of later collections: those of `release_memory` and TRL at every stage.
 
-    It lives as long as the process; what does not needs `gc.unfreeze` before it can be collected.
+    Such an object is not collected without `gc.unfreeze`.
     """
     gc.collect()
     gc.freeze()
 
 
 def release_memory() -> None:
-    """Give freed memory back to the system and to the accelerator, where they take it."""
+    """Return freed memory to the system and to the accelerator, if they can take it."""
     import torch
 
     gc.collect()
@@ -104,7 +104,7 @@ def release_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, the machine's or the accelerator's."""
+    """Whether the machine's or the accelerator's memory ran out."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in SHORT_OF_MEMORY)

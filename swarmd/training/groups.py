@@ -1,8 +1,8 @@
 """Groups to train on: this node's own, and those that peers published.
 
-A peer's group is worth nothing by its own word: its questions are generated again, its completions tokenized and scored
-here, and of each token it is noted whether the truth alone vouches for it (`vouch`). What a peer sends, and what the
-plan raises over it, costs that group and nothing else.
+- A peer's claims about a group count for nothing: its question is generated again, its completions are tokenized and
+  scored here. For each token it is recorded whether the truth alone vouches for it (`mask_trusted`).
+- What a peer sends, and what the plan raises over it, costs that group and nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import msgspec
@@ -26,13 +27,13 @@ from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollout
 from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
-from swarmd.training.plan_failures import find_failure, score_own, warn_of
+from swarmd.training.plan_failures import find_failure, score_own, warn_of_failure
 from swarmd.training.progress import NoteSink
 from swarmd.training.sampling import TurnCompletion, encode_turns
 
-EXAMINED_MAX = 1024  # groups of one stage generated again and scored
-CUTS_MAX = 16  # of what peers wrote in one question
-FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
+EXAMINED_MAX = 1024  # groups that are scored again in one stage
+CUTS_MAX = 16  # how often the texts of peers in one question are shortened
+FLAT_RANGE = 1e-6  # a group is flat, and teaches nothing, if its rewards lie within this
 
 log = get_logger(__name__)
 
@@ -48,9 +49,9 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     scores: Sequence[Score]
     own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
     peer: str = ""  # who wrote the completions; empty for this node
-    sure: Sequence[list[int]] = ()  # peers': for each token, whether the truth alone vouches for it (1) or not (0)
+    trusted_mask: Sequence[list[int]] = ()  # of a peer: for each token, whether the truth alone vouches for it (1)
     round: int = 0  # in which the completions were drawn
-    logps: Sequence[list[float]] = ()  # own: of each token, by which it was drawn, as in `swarmd.training.sampling`
+    logps: Sequence[list[float]] = ()  # own: log-probability of each token when it was drawn, see `sampling.Drawn`
 
     @property
     def is_flat(self) -> bool:
@@ -58,33 +59,31 @@ class TrainingGroup(msgspec.Struct, frozen=True):
 
 
 class Scorer:
-    """Rewards of completions, by the plan."""
+    """Scores completions by the plan, and counts scorers that fail."""
 
     note: NoteSink = staticmethod(lambda words: None)
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.failures: Counter[str] = Counter()  # tasks whose scorer raised
-        self._raised: BaseException | None = None  # over own completions, since this was told last
+        self._raised: BaseException | None = None  # over own completions, since the last report
 
     def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-        """Scores of completions to one question; a reward that is no number counts as 0 and as a failure.
+        """Score completions of one question; a reward that is not a number counts as 0 and as a failure.
 
         Raises:
-            SwarmError: the plan gave something else than a score for each completion.
+            SwarmError: the plan did not return one score for each completion.
         """
-        return self._count(question, score_completions(self._plan, question, texts))
-
-    def _count(self, question: Question, scores: tuple[Score, ...]) -> tuple[Score, ...]:
+        scores = score_completions(self._plan, question, texts)
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
     def report(self) -> None:
-        """Tell of what failed since the last report, once for all of it."""
+        """Log once what has failed since the last report."""
         failed = {task: count for task, count in self.failures.items() if count}
         words = "scorers failed, the completions count as wrong"
         if self._raised is not None:
-            warn_of(self._plan, self._raised, words, failures=failed)
+            warn_of_failure(self._plan, self._raised, words, failures=failed)
         elif failed:
             log.warning(words, failures=failed)
         self.failures.clear()
@@ -93,11 +92,11 @@ class Scorer:
     def make_group(
         self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion], round: int = 0
     ) -> TrainingGroup:
-        """This node's own completions of a round, scored; those over which the plan raises count as failed."""
+        """Score this node's own completions; those over which the plan raises count as failed."""
         self.note("scoring completions")
         texts = [each.text for each in drawn]
         scores, raised = score_own(self._plan, question, texts)
-        self._count(question, scores)
+        self.failures[question.task] += sum(score.failed for score in scores)
         self._raised = self._raised or raised
         return TrainingGroup(
             question,
@@ -113,52 +112,51 @@ class Scorer:
 
 
 class Collected(msgspec.Struct):
-    """What came of the rollouts that a command names."""
+    """What was made of the rollouts that a command names."""
 
     groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
     material: Material = msgspec.field(default_factory=Material)
-    rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused anew, by reason
-    judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
+    rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused for the first time, by reason
+    judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # of peers, in the preceding stage
 
 
+@dataclass(eq=False)
 class PeerGroups:
-    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them."""
+    """Reads, checks and scores published groups, stage by stage, since later stages may build on earlier ones."""
 
-    def __init__(
-        self, swarm: str, training: TrainingConfig, policy: Policy, plan: Plan, scorer: Scorer, own: str
-    ) -> None:
-        self._swarm = swarm
-        self._training = training
-        self._groups_max = max(training.share_groups, 1)  # of one peer trained on in one stage
-        self._policy = policy
-        self._plan = plan
-        self._scorer = scorer
-        self._own = own  # peer id
+    swarm: str
+    training: TrainingConfig
+    policy: Policy
+    plan: Plan
+    scorer: Scorer
+    own: str  # this node's peer id
 
     def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> Collected:
-        """Informative groups of peers to train on, the material for questions that build on earlier stages, and how
-        many groups were refused. A refusal counts once: what is only context was looked at when it was gathered.
+        """Collect informative groups of peers, the material for questions that build on earlier stages, and refusals.
+
+        Refusals of what is only context are not counted: they were when the context was gathered.
 
         Args:
             order: whose `rollouts` and `context` are read.
-            read: the body under a digest; raises SwarmdError when it is missing or damaged.
+            read: returns the body under a digest; raises SwarmdError if it is missing or damaged.
         """
         collected = Collected()
         taken: Counter[str] = Counter()
+        groups_max = max(self.training.share_groups, 1)  # of one peer, to train on
         fresh = frozenset(order.rollouts)
-        recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
-        self._plan.expect(sorted({peer for peer, _, _ in recent}))
+        recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self.own}
+        self.plan.expect(sorted({peer for peer, _, _ in recent}))
         for _, offers in sorted(self._offers(order, read, collected).items()):
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):
                 cancellation.check()
-                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._groups_max
-                if not preceding and self._plan.stages == 1:
+                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < groups_max
+                if not preceding and self.plan.stages == 1:
                     continue
                 try:
                     regenerated = self._take(ref, group, preceding, collected)
                 except RecordRejected as error:
-                    if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage is enough
+                    if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage
                         log.warning(error.message, exc_info=error.__cause__)
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
@@ -172,12 +170,12 @@ class PeerGroups:
     def _offers(
         self, order: Train, read: BodyReader, collected: Collected
     ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
-        """Groups by (round, stage), each place of each peer once; this node's own only where questions build on it."""
+        """Groups by (round, stage), those of each peer once; this node's own only if questions build on them."""
         seen, rejected = set(), collected.rejected
         offers: dict[tuple[int, int], list[tuple[RolloutsRef, Group]]] = defaultdict(list)
         for ref in (*order.rollouts, *order.context):
             place = (ref.peer, ref.round, ref.stage)
-            if place in seen or (ref.peer == self._own and self._plan.stages == 1):
+            if place in seen or (ref.peer == self.own and self.plan.stages == 1):
                 continue
             seen.add(place)
             try:
@@ -192,7 +190,7 @@ class PeerGroups:
     def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
         if (ref.round, ref.stage) >= (order.round, order.stage):
             raise RecordRejected("future", f"rollouts of round {ref.round} reached round {order.round}")
-        if ref.round < order.round - self._training.staleness_rounds:
+        if ref.round < order.round - self.training.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
         try:
             body = read(ref.digest)
@@ -201,46 +199,52 @@ class PeerGroups:
         except SwarmdError as error:
             raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error
         rollouts = decode_rollouts(body)
-        check_origin(rollouts, ref, self._swarm)
+        check_origin(rollouts, ref, self.swarm)
         return rollouts
 
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
-        """Score the group under this node's own question and truth: for the material, and for the vote where it is of
-        the preceding stage. Such a one is trained on, too, if it has the size."""
-        if len(group.completions) != self._training.generations:
+        """Score a group under this node's own question and truth.
+
+        It becomes material for later stages. If it is of the preceding stage, it counts for the vote and is returned
+        to train on.
+        """
+        if len(group.completions) != self.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
-        question, drawn, scores, sure = self._understand(ref, group, collected.material)
+        question, drawn, scores, trusted = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
         outcome = Outcome(StageId(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
-        if self._plan.stages > 1:
+        if self.plan.stages > 1:
             collected.material.add(outcome)
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
-        if not preceding or not self._training.peer_questions:  # without places, peers' groups are material alone
+        if not preceding or not self.training.peer_questions:  # without slots, peers' groups are only material
             return None
         with self._at_the_cost_of_the_group(ref):
-            question, prompt = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
-        if len(prompt) > self._training.prompt_tokens:
+            question, prompt = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
+        if len(prompt) > self.training.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
-        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure, ref.round)
+        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, trusted, ref.round)
 
     def _understand(
         self, ref: RolloutsRef, group: Group, material: Material
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...], list[list[int]]]:
-        """Question, completions and scores as this node has them, and which tokens the truth vouches for."""
+        """Question, completions and scores as this node has them, and the mask of tokens that the truth vouches for."""
         with self._at_the_cost_of_the_group(ref):
-            question = self._plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
+            question = self.plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
             drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
-            spans = [self._plan.true_spans(question, each.text) for each in drawn]
-            sure = [vouch(self._policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)]
-            return question, drawn, self._scorer.score(question, [each.text for each in drawn]), sure
+            spans = [self.plan.true_spans(question, each.text) for each in drawn]
+            trusted = [
+                mask_trusted(self.policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)
+            ]
+            return question, drawn, self.scorer.score(question, [each.text for each in drawn]), trusted
 
     @contextlib.contextmanager
     def _at_the_cost_of_the_group(self, ref: RolloutsRef) -> Iterator[None]:
-        """What a plan raises over a peer's group costs that group only: else one peer's text could end the stage on
-        every node. The end of memory, or of the accelerator, is nobody's group. Raises RecordRejected("plan").
+        """Refuse the group if the plan raises over it; else one peer's text could end the stage on every node.
+
+        Errors of memory or the accelerator are not the group's fault. Raises RecordRejected("plan").
         """
         try:
             yield
@@ -249,17 +253,17 @@ class PeerGroups:
         except FOREIGN_ERRORS as error:
             if is_out_of_memory(error) or is_device_lost(error):
                 raise
-            told = find_failure(self._plan, error) or type(error).__name__
+            told = find_failure(self.plan, error) or type(error).__name__
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 
     def _encode(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
-        """One completion in this node's tokens; what does not fit is scored as it is trained on."""
-        text, limit = group.completions[index], self._training.completion_tokens
-        tokens, own = encode_turns(self._plan, self._policy, text, index in group.cut, limit)
+        """Encode a completion in this node's tokens. One that is too long is scored as it is trained on: cut."""
+        text, limit = group.completions[index], self.training.completion_tokens
+        tokens, own = encode_turns(self.plan, self.policy, text, index in group.cut, limit)
         if not tokens:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
-        if tokens[-1] != self._policy.tokenizer.eos_token_id:
-            text = self._policy.decode_completion(tokens)
+        if tokens[-1] != self.policy.tokenizer.eos_token_id:
+            text = self.policy.decode_completion(tokens)
         return TurnCompletion(tokens, own, text)
 
 
@@ -267,7 +271,7 @@ Offer = tuple[RolloutsRef, Group]
 
 
 def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
-    """At most `count` of them: where there are more, of each peer in turn, so that many groups crowd nobody out."""
+    """At most `count` offers. If there are more, peers take turns, so that many groups crowd nobody out."""
     if len(offers) <= count:
         return offers
     seen: Counter[str] = Counter()
@@ -279,7 +283,7 @@ def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
 
 
 def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) -> tuple[Question, list[int]]:
-    """The question with its prompt, what peers wrote in it cut as short as it takes; it may be too long even so."""
+    """Shorten what peers wrote in a question until its prompt fits. Returns both; the prompt may still be too long."""
     prompt = policy.encode_prompt(question.messages)
     for _ in range(CUTS_MAX):
         shorter = plan.shorten(question) if len(prompt) > tokens_max else None
@@ -290,7 +294,7 @@ def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) 
 
 
 def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
-    """What the peers' rollouts of the preceding stage count for in a vote; nothing where the plan cannot say."""
+    """What each peer's rollouts of the preceding stage are worth in the vote; nothing if the plan fails on them."""
     judgements = []
     for peer, outcomes in sorted(judged.items()):
         try:
@@ -303,26 +307,26 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
     return tuple(judgements)
 
 
-def vouch(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For each token of a completion whether it stands in a span of true text (1) or not (0). Spans are in characters.
+def mask_trusted(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
+    """For each token of a completion, whether it is in a span of true text (1) or not (0). Spans are in characters.
 
-    A span counts only where whole tokens spell exactly its text: one that reaches over its edge would bring along what
-    stands beside it. The end token counts where a span ends the text.
+    A span counts only if whole tokens spell exactly its text: a token across its edge would include other text. The end
+    token counts if a span ends the text.
     """
-    sure = [0] * len(tokens)
+    trusted_mask = [0] * len(tokens)
     offsets = measure_offsets(policy, text, tokens) if spans else []
     for begin, end in spans:
         inside = [place for place, (start, stop) in enumerate(offsets) if begin <= start < stop <= end]
         if not inside or policy.decode_completion(tokens[inside[0] : inside[-1] + 1]) != text[begin:end]:
             continue
-        sure[inside[0] : inside[-1] + 1] = [1] * (inside[-1] + 1 - inside[0])
+        trusted_mask[inside[0] : inside[-1] + 1] = [1] * (inside[-1] + 1 - inside[0])
         if end == len(text) and inside[-1] + 2 == len(tokens) and tokens[-1] in policy.stop_ids:
-            sure[-1] = 1
-    return sure
+            trusted_mask[-1] = 1
+    return trusted_mask
 
 
 def measure_offsets(policy: Policy, text: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
-    """Where each token stands in the text, in characters; none where the tokenizer cannot say, or says others."""
+    """Start and end of each token in the text, in characters; empty if the tokenizer gives none, or other tokens."""
     if not policy.tokenizer.is_fast:
         return []
     encoded = policy.tokenizer(

@@ -1,12 +1,12 @@
 """The KL term's reference: always the model that the node began with, here or in a reference server.
 
-* TRL 1.16 loads a reference of its own when its `beta` is above 0. `SwarmTrainer` is made with 0, so it loads none, and
-  is given the weight and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, and
-  those come from here. Only with adapters and no server is it left to TRL, which switches them off for its reference:
-  the base does not train, so it is what the node began with.
-* To a reference server go token ids, log-probabilities come back. Every call ends in time, and is made again a bounded
-  number of times under the same id, so that nothing is computed twice. What cannot be had is an error: there is no
-  training without the KL term that was asked for.
+* TRL 1.16 loads a reference model of its own if its `beta` is above 0. So `SwarmTrainer` is made with 0 and gets beta
+  and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, which come from here. With
+  adapters and no server it is left to TRL, which switches the adapters off: the base does not train, so it is what the
+  node began with.
+* Token ids go to a reference server, log-probabilities come back. Every call ends in time and is repeated a bounded
+  number of times under the same id, so that nothing is computed twice. If none succeeds, that is an error: the model is
+  not trained without the KL term that was asked for.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import msgspec
@@ -31,18 +35,18 @@ from swarmd.http_server import load_token
 from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.models.model import Policy
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
-from swarmd.training.reference.scoring import Frozen, ReferenceScorer, freeze
+from swarmd.training.reference.scoring import ReferenceScorer, freeze
 
 REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
-GAP_MAX = 10.0  # nats that a token may be likelier to the reference; further is as far
-ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
+GAP_MAX = 10.0  # nats by which a token may be likelier to the reference; larger gaps count as this
+ATTEMPTS_MAX = 16  # more than 90 s if each is refused at once, so that a server can restart
 BACKOFF = Backoff(0.25, 8.0)
-CALL_S = 120.0  # one attempt ends within this
-GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
-WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
+CALL_S = 120.0  # longest attempt
+GIVE_UP_S = 2.0  # to tell the server that a job is not wanted any more
+WAIT_S = 2.0  # longest request for a result: a cancelled stage ends within this
 ANSWER_BYTES_MAX = 256 << 20
 REASON_CHARS_MAX = 200
-FINAL = frozenset({400, 401, 403, 405, 409, 413})  # another try of the same would be answered in the same way
+FINAL = frozenset({400, 401, 403, 405, 409, 413})  # statuses that another try would get again
 HINTS = {
     401: "It wants another bearer token: check training.reference.token",
     403: "It lets nobody in from here: check what stands between",
@@ -51,65 +55,39 @@ HINTS = {
 }
 
 
-class KlReference(Protocol):
-    """Whatever stands in TRL's `ref_model`."""
-
-    def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """Log-probabilities (batch, keep), float32, of the last `keep` tokens, fewer than all; 0 where the mask is 0.
-
-        `ids` and `mask` are (batch, width): prompts padded on the left, completions on the right.
-        """
+# Called with ids and mask, (batch, width), prompts padded on the left and completions on the right, and with `keep`.
+# Returns log-probabilities (batch, keep), float32, of the last `keep` tokens, fewer than all; 0 where the mask is 0.
+KlReference = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
-class FrozenCopy:
-    """A copy of the policy as it is now, which stays so. Its logits are divided by the temperature."""
-
-    def __init__(self, policy: Policy, temperature: float) -> None:
-        model = freeze(copy.deepcopy(policy.model))
-        model.__dict__.pop("forward", None)  # one that TRL has put there computes with the policy's own weights
-        self._reference = ReferenceScorer(Frozen(model, policy.device, policy.mixed))
-        self._temperature = temperature
-
-    def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """See `KlReference`."""
-        return self._reference.log_probabilities(ids, mask, keep, self._temperature)
+def freeze_copy(policy: Policy, temperature: float) -> KlReference:
+    """Make a reference of a copy of the policy as it is now. Its logits are divided by the temperature."""
+    model = freeze(copy.deepcopy(policy.model))
+    model.__dict__.pop("forward", None)  # TRL's own, which computes with the policy's weights
+    scorer = ReferenceScorer(model, policy.device, policy.precision.mixed)
+    return partial(scorer.log_probabilities, temperature=temperature)
 
 
 class _Again(Exception):
     """The attempt failed in a way that may pass."""
 
 
+@dataclass(eq=False)
 class ReferenceClient:
-    """Asks a reference server.
+    """Client of a reference server. Raises ConfigError if the URL is not an HTTP address."""
 
-    Args:
-        model: digest of the weights that it must hold.
-        temperature: that its logits are divided by.
-        name: of this client; part of the ids of its jobs.
-        cancellation: gives that of the running stage.
+    url: str
+    model: str  # digest of the weights that the server must hold
+    temperature: float  # divides the logits
+    token: str = ""
+    name: str = "trainer"  # part of the ids of its jobs
+    cancellation: CancellationSource = Cancellation  # returns that of the running stage
 
-    Raises:
-        ConfigError: the URL is none.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        temperature: float,
-        token: str = "",
-        name: str = "trainer",
-        cancellation: CancellationSource = Cancellation,
-    ) -> None:
-        self._url = _check_url(url)
-        self._model = model
-        self._temperature = temperature
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._name = name
-        self._cancellation = cancellation
+    def __post_init__(self) -> None:
+        self.url = _check_url(self.url)
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """See `KlReference`.
+        """Ask the server; see `KlReference`.
 
         Raises:
             ReferenceFailed: the server cannot be reached, refuses, or answers nonsense, after all attempts.
@@ -117,22 +95,22 @@ class ReferenceClient:
             Cancelled: the stage was cancelled meanwhile.
         """
         batch = ScoringBatch(
-            ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self._temperature
+            ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self.temperature
         )
         rows, width = batch.ids.shape
-        content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self._temperature}".encode())
-        id = f"{self._name}-{content.hexdigest()[:32]}"
-        frame = encode_job(JobHeader(id, rows, width, keep, "int32", self._temperature, self._model), batch)
+        content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self.temperature}".encode())
+        id = f"{self.name}-{content.hexdigest()[:32]}"
+        frame = encode_job(JobHeader(id, rows, width, keep, "int32", self.temperature, self.model), batch)
         logs = self._ask(id, frame)
         if logs.shape != (rows, keep):
-            raise ReferenceMismatch(f"the reference server {self._url} answered for another batch")
+            raise ReferenceMismatch(f"the reference server {self.url} answered for another batch")
         return torch.from_numpy(logs).to(ids.device)
 
     def _ask(self, id: str, frame: bytes) -> Logs:
-        """Attempt after attempt until there is a result."""
+        """Make attempts until there is a result."""
         trouble = ""
         for failures in range(ATTEMPTS_MAX):
-            self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
+            self.cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
             try:
                 return self._attempt(id, frame, time.monotonic() + CALL_S)
             except _Again as error:
@@ -141,7 +119,7 @@ class ReferenceClient:
                 self._acknowledge(id, time.monotonic() + GIVE_UP_S)
                 raise
         raise ReferenceFailed(
-            f"the reference server {self._url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
+            f"the reference server {self.url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
             "Start it, or empty training.reference.url to keep the reference model in this process",
         )
 
@@ -149,7 +127,7 @@ class ReferenceClient:
         status, body = self._exchange("POST", "/v1/jobs", frame, deadline)
         self._check(status, body)
         while status != 200 or body[:1] == b"{":
-            self._cancellation().check()
+            self.cancellation().check()
             wait_s = max(min(WAIT_S, deadline - time.monotonic()), 0.0)
             status, body = self._exchange("GET", f"/v1/jobs/{id}?wait_s={wait_s:.3f}", b"", deadline)
             self._check(status, body)
@@ -158,32 +136,30 @@ class ReferenceClient:
         return logs
 
     def _acknowledge(self, id: str, deadline: float) -> None:
-        """The result is here, or not wanted any more. A server that does not hear of it forgets the job by itself."""
-        try:
+        """Tell the server that the result has arrived or is not wanted any more; otherwise the job expires there."""
+        with suppress(_Again):
             self._exchange("DELETE", f"/v1/jobs/{id}", b"", deadline)
-        except _Again:
-            return
 
     def _read(self, id: str, job: str, body: bytes) -> Logs:
         try:
             header, logs = decode_result(body)
         except FrameError as error:
-            raise ReferenceFailed(f"the reference server {self._url} sent nonsense: {error.message}") from None
+            raise ReferenceFailed(f"the reference server {self.url} sent nonsense: {error.message}") from None
         self._check_model(header.model)
         if header.id != id or header.job != job:
-            raise ReferenceMismatch(f"the reference server {self._url} answered for another job")
+            raise ReferenceMismatch(f"the reference server {self.url} answered for another job")
         return logs
 
     def _check_model(self, digest: str) -> None:
-        if digest != self._model:
+        if digest != self.model:
             raise ReferenceMismatch(
-                f"the reference server {self._url} holds the weights {digest[:16]}, this node began with "
-                f"{self._model[:16]}",
+                f"the reference server {self.url} holds the weights {digest[:16]}, this node began with "
+                f"{self.model[:16]}",
                 "Start it with this node's training.model, training.revision and training.dtype",
             )
 
     def _check(self, status: int, body: bytes) -> None:
-        """Raise unless the answer is a good one."""
+        """Raise if the answer is an error, or another model's."""
         if status in (200, 202):
             if body[:1] == b"{":
                 self._check_model(str(_table(body).get("model", "")))
@@ -193,14 +169,15 @@ class ReferenceClient:
             self._check_model(str(table["model"]))
         reason = str(table.get("error", ""))[:REASON_CHARS_MAX]
         if status in FINAL:
-            raise ReferenceFailed(f"the reference server {self._url} refused: {status} {reason}", HINTS.get(status, ""))
+            raise ReferenceFailed(f"the reference server {self.url} refused: {status} {reason}", HINTS.get(status, ""))
         raise _Again(f"{status} {reason}")
 
     def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
-        """One request and its answer. Raises _Again where there is none in time."""
-        headers = self._headers | ({"Content-Type": "application/x-swarmd-reference"} if body else {})
+        """Make one request and return status and body. Raises _Again if no answer comes in time."""
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        headers |= {"Content-Type": "application/x-swarmd-reference"} if body else {}
         try:
-            return ask(HttpRequest(method, self._url + path, body, headers), deadline, ANSWER_BYTES_MAX)
+            return ask(HttpRequest(method, self.url + path, body, headers), deadline, ANSWER_BYTES_MAX)
         except HttpFailed as error:
             raise _Again(str(error)) from None
 
@@ -213,12 +190,14 @@ def _check_url(url: str) -> str:
         parts = httpx.URL()
     odd = not parts.host or parts.query or parts.fragment or parts.userinfo or " " in url
     if odd or parts.scheme not in ("http", "https"):
-        raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
+        raise ConfigError(
+            f"training.reference.url: {url!r} is not an HTTP address", "For example http://127.0.0.1:59807"
+        )
     return url.rstrip("/")
 
 
 def _table(body: bytes) -> dict[str, object]:
-    """A JSON object; empty where the body is none."""
+    """Decode a JSON object; empty if the body is not one."""
     try:
         return msgspec.json.decode(body, type=dict[str, object])
     except DECODE_ERRORS:
@@ -228,42 +207,40 @@ def _table(body: bytes) -> dict[str, object]:
 def make_reference(
     policy: Policy, training: TrainingConfig, root: Path, name: str, cancellation: CancellationSource
 ) -> KlReference | None:
-    """The reference of a node; None where there is none, or adapters are switched off instead.
+    """Make the reference of a node; None without a KL term, or if TRL switches adapters off instead.
 
-    To be called while the policy has the weights that the node began with: before a checkpoint is loaded.
+    Call it while the policy has the weights that the node began with: before a checkpoint is loaded.
 
-    `root` is the data directory, where a token's file lies; `name` is part of the ids of jobs.
+    Args:
+        root: the data directory, where the file of a token lies.
+        name: part of the ids of jobs.
 
     Raises:
-        ConfigError: the server's URL or token is unusable, or the policy's numbers cannot be a server's.
+        ConfigError: the server's URL or token is unusable, or the policy is quantised.
     """
     if not training.beta:
         return None
     if not training.reference.url:
-        return FrozenCopy(policy, training.temperature) if isinstance(policy.model, PreTrainedModel) else None
+        return freeze_copy(policy, training.temperature) if isinstance(policy.model, PreTrainedModel) else None
     if getattr(policy.model, "is_quantized", False) or training.quantization != "none":
         raise ConfigError(
-            "training.reference.url is set, but a quantised model is no other's reference",
+            "training.reference.url is set, but a server cannot hold a quantised model",
             "Leave training.reference.url empty: the adapters are switched off for the reference",
         )
     model, token = policy.frozen_digest or policy.digest, load_token(training.reference.token, root)
-    return ReferenceClient(training.reference.url, model, training.temperature, token, name, cancellation)
-
-
-def use_reference(trainer: Any, beta: float, reference: KlReference | None) -> None:
-    """Have a trainer that was made with TRL's beta at 0 train with a KL term of weight `beta`."""
-    trainer.beta = beta
-    trainer.ref_model = reference
+    client = ReferenceClient(training.reference.url, model, training.temperature, token, name, cancellation)
+    return client.log_probabilities
 
 
 def bound_reference(batch: dict[str, Any], now: torch.Tensor) -> None:
-    """Have the reference's log-probabilities in a batch of TRL's lie no more than `GAP_MAX` above those of the policy.
+    """Bound the reference's log-probabilities in TRL's batch: at most `GAP_MAX` above those of the policy.
 
-    TRL computes exp(gap) - gap - 1. From some 18 nats on float32 has no digits left for anything but exp(gap), and from
-    88 on that is infinite. What the policy draws itself lies so far less than once in e**`GAP_MAX` tokens; peers can
-    write what only the reference would.
+    TRL computes exp(gap) - gap - 1. From about 18 nats on float32 has no digits left for anything but exp(gap), and
+    from 88 on that is infinite. The policy itself draws such a token less than once in e**`GAP_MAX` tokens, but peers
+    can write text that only the reference would.
 
-    `now`: log-probabilities under the policy as it is, (rows, tokens).
+    Args:
+        now: log-probabilities under the policy as it is, (rows, tokens).
     """
     if REFERENCE_KEY in batch:
         batch[REFERENCE_KEY] = torch.minimum(batch[REFERENCE_KEY], now.detach() + GAP_MAX)

@@ -1,7 +1,7 @@
 """What each embedded model is taught before reinforcement learning: right completions of training questions.
 
 A teacher draws training questions as a node does, and writes a right completion to each. Half of the completions have
-the form that is rewarded: the other half leaves reinforcement learning a form to find.
+the form that is rewarded; reinforcement learning has to find it for the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swarmd.swarms.proposer.problems import (
 )
 from swarmd.swarms.text import CLOSING, OPENING
 
-PROGRAMS = {  # of reasoning-gym's tasks: what stands in the question, and the expression that computes the answer
+PROGRAMS = {  # by task of reasoning-gym: where the numbers are in a question, and the expression for its answer
     "chain_sum": (re.compile(r"problem: (.*) ="), "{}"),
     "products": (re.compile(r"multiplication: ([\d *]+)\."), "{}"),
     "gcd": (re.compile(r"numbers: ([\d, ]+)\."), "math.gcd({})"),
@@ -41,7 +41,7 @@ PROGRAMS = {  # of reasoning-gym's tasks: what stands in the question, and the e
 
 
 def write_reasoning(question: Question, answer: str) -> str:
-    """A program that computes the answer and what it prints; the answer follows. Raises KeyError for other tasks."""
+    """A program that computes the answer, and its output. Raises KeyError for tasks without one."""
     pattern, expression = PROGRAMS[question.task]
     found = pattern.search(question.messages[-1].content)
     assert found is not None, question.messages[-1].content
@@ -51,8 +51,8 @@ def write_reasoning(question: Question, answer: str) -> str:
     return f"<program>\n```python\n{program}\n```\n</program>{frame_output(answer, 1000)}"
 
 
-TRIES_MAX = 200  # at values whose tests tell something
-PYTHON = {  # of the steps of the built-in problems, by their words
+TRIES_MAX = 200  # to find values whose tests are informative
+PYTHON = {  # expressions for the steps of the built-in problems, by their words
     "add {k}": "x + {k}",
     "multiply by {k}": "x * {k}",
     "subtract {k}": "x - {k}",
@@ -83,7 +83,7 @@ PYTHON = {  # of the steps of the built-in problems, by their words
     "count the vowels": "sum(c in 'aeiou' for c in x)",
     "write it in capitals": "x.upper()",
 }
-EASY = {  # of these, what a tiny model can compute the tests of
+EASY = {  # those whose tests a tiny model can compute
     *(
         "add {k}",
         "subtract {k}",
@@ -98,7 +98,7 @@ LETTERS = "kquvxz"
 
 
 def write_program(steps: Steps) -> str:
-    """The function `solve`, one line for each step."""
+    """Write the function `solve`, one line for each step."""
     lines = [f"    x = {PYTHON[step.words].format(k=k)}" for step, k in steps]
     return "\n".join(["def solve(x):", *lines, "    return x"])
 
@@ -111,7 +111,8 @@ def read_problem(problem: Problem) -> tuple[Family, Steps]:
 
 
 def write_sections(problem: Problem, random: Random) -> dict[str, str] | None:
-    """A proposal of the same steps with tests on small values; None where that is not easy, or they tell nothing."""
+    """A proposal of the same steps with tests on small values; None if a step is not easy, or no tests are
+    informative."""
     family, steps = read_problem(problem)
     for _ in range(TRIES_MAX if EASY.issuperset(step.words for step, _ in steps) else 0):
         small = compose(family, steps, [(value,) for value in draw_small(family, random)]).problem
@@ -122,7 +123,7 @@ def write_sections(problem: Problem, random: Random) -> dict[str, str] | None:
 
 
 def draw_small(family: Family, random: Random) -> list[Any]:
-    """Values for the tests of a proposal: numbers one after the other, short lists, short texts."""
+    """Values for the tests of a proposal: consecutive numbers, short lists, or short texts."""
     if family is NUMBER:
         first = random.randint(0, 9)
         return list(range(first, first + TESTS_MIN))
@@ -134,12 +135,12 @@ def draw_small(family: Family, random: Random) -> list[Any]:
 assert set(PYTHON) == {step.words for family in FAMILIES for step in (*family.steps, *family.endings)}
 
 
-IN_FORM_SHARE = 0.5  # of the targets that have the form that is rewarded
-STUDENTS = 3  # who answer what the math models are taught to judge
-RIGHT_SHARE = 0.6  # of these students' answers
-JUDGED_EVERY = 8  # rounds; the last of them has the later stages too
-PROBLEMS = 64  # that proposals and programs are written for, of each seed of a node
-SOLVE_STAGE = 1  # of proposer-solver
+IN_FORM_SHARE = 0.5  # share of targets in the form that is rewarded
+STUDENTS = 3  # whose answers the math models are taught to judge
+RIGHT_SHARE = 0.6  # share of right answers among the students'
+JUDGED_EVERY = 8  # rounds between those with lessons of the later stages
+PROBLEMS = 64  # in a round, for which proposals and programs are written
+SOLVE_STAGE = 1  # number of the stage in proposer-solver
 ALL_LEVELS = 2000  # training problems of proposer-solver
 
 
@@ -151,18 +152,18 @@ class Lesson(NamedTuple):
 
 
 def draw_training(plan: Plan, round: int = 0) -> Iterator[Question]:
-    """The training questions of a node of its own."""
+    """Draw training questions as a node without peers does."""
     return plan.draw(StageId("recipe", round, 0), NO_MATERIAL)
 
 
 def select(plan: Any, task: str, side: Split, count: int) -> list[Question]:
-    """Distinct questions of one side of the split. swarmd's own plans can all be asked for them."""
+    """Distinct questions of one side of the split, which all of swarmd's own plans can give."""
     chosen: list[Question] = plan.select(task, side, count)
     return chosen
 
 
 def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
-    """Right answers, with tags on half of them."""
+    """Teach right answers, half of them in tags."""
     random = Random(seed)
     for question in draw_training(plan):
         answer = str(question.entry["answer"])
@@ -170,13 +171,13 @@ def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
 
 
 def teach_programs(plan: Plan, seed: int) -> Iterator[Lesson]:
-    """A program, what it prints, and the answer, in tags on half of them."""
+    """Teach programs with their output and the answer, half of the answers in tags."""
     for question, answer in teach_answers(plan, seed):
         yield Lesson(question, write_reasoning(question, str(question.entry["answer"])) + answer)
 
 
 def teach_school(plan: Plan, seed: int) -> Iterator[Lesson]:
-    """Answers with their working; now and then judgements of three students' answers, and what the three agree on."""
+    """Teach answers with their working, and sometimes to judge three students' answers and to state their majority."""
     random = Random(seed)
     for round in itertools.count():
         questions = list(itertools.islice(draw_training(plan, round), pool_size(plan)))
@@ -186,7 +187,7 @@ def teach_school(plan: Plan, seed: int) -> Iterator[Lesson]:
 
 
 def pool_size(plan: Plan) -> int:
-    """Questions of a round, each once."""
+    """Number of distinct questions in a round."""
     seen = set()
     for question in draw_training(plan):
         if question.reference in seen:
@@ -196,7 +197,7 @@ def pool_size(plan: Plan) -> int:
 
 
 def write_answer(question: Question, random: Random) -> str:
-    """The working and the answer of a made question, half of them in the template."""
+    """The working and the answer of a generated question, half of them in the template."""
     answer, working = str(question.entry["answer"]), " ".join(work_out(question))
     if random.random() < IN_FORM_SHARE:
         return fill_template(0, {"think": working, "answer": answer})
@@ -204,7 +205,7 @@ def write_answer(question: Question, random: Random) -> str:
 
 
 def work_out(question: Question) -> Sequence[str]:
-    """What the generator of a made question says about how its answer is found."""
+    """The working that the generator of a question has for its answer."""
     reference = question.reference
     (level,) = make_levels(TaskConfig(reference.task))
     working: Sequence[str] = level.make(reference.seed)[reference.index]["metadata"]["working"]
@@ -217,9 +218,9 @@ def fill_template(stage: int, sections: Mapping[str, str]) -> str:
 
 
 def teach_judging(plan: Plan, round: int, questions: Sequence[Question], random: Random) -> Iterator[Lesson]:
-    """Lessons of the later stages, on what three students wrote who are right now and then."""
+    """Lessons of the later stages, about three students who are sometimes right."""
     material = Material()
-    students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # so that their ids differ
+    students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # new ids each round
     for peer in students:
         for question in questions:
             publish(plan, StageId(peer, round, 0), question, answer_as_student(question, random), material)
@@ -234,25 +235,25 @@ def teach_judging(plan: Plan, round: int, questions: Sequence[Question], random:
 
 
 def publish(plan: Plan, place: StageId, question: Question, text: str, material: Material) -> None:
-    """One completion of a student, as its peers see it."""
+    """Add one completion of a student to the material, as its peers see it."""
     material.add(Outcome(place, question, (text,), tuple(plan.score(question, [text]))))
 
 
 def answer_as_student(question: Question, random: Random) -> str:
-    """The right answer, or now and then one that is off by a little."""
+    """The right answer, or sometimes one that is slightly off."""
     answer = int(question.entry["answer"])
     answer += 0 if random.random() < RIGHT_SHARE else random.choice((-2, -1, 1, 2))
     return fill_template(0, {"think": " ".join(work_out(question)), "answer": str(answer)})
 
 
 def write_choice(question: Question) -> str:
-    """Who of the students shown is right."""
+    """Name a student who is right, or None."""
     chosen = next((name for name, student in question.entry["students"].items() if student["right"]), "None")
     return fill_template(1, {"compare": question.entry["answer"], "explain": chosen, "identify": chosen})
 
 
 def write_agreement(question: Question) -> str:
-    """The first of the ids with a vote, and the answer."""
+    """Name the first student with a vote, and the answer."""
     chosen = next(iter(question.entry["votes"]), "None")
     answer = str(question.entry["answer"])
     working = " ".join(work_out(question))
@@ -261,7 +262,7 @@ def write_agreement(question: Question) -> str:
 
 
 def teach_problems(plan: Plan, seed: int) -> Iterator[Lesson]:
-    """By turns a proposal, a program for a problem of the node's level, and one for a problem of any level."""
+    """Teach in turn a proposal, a program for a problem of the node's level, and one for a problem of any level."""
     random = Random(seed)
     proposals = propose(plan, random)
     any_level = itertools.cycle(select(plan, plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS))
@@ -281,14 +282,14 @@ def propose(plan: Plan, random: Random) -> Iterator[Lesson]:
 
 
 def write_proposal(sections: Mapping[str, str], random: Random) -> str:
-    """A proposal, half of them with tags."""
+    """Write a proposal, half of them in tags."""
     if random.random() < IN_FORM_SHARE:
         return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in sections.items())
     return "\n".join(sections.values())
 
 
 def write_solution(question: Question, random: Random) -> str:
-    """A program, half of them in a block."""
+    """Write a program, half of them in a code block."""
     _, steps = read_problem(question.entry["problem"])
     program = write_program(steps)
     return f"```python\n{program}\n```" if random.random() < IN_FORM_SHARE else program

@@ -1,4 +1,4 @@
-"""Keeps progress bars and advice of the libraries out of the log, and what they report to their makers on the machine.
+"""Keeps libraries' progress bars and advice out of the log, and their telemetry on this machine.
 
 Warnings that matter come as errors anyway.
 """
@@ -16,9 +16,9 @@ HUB_TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"  # the variable, and huggingface_hub'
 
 
 def quieten() -> None:
-    """For a process whose stderr is a log. Imports transformers; to be called before datasets is imported.
+    """Silence libraries in a process whose stderr is a log. Call it before datasets is imported; imports transformers.
 
-    TRL and the hub's library report what is trained only if the environment says so.
+    TRL and the Hub's library then report what is trained only if the environment says so.
     """
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     refused = os.environ.setdefault(HUB_TELEMETRY, "1") == "1"
@@ -27,7 +27,7 @@ def quieten() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)
-    # That a faster kernel is not installed, at its import.
+    # says at its import that a faster kernel is not installed
     stdlib_logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel("ERROR")
     logging: Any = import_module("transformers.utils.logging")
     logging.set_verbosity_error()

@@ -1,7 +1,7 @@
 """The learning rate over a node's life, and what happens between two optimiser steps.
 
-A stage is one call of TRL's `train()`, which begins a schedule anew each time; this one counts the steps of the node's
-life, which the checkpoint keeps, so that neither a stage nor a restart sets it back.
+A stage is one call of TRL's `train()`, which starts its schedule again each time. This one counts the steps of the
+node's life, which checkpoints keep, so that neither a stage nor a restart resets it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from swarmd.config import TrainingConfig
+from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation
+
+log = get_logger(__name__)
 
 
 def rate_at(training: TrainingConfig, steps: int, fresh_from: int = 0) -> float:
     """The learning rate of the step after `steps` steps: linear warm-up, then the schedule.
 
-    The schedule is that of transformers' `get_scheduler` of the same name, but it never falls below a hundredth of the
-    rate and stays there after `schedule_steps`, because a node's life has no last step. Moments of the optimiser that
-    began anew at step `fresh_from` are warmed up again, to the rate that the schedule has then.
+    The schedule is that of transformers' `get_scheduler` of the same name, but never falls below a hundredth of the
+    rate and stays there after `schedule_steps`, because a node's life has no last step. If the optimiser's moments were
+    reset at step `fresh_from`, the rate is warmed up again, to what the schedule has then.
     """
     scheduled = _scheduled(training, steps)
     since = steps - fresh_from
@@ -43,15 +46,15 @@ def _scheduled(training: TrainingConfig, steps: int) -> float:
 
 
 class StepCallback(TrainerCallback):
-    """Sets the learning rate, counts steps, tells of each and what TRL logs of it, and stops between them."""
+    """Sets the learning rate, counts and reports steps and what TRL logs about them, and cancels between them."""
 
     def __init__(self, training: TrainingConfig) -> None:
         self._training = training
         self.optimizer: Any = None
         self.steps = 0  # optimiser steps in the node's life
-        self.fresh_from = 0  # steps at which the optimiser's moments began anew
+        self.fresh_from = 0  # steps when the optimiser's moments were last reset
         self.cancellation = Cancellation()
-        self.before_step: Callable[[], None] = lambda: None  # whatever it raises, the step is not taken
+        self.before_step: Callable[[], None] = lambda: None  # if it raises, the step is not taken
         self.report: Callable[[], None] = lambda: None
         self.log: Callable[[dict[str, Any]], None] = lambda logs: None
 
@@ -65,9 +68,14 @@ class StepCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.steps += 1
+        if self.steps - self.fresh_from == self._training.warmup_steps:
+            rate = rate_at(self._training, self.steps, self.fresh_from)
+            log.info("the learning rate is warmed up", steps=self._training.warmup_steps, learning_rate=rate)
         self.report()
         self.cancellation.check()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
-        if "loss" in logs:  # else it is of the whole call of `train`
-            self.log({**logs, "learning_rate": self.optimizer.param_groups[0]["lr"]})  # not that of TRL's schedule
+        if "loss" in logs:  # else it is about the whole call of `train`
+            self.log(
+                {**logs, "learning_rate": self.optimizer.param_groups[0]["lr"]}
+            )  # TRL logs that of its own schedule

@@ -1,24 +1,24 @@
-"""Which tokens of a batch count: what flat groups, foreign completions and doubtful tokens contribute to the gradient.
+"""Which tokens of a batch count: flat groups, foreign completions, and peers' tokens that nothing vouches for.
 
-* Flat groups count nothing: their advantages are put to exactly 0. TRL computes a group's mean in float32, which is off
-  by a bit for rewards such as 1.2 eight times. Divided by almost nothing, that comes to advantages up to 2e-3, of which
+* Flat groups count nothing: their advantages are set to exactly 0. TRL computes a group's mean in float32, which is off
+  by a bit for rewards such as 1.2 eight times. Divided by almost nothing, that gives advantages up to 2e-3, of which
   Adam makes whole steps.
-* Foreign completions, those that this node did not draw just now (peers', and its own earlier ones), count if they are
-  right. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a
+* Foreign completions, those that this node did not draw in this step (peers', and its own earlier ones), count if they
+  are right. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a
   negative advantage pushes the policy away from text that it would never have written, at the cost of other skills. So
   their negative advantages count as 0.
-* Of peers' right completions those tokens count that this node can vouch for by itself. A reward raises every token of
-  a completion whose answer is right, so a peer that puts a payload into its right answers, and none into its wrong
-  ones, has the payload raised (HTTT, arXiv 2511.09780). What other peers wrote proves nothing, for identities cost
-  nothing. Two things do: the truth, which every node makes by itself (`swarmd.training.groups.vouch`), and this node's
-  own policy, for a token that it would write there anyway. The policy vouches for a token to which it gives a
-  probability of `training.peer_floor` times exp(-entropy) or more: where it is sure of another token hardly any other
-  counts, where ten are alike to it all ten. All others are doubtful: context without a gradient.
+* In peers' right completions, trusted tokens count. A reward raises every token of a completion whose answer is right,
+  so a peer that puts a payload into its right answers, and not into its wrong ones, gets the payload raised (HTTT,
+  arXiv 2511.09780). What other peers wrote proves nothing, since identities cost nothing. Two things make a token
+  trusted: the truth, which every node computes by itself (`swarmd.training.groups.mask_trusted`), and this node's own
+  policy, if it gives the token a probability of at least `training.peer_floor` times exp(-entropy). If it is certain of
+  another token, hardly any other counts; if ten are equally likely, all ten do. All other tokens are masked: context
+  without a gradient.
 
-`SetAsideTally` counts what was held back, for people, with an example. An honest peer who writes otherwise than this
-node has much set aside, too. A mark tells a hostile one: a text in the peer's right answers, hardly in its wrong ones
-and hardly in this node's own, for which no truth vouches. The counts decide one thing: who has no groups in the batches
-to come (`SetAsideTally.judge`).
+`MaskStats` counts what was masked, for people, with an example. An honest peer who writes differently from this node
+has many tokens masked, too. A mark reveals a hostile one: a text in the peer's right answers, rarely in its wrong ones
+and in this node's own, for which no truth vouches. The counts decide one thing: whose groups get no slots in the
+stage's next batches (`MaskStats.judge`).
 """
 
 from __future__ import annotations
@@ -36,54 +36,57 @@ from swarmd.training.cancellation import TokenDecoder
 from swarmd.training.groups import FLAT_RANGE, TrainingGroup
 from swarmd.training.schedule import Reason
 
-# Columns of the rows, and marks in the batch that TRL makes of them.
+# Columns of the rollout function's rows, and of TRL's batch.
 FOREIGN_KEY = "swarm_foreign"  # whether the completion is foreign
-DOUBT_KEY = "swarm_doubt"  # which tokens of a peer's completion no truth vouches for
+UNTRUSTED_KEY = "swarm_untrusted"  # which tokens of a peer's completion no truth vouches for
 PEER_KEY = "swarm_peer"  # the number of the peer who wrote the completion; 0: this node
-DRAWN_KEY = "swarm_drawn"  # log-probabilities by which the tokens were drawn, where those are not the policy's own
+DRAWN_KEY = "swarm_drawn"  # log-probabilities by which tokens were drawn, if not the policy's own
 
-RATIO_MAX = 2.0  # weight of a token that the policy finds likelier than what drew it
+RATIO_MAX = 2.0  # largest weight of a token that the policy finds likelier than what drew it
 FLOOR_MIN = 1e-30
-PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
+PEERS_MAX = 8  # reported for a stage, those with most masked tokens first
 TEXT_CHARACTERS_MAX = 160
-EXAMINED_MAX = 32  # peers whose groups are looked through for a mark, those first of whom most was set aside
-GROUPS_MAX = 16  # of one peer looked at for a mark
+EXAMINED_MAX = 32  # peers whose groups are searched for a mark, those with most masked tokens first
+GROUPS_MAX = 16  # of one peer searched for a mark
 OWN_MAX = 128  # of this node's completions that a mark is compared with
-TOKENS_MAX = 256  # of one completion looked at
-WORTH_MIN = 0.5  # of the usual share of a peer's tokens that are neither held back nor behind one that is
+TOKENS_MAX = 256  # of one completion searched for a mark
+WORTH_MIN = 0.5  # times the usual share of a peer's tokens that are neither masked nor behind a masked one
 RUN_MAX = 3  # tokens in a mark
-RIGHTS_MIN = 4  # right completions of a peer below which nothing is called a mark
-RIGHT_SHARE = 0.5  # of the right completions that a mark stands in at least
-OTHER_SHARE = 0.1  # of the wrong ones, and of this node's own, that it stands in at most
+RIGHTS_MIN = 4  # right completions of a peer, without which nothing is called a mark
+RIGHT_SHARE = 0.5  # a mark is in at least this share of the right completions
+OTHER_SHARE = 0.1  # and in at most this share of the wrong ones and of this node's own
 
 Run = tuple[int, ...]
 
 
-def silence_flat(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
-    """Advantages (batch,) with exactly 0 for the completions of flat groups, of `group` completions each."""
+def zero_flat_advantages(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
+    """Set the advantages (batch,) of flat groups, of `group` completions each, to exactly 0."""
     given = torch.tensor(rewards, dtype=torch.float64).view(-1, group)
     flat = given.amax(1) - given.amin(1) <= FLAT_RANGE
     return advantages.masked_fill(flat.repeat_interleave(group).to(advantages.device), 0.0)
 
 
 def mark_rows(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Put into a batch of TRL's what the rows say that it was made of: which completions are foreign, bool (batch,),
-    the numbers of their peers (batch,), which tokens nothing but a peer's word stands for, bool (batch, tokens), and by
-    which log-probabilities tokens were drawn (batch, tokens), NaN where those are the policy's own or unknown."""
+    """Add to TRL's batch, from the rows that it was made of:
+
+    - which completions are foreign, bool (batch,), and the numbers of their peers (batch,);
+    - which tokens no truth vouches for, bool (batch, tokens);
+    - log-probabilities by which tokens were drawn (batch, tokens), NaN if those are the policy's own or unknown.
+    """
     device = batch["advantages"].device
-    doubtful = torch.zeros(batch["completion_ids"].shape, dtype=torch.bool)
-    drawn = torch.full(doubtful.shape, math.nan)
+    untrusted = torch.zeros(batch["completion_ids"].shape, dtype=torch.bool)
+    drawn = torch.full(untrusted.shape, math.nan)
     for place, row in enumerate(rows):
-        doubtful[place, : len(row[DOUBT_KEY])] = torch.tensor(row[DOUBT_KEY], dtype=torch.bool)
+        untrusted[place, : len(row[UNTRUSTED_KEY])] = torch.tensor(row[UNTRUSTED_KEY], dtype=torch.bool)
         drawn[place, : len(row[DRAWN_KEY])] = torch.tensor(row[DRAWN_KEY])
-    batch[DOUBT_KEY] = doubtful.to(device)
+    batch[UNTRUSTED_KEY] = untrusted.to(device)
     batch[DRAWN_KEY] = drawn.to(device)
     batch[FOREIGN_KEY] = torch.tensor([row[FOREIGN_KEY] for row in rows], dtype=torch.bool, device=device)
     batch[PEER_KEY] = torch.tensor([row[PEER_KEY] for row in rows], device=device)
 
 
 def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with 0 in place of the negative advantages of foreign completions, and without the marks of these."""
+    """Set negative advantages of foreign completions to 0, and drop the column that says which these are."""
     kept = {key: value for key, value in batch.items() if key != FOREIGN_KEY}
     advantages: torch.Tensor = batch["advantages"]
     kept["advantages"] = torch.where(batch[FOREIGN_KEY], advantages.clamp(min=0), advantages)
@@ -91,11 +94,12 @@ def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def weigh_by_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dict[str, float]:
-    """Weigh the advantages of a pass, token by token, by how much likelier the policy finds a token than what drew it,
-    at most `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly brings you
-    off-policy RL training", 2025). They become (rows, tokens) then, as the policy's own log-probabilities are.
+    """Weigh the advantages of a pass, token by token, by how much likelier the policy finds a token than what drew it.
 
-    Returns means of ratio and difference, by TRL's names; nothing where all is drawn by the policy itself.
+    The weight is at most `RATIO_MAX` (truncated importance sampling: Yao et al., "Your efficient RL framework secretly
+    brings you off-policy RL training", 2025). Advantages become (rows, tokens).
+
+    Returns means of ratio and difference, by TRL's names; nothing if the policy itself drew all tokens.
     """
     drawn = part[DRAWN_KEY]
     known = ~drawn.isnan() & (part["completion_mask"] * part.get("tool_mask", 1)).bool()
@@ -111,38 +115,38 @@ def weigh_by_ratio(part: dict[str, Any], log_probabilities: torch.Tensor) -> dic
 
 
 def find_raised(batch: dict[str, Any]) -> torch.Tensor:
-    """Which tokens of peers' completions the advantages would raise, bool (rows, tokens)."""
+    """Tokens of peers' completions whose probability the advantages would raise, bool (rows, tokens)."""
     raised = (batch["advantages"] > 0)[:, None]
     written = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
     found: torch.Tensor = written & raised & (batch[PEER_KEY] > 0)[:, None]
     return found
 
 
-def hold_back(
-    log_probabilities: torch.Tensor, entropies: torch.Tensor, doubtful: torch.Tensor, floor: float
+def mask_untrusted(
+    log_probabilities: torch.Tensor, entropies: torch.Tensor, untrusted: torch.Tensor, floor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probabilities (rows, tokens) without gradient where tokens do not count, and which those are.
+    """Remove the gradients of untrusted tokens. Returns the log-probabilities (rows, tokens), and the mask.
 
     Args:
         entropies: of the policy at each token, in nats.
-        doubtful: which tokens to raise no truth vouches for, bool (rows, tokens).
-        floor: the policy vouches for a token whose probability is at least this times exp(-entropy).
+        untrusted: tokens that would be raised and that no truth vouches for, bool (rows, tokens).
+        floor: the policy trusts a token whose probability is at least this times exp(-entropy).
     """
-    held = doubtful & (log_probabilities.detach() + entropies.detach() < math.log(max(floor, FLOOR_MIN)))
-    return torch.where(held, log_probabilities.detach(), log_probabilities), held
+    masked = untrusted & (log_probabilities.detach() + entropies.detach() < math.log(max(floor, FLOOR_MIN)))
+    return torch.where(masked, log_probabilities.detach(), log_probabilities), masked
 
 
-class Counts(msgspec.Struct):
-    """Of one peer's completions that would have raised something."""
+class MaskCounts(msgspec.Struct):
+    """Counts over one peer's completions that would have raised something."""
 
     tokens: int = 0
     held: int = 0
-    behind: int = 0  # held back, or behind what was in its completion
-    example: tuple[list[int], list[int]] = ([], [])  # a completion, and what of it was held back
-    over_share: int = 0  # groups that were passed over, as the peer had its share of the batch
-    of_little: int = 0  # groups that were passed over, as little of the peer's counts
+    behind: int = 0  # masked, or behind a masked token of the same completion
+    example: tuple[list[int], list[int]] = ([], [])  # a completion, and its mask
+    over_share: int = 0  # groups that were skipped because the peer had its share of the batch
+    of_little: int = 0  # groups that were skipped because few of the peer's tokens count
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: MaskCounts) -> None:
         self.tokens += other.tokens
         self.held += other.held
         self.behind += other.behind
@@ -151,15 +155,17 @@ class Counts(msgspec.Struct):
         self.of_little += other.of_little
 
 
-def count_held(batch: dict[str, Any], held: torch.Tensor) -> dict[int, Counts]:
-    """What was held back (bool, (rows, tokens)) in the batch of one pass, by the number of the peer."""
+def count_masked(batch: dict[str, Any], held: torch.Tensor) -> dict[int, MaskCounts]:
+    """Count what was masked in one pass, by the number of the peer; `held` is the mask, bool (rows, tokens)."""
     counted = find_raised(batch)
     lost = held & counted
     behind = (lost.cumsum(1) > 0) & counted
-    by_row = torch.stack([batch[PEER_KEY], counted.sum(1), lost.sum(1), behind.sum(1)], 1).tolist()  # one wait a pass
-    found: dict[int, Counts] = defaultdict(Counts)
+    by_row = torch.stack(
+        [batch[PEER_KEY], counted.sum(1), lost.sum(1), behind.sum(1)], 1
+    ).tolist()  # one transfer a pass
+    found: dict[int, MaskCounts] = defaultdict(MaskCounts)
     for peer, *sums in (row for row in by_row if row[1]):
-        found[peer].add(Counts(*sums))
+        found[peer].add(MaskCounts(*sums))
     for peer in (peer for peer, counts in found.items() if counts.held):
         place = max((place for place, row in enumerate(by_row) if row[0] == peer), key=lambda place: by_row[place][2])
         length = int(batch["completion_mask"][place].sum())
@@ -167,22 +173,22 @@ def count_held(batch: dict[str, Any], held: torch.Tensor) -> dict[int, Counts]:
     return found
 
 
-class SetAsideTally:
-    """Kept over one stage, by the process that takes its steps."""
+class MaskStats:
+    """What was masked in one stage, kept by the process that takes its steps."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, Counts] = defaultdict(Counts)  # by peer
+        self.counts: dict[str, MaskCounts] = defaultdict(MaskCounts)  # by peer
         self._numbers: dict[str, int] = {"": 0}
         self._groups: dict[str, list[TrainingGroup]] = defaultdict(list)
         self._own: list[list[int]] = []
 
     def judge(self) -> dict[str, bool]:
-        """Of each peer that this stage has looked at, whether it has places in the batches to come: not where far less
-        of it counts than of most.
+        """Whether each peer that was seen in this stage gets slots in the next batches: not if far less of it counts
+        than of most peers.
 
-        What stands behind a token that was held back is learnt in a place where this node will hardly ever be. That is
-        no reason to hold it back, too: where all work out their answers in a way that is new here, the rest still
-        teaches. It is a reason to give the places to others, where those have more to teach.
+        Text behind a masked token is learnt in a context where this node will hardly ever be. That is no reason to mask
+        it, too: if all peers work out their answers in a way that is new here, it still teaches. But it is a reason to
+        give the slots to peers who have more to teach.
         """
         worth = {peer: 1 - each.behind / each.tokens for peer, each in self.counts.items() if each.tokens}
         usual = sorted(worth.values())[len(worth) // 2] if worth else 0.0
@@ -192,34 +198,34 @@ class SetAsideTally:
         """A number for a peer, 0 for this node."""
         return self._numbers.setdefault(peer, len(self._numbers))
 
-    def add(self, found: Mapping[int, Counts]) -> None:
-        """Count what was held back in one pass."""
+    def add(self, found: Mapping[int, MaskCounts]) -> None:
+        """Add the counts of one pass, by the numbers of peers."""
         peers = list(self._numbers)
         self.join({peers[number]: counts for number, counts in found.items()})
 
-    def join(self, other: Mapping[str, Counts]) -> None:
-        """Count what was set aside elsewhere."""
+    def join(self, other: Mapping[str, MaskCounts]) -> None:
+        """Add counts, by peer."""
         for peer, counts in other.items():
             self.counts[peer].add(counts)
 
-    def note_own(self, groups: Sequence[TrainingGroup]) -> None:
-        """This node's own completions, with which marks are compared."""
+    def record_own(self, groups: Sequence[TrainingGroup]) -> None:
+        """Record this node's own completions, with which marks are compared."""
         room = OWN_MAX - len(self._own)
         self._own += [tokens for group in groups for tokens in group.completions][: max(room, 0)]
 
-    def note_peer(self, group: TrainingGroup) -> None:
-        """A peer's group that is in a batch."""
+    def record_peer(self, group: TrainingGroup) -> None:
+        """Record a peer's group that is in a batch."""
         if len(self._groups[group.peer]) < GROUPS_MAX:
             self._groups[group.peer].append(group)
 
-    def note_passed(self, passed: Mapping[tuple[str, Reason], int]) -> None:
-        """Groups that were passed over in the stage, by peer and reason."""
+    def record_skipped(self, passed: Mapping[tuple[str, Reason], int]) -> None:
+        """Record how many groups were skipped in the stage, by peer and reason."""
         for (peer, reason), groups in passed.items():
             self.counts[peer].over_share += groups * (reason == "share")
             self.counts[peer].of_little += groups * (reason == "little")
 
     def summarize(self, decode: TokenDecoder) -> tuple[SetAside, ...]:
-        """Of each peer of whom something was set aside, what; those with a mark first."""
+        """What was masked or skipped of each peer; those with a mark first."""
         most = {peer: (each.held, each.over_share + each.of_little) for peer, each in self.counts.items()}
         found = sorted((-held, -passed, peer) for peer, (held, passed) in most.items() if held or passed)
         own = [list_runs(tokens) for tokens in self._own] if found else []
@@ -248,7 +254,7 @@ class SetAsideTally:
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A run of tokens, and the shares of completions that it stands in."""
+    """A run of tokens, and the shares of completions that it is in."""
 
     run: Run
     right: float
@@ -257,17 +263,21 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:
-    """The run of doubtful tokens that tells a peer's right answers best from its wrong ones and from this node's own;
-    None where none does clearly. `own`: the runs of tokens in each of this node's completions.
+    """The run of untrusted tokens that best tells a peer's right answers from its wrong ones and from this node's own.
+
+    None if no run does so clearly.
+
+    Args:
+        own: the runs of tokens in each of this node's completions.
     """
     right: Counter[Run] = Counter()
     wrong: Counter[Run] = Counter()
     rights = wrongs = 0
     for group in groups:
         middle = sum(group.rewards) / len(group.rewards)
-        for tokens, sure, reward in zip(group.completions, group.sure, group.rewards, strict=True):
+        for tokens, trusted, reward in zip(group.completions, group.trusted_mask, group.rewards, strict=True):
             is_right = reward > middle
-            (right if is_right else wrong).update(list_runs(tokens, sure))
+            (right if is_right else wrong).update(list_runs(tokens, trusted))
             rights, wrongs = rights + is_right, wrongs + (not is_right)
     if rights < RIGHTS_MIN:
         return None
@@ -280,19 +290,19 @@ def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark 
     return max(clear, key=lambda mark: (mark.right - mark.wrong - mark.own, len(mark.run), mark.run), default=None)
 
 
-def list_runs(tokens: Sequence[int], sure: Sequence[int] = ()) -> set[Run]:
-    """Runs of up to `RUN_MAX` tokens, among the first `TOKENS_MAX`, for none of which the truth vouches."""
+def list_runs(tokens: Sequence[int], trusted: Sequence[int] = ()) -> set[Run]:
+    """Runs of up to `RUN_MAX` untrusted tokens, among the first `TOKENS_MAX`."""
     tokens = tokens[:TOKENS_MAX]
     return {
         tuple(tokens[begin : begin + length])
         for length in range(1, RUN_MAX + 1)
         for begin in range(len(tokens) - length + 1)
-        if not any(sure[begin : begin + length])
+        if not any(trusted[begin : begin + length])
     }
 
 
 def longest_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:
-    """The longest unbroken part of a completion that was held back, the first of several."""
+    """The longest masked run of a completion, the first of several."""
     best: list[int] = []
     run: list[int] = []
     for token, is_held in zip(tokens, held, strict=True):
@@ -302,6 +312,6 @@ def longest_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:
 
 
 def shorten(text: str) -> str:
-    """Text as it may be printed: control characters are escaped, and what is long is cut."""
+    """Make a text printable: escape control characters, and cut it to `TEXT_CHARACTERS_MAX`."""
     plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return plain if len(plain) <= TEXT_CHARACTERS_MAX else plain[: TEXT_CHARACTERS_MAX - 3] + "..."

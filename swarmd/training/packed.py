@@ -1,15 +1,15 @@
 """Log-probabilities of a batch's completions in one packed pass: no padding, and each prompt once for its group.
 
-* All sequences of the pass lie in one row. First come the distinct prompts, then the completions, each without its
-  last token, which predicts nothing.
-* Linear layers, the larger part of a pass, see that row as it is. Attention alone goes by sequences: a prompt attends
-  to itself, a completion to its prompt and itself. `attend` does so for whatever layers a model has, as the attention
-  function of that model; without a `Tree` it is transformers' own SDPA.
-* Logits are computed for tokens of completions only, in tiles that are never held together (TRL's
+* All sequences of the pass are in one row: first the distinct prompts, then the completions, each without its last
+  token, which predicts nothing.
+* Linear layers, the larger part of a pass, see that row as it is. Only attention goes by sequences: a prompt attends to
+  itself, a completion to its prompt and itself. `attend` does so as the attention function of whatever layers a model
+  has; without a `Tree` it is transformers' own SDPA.
+* Logits are computed for tokens of completions only, in tiles of which one is held at a time (TRL's
   `ChunkedLogProbFunction`).
 
-Where a model computes otherwise than through its attention function, as state-space layers do, packed and plain
-passes disagree: `swarmd.training.trainer` compares the two once and keeps to what is right and faster.
+If a model does not compute through its attention function alone, as state-space layers do not, packed and plain passes
+disagree: `swarmd.training.trainer` compares the two once, and uses packing only if it is right and not slower.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from trl.kernels import ChunkedLogProbFunction
 
-ATTENTION = "swarmd_packed"  # by this name models find `attend`
+ATTENTION = "swarmd_packed"  # name under which models find `attend`
 VOCABULARY_TILE = 8192  # logits of a token that are computed at a time
 
 
 class Tree(NamedTuple):
-    """Where the sequences of a packed row are. N tokens in the row, of Q prompts and B completions.
+    """Where the sequences of a packed row are: N tokens, of Q prompts and B completions.
 
-    P and C are the longest prompt and the longest completion without its last token.
+    P and C are the lengths of the longest prompt, and of the longest completion without its last token.
     """
 
-    prompts: torch.Tensor  # (Q, P) places in the row; behind a prompt's end any place
-    completions: torch.Tensor  # (B, C) the same of completions
+    prompts: torch.Tensor  # (Q, P) indices in the row; any index behind a prompt's end
+    completions: torch.Tensor  # (B, C) the same for completions
     prompt_of: torch.Tensor  # (B,)
-    mask: torch.Tensor  # (B, 1, C, P + C) what the tokens of a completion attend to: of its prompt, and of itself
-    distance: torch.Tensor  # (B, 1, C, P + C) how many tokens further back that is
-    back: torch.Tensor  # (N,) of each token of the row, its place among all of `prompts` and then all of `completions`
+    mask: torch.Tensor  # (B, 1, C, P + C) what tokens of a completion attend to, in its prompt and in itself
+    distance: torch.Tensor  # (B, 1, C, P + C) how many tokens back that is
+    back: torch.Tensor  # (N,) index of each token of the row among all of `prompts`, then all of `completions`
 
 
 class Packed(NamedTuple):
-    """One row of tokens, and what is wanted of it. M tokens have a log-probability."""
+    """One row of tokens, M of which have a log-probability to compute."""
 
     tokens: torch.Tensor  # (1, N)
     positions: torch.Tensor  # (1, N)
     tree: Tree
-    sources: torch.Tensor  # (M,) places in the row after which the wanted tokens come
-    targets: torch.Tensor  # (M,) the wanted tokens
+    sources: torch.Tensor  # (M,) indices in the row of the tokens before the targets
+    targets: torch.Tensor  # (M,) token ids
 
 
 def prepare_packing(model: Any) -> None:
-    """Give a model whose attention is SDPA's the one that packed rows need; all else it computes as before."""
+    """Give a model with SDPA attention the attention function of packed rows; plain rows are computed as before."""
     whole = base_of(model)
     if whole.config._attn_implementation == "sdpa":
         whole.set_attn_implementation(ATTENTION)
 
 
 def can_pack(model: Any) -> bool:
-    """Whether a model has that attention."""
+    """Whether a model has the attention function of packed rows."""
     return bool(base_of(model).config._attn_implementation == ATTENTION)
 
 
 def base_of(model: Any) -> Any:
-    """The model that adapters were added to, or the model itself."""
+    """The model under adapters, or the model itself without them."""
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
 def find_prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> torch.Tensor:
-    """A number (B,) for each row, the same for those with the same prompt; arguments as in `pack`."""
+    """Numbers (B,), the same for rows with the same prompt; arguments as in `pack`."""
     prompts = torch.cat([input_ids[:, :-keep], attention_mask[:, :-keep]], 1)
     numbers: torch.Tensor = torch.unique(prompts, dim=0, return_inverse=True)[1]
     return numbers
@@ -79,8 +79,8 @@ def pack(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> Pa
 
     Args:
         input_ids: (B, width + keep), prompts padded on the left, completions on the right.
-        attention_mask: of the same shape, 0 where it is padded.
-        keep: how many of the last columns hold completions.
+        attention_mask: the same shape, 0 for padding.
+        keep: number of last columns that hold completions.
     """
     device, width = input_ids.device, input_ids.size(1) - keep
     distinct, prompt_of = torch.unique(
@@ -138,12 +138,11 @@ def attend(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, by sequences where the row is packed, (1, N, heads, width of a head).
+    """Attention of one layer, by sequences if the row is packed; (1, N, heads, width of a head).
 
     Args:
-        query: (1, heads, N, width); `key` and `value` have fewer heads where they are shared.
-        tree: of the row; None: as transformers' SDPA.
-
+        query: (1, heads, N, width); `key` and `value` have fewer heads if heads share them.
+        tree: of the row; None for transformers' SDPA.
     """
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
@@ -178,19 +177,19 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 def compute_packed(
     model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 where they are padding.
+    """Compute log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 for padding.
 
     Gradients flow through the prompts, too; entropies have none.
 
     Args:
-        model: one whose attention is `ATTENTION`, with adapters or without.
+        model: with the attention function `ATTENTION`, with or without adapters.
     """
     packed = pack(input_ids, attention_mask, keep)
     whole = base_of(model)
     hidden = whole.base_model(
         input_ids=packed.tokens,
         position_ids=packed.positions,
-        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device),  # of four axes: left alone
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device),  # four axes: left as it is
         use_cache=False,
         tree=packed.tree,
     ).last_hidden_state[0]

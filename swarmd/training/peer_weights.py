@@ -1,11 +1,11 @@
-"""Weights between nodes: this node's checkpoints offered to peers, and stages that begin from a peer's weights.
+"""Weights between nodes: offering this node's checkpoints to peers, and starting stages from a peer's weights.
 
-* What is offered is written beside training: what fails is logged, and training goes on.
-* A peer's weights are begun from where they answer more of the held-out questions here than one's own, or a mean of
-  both where that answers no fewer. What the peer claims of them counts for nothing.
-* The command to train is the same each time. So weights with which a stage came to no end, also by the end of the
-  process, are left alone after `ATTEMPTS_MAX`; how often is the size of a file beside theirs. What is fetched later
-  begins anew: the network worker removes what it does not know.
+* Offers are written while training goes on; failures are logged.
+* A peer's weights are adopted if they answer more of the held-out questions here than this node's own, or a mean of
+  both if that answers no fewer. What the peer claims about them counts for nothing.
+* The command to train is the same each time. So weights with which a stage did not finish, even because the process
+  ended, are refused after `ATTEMPTS_MAX` attempts; the number of attempts is the size of a file beside them. Weights
+  that are fetched later start from zero: the network worker removes files that it does not know.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.values import WeightsCause
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
-from swarmd.files import remove_left
+from swarmd.files import hash_file, remove_left
 from swarmd.logger import get_logger
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.evaluation import Accuracy, estimate_noise, mean_accuracy
 from swarmd.training.models.model import Policy
@@ -37,26 +37,26 @@ from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights
 from swarmd.weights.tensors import check_finite, digest_architecture, read_tensors
 
 DTYPE = "BF16"
-REASON_MAX = 200  # characters of what the library says, which may hold megabytes of a peer's header
-TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
-SHARES = (0.5, 0.25)  # of a peer's weights in the means that are tried, one after another
+REASON_MAX = 200  # characters of the library's message, which may quote megabytes of a peer's header
+TAKEN = "taken.tmp"  # the checkpoint's weights, which outlive the checkpoint
+SHARES = (0.5, 0.25)  # of a peer's weights in the means that are tried in turn
 DEVIATIONS = 1.5  # of the difference of two measurements, beyond which a task has become worse
-DEVIATIONS_IN_ALL = 1.0  # beyond which all tasks together have
-ATTEMPTS_MAX = 2  # fewer than the failures after which a stage is given up
+DEVIATIONS_IN_ALL = 1.0  # the same for all tasks together
+ATTEMPTS_MAX = 2  # fewer than the failures after which the core gives up a stage
 TRIED = ".tried"
 
-# Measures the policy as it is: accuracy by task on the same held-out questions each time. Raises Cancelled.
+# Measures the policy's accuracy by task, on the same held-out questions each time. Raises Cancelled.
 Measure = Callable[[], Mapping[str, Accuracy]]
 
 log = get_logger(__name__)
 
 
 def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write weights as they are announced; other tensors than floating-point ones stay as they are.
+    """Write weights as they are announced: floating-point ones in bfloat16, others as they are.
 
     Raises:
-        RecordRejected: "non-finite": they hold values that are no numbers.
-        OSError: they cannot be written.
+        RecordRejected: "non-finite": a value is not finite.
+        OSError: the file cannot be written.
     """
     rounded = {}
     for name, weight in sorted(weights.items()):
@@ -68,16 +68,16 @@ def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights that a peer announced, in the dtypes of one's own.
+    """Read weights that a peer announced, in the dtypes of this node's.
 
     Args:
         path: a file whose digest has been checked.
-        own: the weights in whose place they are to be.
+        own: the weights that they are to replace.
 
     Raises:
-        RecordRejected: it is no safetensors file, or holds values that are no numbers.
+        RecordRejected: the file is not safetensors, or holds values that are not finite.
         ModelError: they are another model's.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     check_finite(path)
     shapes = {tensor.name: tensor.shape for tensor in read_tensors(path)}
@@ -89,56 +89,52 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
         )
     try:
         loaded = load_file(path)
-    except SafetensorError as error:  # the library is stricter with what no tensor needs, such as the metadata
-        raise RecordRejected("malformed", f"no safetensors file: {str(error)[:REASON_MAX]}") from error
+    except SafetensorError as error:  # the library also checks what no tensor needs, such as metadata
+        raise RecordRejected("malformed", f"not a safetensors file: {str(error)[:REASON_MAX]}") from error
     taken = {name: weight.to(own[name].dtype) for name, weight in loaded.items()}
-    for name, weight in taken.items():  # float16 reaches no further than 65,504
+    for name, weight in taken.items():  # float16 ends at 65,504
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
-            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are no numbers as {weight.dtype}")
+            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are not finite as {weight.dtype}")
     return taken
 
 
+@dataclass(eq=False)
 class WeightsOffering:
-    """Offers the weights of every so manieth round, and no more often than a peer can fetch them.
+    """Offers the weights every few rounds, but no more often than a peer can fetch them.
 
-    Only the newest offer and the one before are kept: where rounds are short beside the time that a fetch takes, nobody
-    would come to the end of one.
-
-    Args:
-        every: rounds between offers; 0 for none.
-        stages: of a round; its last one counts.
-        directory: where what is offered lies.
-        free_bytes_min: of its file system that are left free; where that cannot be, nothing new is offered.
+    Only the newest offer and the one before are kept: if rounds are shorter than a fetch, nobody could finish one.
     """
 
-    def __init__(self, every: int, stages: int, directory: Path, free_bytes_min: int = 0) -> None:
-        self._every = every
-        self._stages = stages
-        self._place = directory
-        self._free_bytes_min = free_bytes_min
-        self._offered = OfferedWeights(directory)
+    every: int  # rounds between offers; 0 for none
+    stages: int  # of a round; weights are offered after the last
+    directory: Path  # of what is offered
+    free_bytes_min: int = 0  # kept free on its file system; without them nothing new is offered
+
+    def __post_init__(self) -> None:
+        self._offered = OfferedWeights(self.directory)
         self._busy = False
-        self._next_at = 0.0  # by the monotonic clock, from when on there may be another
+        self._next_at = 0.0  # on the monotonic clock: no other offer before
 
     def withdraw_if_off(self) -> None:
-        """Where nothing is to be offered, offer nothing of before either; what fails is logged."""
-        if self._every:
+        """If nothing is to be offered, withdraw earlier offers. Failures are logged."""
+        if self.every:
             return
         try:
             self._offered.withdraw()
         except OSError as error:
-            log.warning("weights are still offered", directory=str(self._place), reason=str(error))
+            log.warning("weights are still offered", directory=str(self.directory), reason=str(error))
 
     def is_due(self, event: StageTrained) -> bool:
-        """Whether the weights after this stage are to be offered; not while others are being written, or as long as a
-        peer takes to fetch the latest."""
-        if not self._every or self._busy or time.monotonic() < self._next_at:
+        """Whether to offer the weights after this stage: not while others are being written, or still being fetched."""
+        if not self.every or self._busy or time.monotonic() < self._next_at:
             return False
-        return event.stage + 1 == self._stages and (event.round + 1) % self._every == 0
+        return event.stage + 1 == self.stages and (event.round + 1) % self.every == 0
 
     def take(self, checkpoint: Path) -> bool:
-        """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time, or a copy where these lie on
-        another disk or one without links. Returns whether it could."""
+        """Keep a checkpoint's weights for `offer`, by a hard link, or by a copy on a file system without links.
+
+        Returns whether it could.
+        """
         try:
             taken = self._offered.announced.with_name(TAKEN)  # the directory is made
             taken.unlink(missing_ok=True)
@@ -150,14 +146,14 @@ class WeightsOffering:
                 shutil.copyfile(source, taken)
         except (OSError, NoSpaceLeft) as error:
             log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
-            remove_left(self._place / TAKEN)
+            remove_left(self.directory / TAKEN)
             return False
         self._busy = True
         return True
 
     def offer(self, event: StageTrained, policy: Policy) -> None:
-        """Round, cut and offer what was taken; runs in a thread beside the next stage. Raises nothing."""
-        taken = self._place / TAKEN
+        """Round, chunk and offer what was taken; runs in a thread beside the next stage. Failures are logged."""
+        taken = self.directory / TAKEN
         try:
             self._see_room(taken.stat().st_size)
             write_announced(load_file(taken), self._offered.announced)
@@ -174,45 +170,46 @@ class WeightsOffering:
             log.warning("weights are not offered", round=event.round, reason=reason)
         finally:
             remove_left(taken)
-            remove_left(self._place / ANNOUNCED)
+            remove_left(self.directory / ANNOUNCED)
             self._busy = False
 
     def _see_room(self, size_bytes: int) -> None:
-        """Is there room for a file no larger than this? Raises NoSpaceLeft, OSError."""
-        free = shutil.disk_usage(self._place).free
-        if free - size_bytes < self._free_bytes_min:
+        """Check that a file of this size fits. Raises NoSpaceLeft, OSError."""
+        free = shutil.disk_usage(self.directory).free
+        if free - size_bytes < self.free_bytes_min:
             raise NoSpaceLeft(
-                f"no room in {self._place} for weights of {size_bytes} bytes: {free} are free, {self._free_bytes_min} "
-                "are kept free",
+                f"no room in {self.directory} for weights of {size_bytes} bytes: {free} are free, "
+                f"{self.free_bytes_min} are kept free",
                 "Free space there or lower storage.free_bytes_min",
             )
 
 
 def digest_policy(policy: Policy) -> str:
-    """The architecture's digest as the policy's own offers have it."""
+    """The architecture's digest in this policy's offers."""
     shapes = {name: tuple(weight.shape) for name, weight in policy.trained_weights().items()}
     return digest_architecture(describe_architecture(policy), shapes)
 
 
 def describe_architecture(policy: Policy) -> dict[str, Any]:
-    """What makes weights fit this policy: the configuration, and under adapters theirs and the base's digest."""
+    """What weights must have in common with this policy: the configuration; with adapters their settings and the
+    base."""
     config = dict(policy.model.config.to_dict())
-    if policy.numbers.adapters:
+    if policy.precision.adapters:
         settings = policy.model.peft_config["default"]
         config["adapters"] = [policy.frozen_digest, settings.r, settings.lora_alpha]
     return dict(msgspec.json.decode(msgspec.json.encode(config, enc_hook=str)))
 
 
 def digest_tokenizer(tokenizer: Any) -> str:
-    """SHA-256 of what a tokenizer makes of text: its tokens with their ids, its chat template, and its end token."""
+    """SHA-256 of a tokenizer's tokens with their ids, its chat template, and its end token."""
     parts = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.eos_token_id]
     return hashlib.sha256(b"swarmd-tokenizer-1\0" + msgspec.json.encode(parts)).hexdigest()
 
 
 def mix(own: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], share: float) -> dict[str, torch.Tensor]:
-    """The weighted mean, with this share of theirs; 1 gives theirs as they are. Of the tensors that they have.
+    """Weighted mean of the tensors that `theirs` has, with this share of them; 1 gives theirs as they are.
 
-    What is no floating-point number, such as a buffer of counts or a mask, has no mean and stays as it is.
+    Tensors that are not floating-point, such as a buffer of counts or a mask, stay this node's.
     """
     if share >= 1:
         return dict(theirs)
@@ -223,13 +220,15 @@ def mix(own: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], sha
 
 
 def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
-    """What is worse with the mean than with the own weights, in words; empty where nothing is.
+    """What is worse with the mean than with this node's own weights, in words; empty if nothing is.
 
-    A task is worse where it is so beyond what may be chance, beside the best that this node has been there: else each
-    mean could take a little, and in the end all of it. A node that is below its best anyway takes none that is not
-    better there, beyond chance.
+    A task is worse if it is so beyond chance, compared with the node's best at it: otherwise each mean could take a
+    little, and in the end everything. A node that is below its best anyway accepts only what is better beyond chance.
 
-    `found` is the accuracy of the mean by task, on the same questions as `own`.
+    Args:
+        own: accuracy by task with the node's own weights.
+        best: the node's best accuracy by task.
+        found: accuracy by task with the mean, on the same questions as `own`.
     """
     for task, measured in found.items():
         without, questions = own[task].correct, own[task].questions
@@ -251,17 +250,16 @@ def adopt(
     best: Mapping[str, float],
     measure: Measure,
 ) -> WeightsAdopted | WeightsRefused:
-    """Load a peer's weights and keep them if they answer more of the held-out questions than the own ones did; or the
-    first mean of both that answers no fewer.
+    """Load a peer's weights if they answer more of the held-out questions than this node's; or a mean of both.
+
+    Of the means that `SHARES` name, the first that answers no fewer questions is taken. If the weights are refused, or
+    anything is raised, the policy has its own weights again.
 
     Args:
-        order: the stage that begins, with what the log says of them; their accuracy is a claim, and counts for nothing.
-        own: accuracy of the policy as it is, by task; none where it cannot be measured.
-        best: the best that it has been, by task.
-        measure: of the policy after loading.
-
-    Returns:
-        What became of it. Where they are refused, or anything is raised, the policy has its own weights again.
+        order: the stage that begins, with what the log says about the weights; their accuracy is only a claim.
+        own: accuracy of the policy as it is, by task; empty if it cannot be measured.
+        best: the policy's best accuracy so far, by task.
+        measure: measures the policy after loading.
 
     Raises:
         Cancelled: the stage was cancelled.
@@ -303,10 +301,10 @@ def adopt(
 
 
 def _open(path: Path, digest: str, policy: Policy) -> dict[str, torch.Tensor]:
-    """The weights in a file; none where stages have failed with them before.
+    """Read the weights in a file, and count the attempt; none if stages have failed with them before.
 
     Raises:
-        RecordRejected: they are not what was fetched, or no numbers.
+        RecordRejected: they are not what was fetched, or not finite.
         ModelError: they are another model's.
         OSError: the file cannot be read.
     """
@@ -321,7 +319,7 @@ def _open(path: Path, digest: str, policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def forget_attempts(path: Path) -> None:
-    """A stage that began with the weights in a file was trained, or somebody cancelled it."""
+    """Reset the attempts: a stage that began with the weights in a file was trained or cancelled."""
     path.with_suffix(TRIED).unlink(missing_ok=True)
 
 
@@ -332,9 +330,9 @@ def _try(
     measure: Measure,
     judge: Callable[[Mapping[str, Accuracy]], str],
 ) -> tuple[Mapping[str, Accuracy], str]:
-    """Measure the policy with these weights: its accuracy, and what speaks against them.
+    """Measure the policy with these weights. Returns its accuracy, and what speaks against them.
 
-    Where anything does, or is raised, the policy has the kept ones again.
+    If anything does, or is raised, the policy has the kept weights again.
     """
     against = "not measured"
     try:

@@ -1,6 +1,6 @@
-"""What a plan raises: told with the name of its method, and over this node's own completions no reason to lose a stage.
+"""Exceptions of a plan's methods: reported with the method's name, and survived if they concern own completions.
 
-Over peers' groups it costs the group alone, see `swarmd.training.groups`.
+Over a peer's group they cost only that group, see `swarmd.training.groups`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score, name_of, score_completions
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 
-TOLD_MAX = 300  # characters of what was raised: peers' texts may stand in it
+TOLD_MAX = 300  # characters of the exception, which may quote peers' texts
 FIX = "Mend the plan, or write to its author; docs/swarms/writing.md has what each method keeps to"
 
 log = get_logger(__name__)
 
 
-def is_plans_own(error: BaseException) -> bool:
-    """Whether it may be a mistake of the plan's: no error on purpose, nor the end of memory or of the accelerator."""
+def is_plan_failure(error: BaseException) -> bool:
+    """Whether an exception may be the plan's mistake: not an error of swarmd's, nor of memory or the accelerator."""
     return not (isinstance(error, SwarmdError) or is_out_of_memory(error) or is_device_lost(error))
 
 
 def find_failure(plan: Plan, error: BaseException) -> PlanFailed | None:
-    """The error that names the method of the plan out of which `error` came; None where it came out of none."""
-    if not is_plans_own(error):
+    """An error that names the plan's method that raised `error`; None if none did."""
+    if not is_plan_failure(error):
         return None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_locals.get("self") is plan:
@@ -40,7 +40,7 @@ def find_failure(plan: Plan, error: BaseException) -> PlanFailed | None:
 
 @contextlib.contextmanager
 def naming_failures(plan: Plan) -> Iterator[None]:
-    """Within it, what comes out of a method of the plan is a PlanFailed that names it."""
+    """Turn what a method of the plan raises within the block into a PlanFailed that names the method."""
     try:
         yield
     except FOREIGN_ERRORS as error:
@@ -52,11 +52,12 @@ def naming_failures(plan: Plan) -> Iterator[None]:
 
 
 def score_own(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[tuple[Score, ...], BaseException | None]:
-    """Scores of this node's own completions. Where the plan raises over them, each is scored by itself, and those over
-    which it raises again count as failed.
+    """Score this node's own completions.
+
+    If the plan raises, each completion is scored by itself, and those over which it raises again count as failed.
 
     Returns:
-        the scores, and what the plan raised first, None if nothing.
+        The scores, and the first exception of the plan, if any.
 
     Raises:
         SwarmError: as `score_completions`.
@@ -64,13 +65,13 @@ def score_own(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[tup
     try:
         return score_completions(plan, question, texts), None
     except FOREIGN_ERRORS as error:
-        if not is_plans_own(error):
+        if not is_plan_failure(error):
             raise
         if len(texts) == 1:
             return (Score(0.0, failed=True),), error
         return tuple(score_own(plan, question, [text])[0][0] for text in texts), error
 
 
-def warn_of(plan: Plan, raised: BaseException, words: str, **more: object) -> None:
-    """Say what a plan raised and what follows from it; the traceback is for its author."""
+def warn_of_failure(plan: Plan, raised: BaseException, words: str, **more: object) -> None:
+    """Log what a plan raised and what follows from it; the traceback is for the plan's author."""
     log.warning(words, plan=str(find_failure(plan, raised) or repr(raised)), exc_info=raised, **more)

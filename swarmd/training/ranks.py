@@ -1,11 +1,10 @@
-"""Several processes of one node that train one model together, one on each accelerator, and how they share it out.
+"""Several processes of one node that train one model together, one on each accelerator.
 
-The trainer worker is rank 0: it speaks with the daemon, writes the checkpoints, and tells the others which stage to
-train. All load the same checkpoint and draw the same questions, of which each takes its share; TRL and accelerate
-average their gradients. When one of them fails, all are replaced: what counts is on disk.
-
-accelerate's configuration file says how the model is spread over the ranks. It is looked at here, for what swarmd does
-not do is an error; accelerate itself reads it where the ranks are started.
+- The trainer worker is rank 0: it talks to the daemon, writes the checkpoints, and tells the others which stage to
+  train.
+- All ranks load the same checkpoint and draw the same questions, of which each takes its share. TRL and accelerate
+  average their gradients.
+- If one of them fails, all are replaced: what counts is on disk.
 """
 
 from __future__ import annotations
@@ -17,40 +16,22 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
-import yaml
 
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
 from swarmd.installed import require
-from swarmd.paths import configs_directory
+from swarmd.training.models.parallelism import find_parallelism, locate_file
 from swarmd.worker.messages import Perform, Start, encode_frame
 
-SpreadKind = Literal["replicas", "fsdp", "zero"]
-SHIPPED = ("ddp", "fsdp", "zero2", "zero3")
-FSDP_KEYS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "fsdp_version": ((2,), "swarmd cuts models by FSDP2"),
-    "fsdp_reshard_after_forward": ((True, False), "FSDP2 knows two answers"),
-    "fsdp_auto_wrap_policy": (("TRANSFORMER_BASED_WRAP",), "swarmd cuts layer by layer"),
-    "fsdp_offload_params": ((False,), "parts stay on their device"),
-    "fsdp_cpu_ram_efficient_loading": ((False,), "swarmd loads the model on every rank before it is cut"),
-    "fsdp_activation_checkpointing": ((False,), "training.gradient_checkpointing decides"),
-}
-ZERO_KEYS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "zero_stage": ((2, 3), "swarmd runs the stages 2 and 3"),
-    "offload_optimizer_device": (("none",), "parts stay on their device"),
-    "offload_param_device": (("none",), "parts stay on their device"),
-    "zero3_init_flag": ((False,), "swarmd loads the model on every rank before it is cut"),
-    "deepspeed_config_file": ((None,), "swarmd reads no further file; the keys go into deepspeed_config"),
-}
-RANK = "rank"  # argument of the trainer worker that makes it a further rank
+RANK = "rank"  # argument that makes the trainer worker another rank than the first
 HOST = "127.0.0.1"
-ZERO = {  # accelerate's variables; what it calls "auto" is taken from the trainer's settings
+ZERO = {  # accelerate's variables; it takes "auto" from the trainer's settings
     "ACCELERATE_USE_DEEPSPEED": "true",
     "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
     "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
@@ -58,84 +39,10 @@ ZERO = {  # accelerate's variables; what it calls "auto" is taken from the train
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "auto",
     "ACCELERATE_GRADIENT_CLIPPING": "auto",
 }
-END_S = 10.0  # for the other ranks to end by themselves
-DEFAULTS = {"fsdp_version": 1}  # accelerate's, where a file does not say; else the first value that is possible
+END_S = 10.0  # time for the other ranks to end by themselves
 
 
 Part = TypeVar("Part")
-
-
-class Parallelism(msgspec.Struct, frozen=True):
-    """Into how many parts a rank's neighbours and it cut each; 1: every rank holds all of it."""
-
-    kind: SpreadKind = "replicas"
-    weights: int = 1
-    gradients: int = 1
-    moments: int = 1
-
-
-def locate_file(name: str) -> Path:
-    """The file that `training.accelerate` names: one of those shipped, by its name alone, or any."""
-    shipped = configs_directory() / "accelerate" / f"{name}.yaml"
-    return shipped if name in SHIPPED else Path(name)
-
-
-def find_spread(training: TrainingConfig) -> Parallelism:
-    """How a configuration spreads the model.
-
-    Raises:
-        ConfigError: the file is none of accelerate's, it asks for what swarmd does not do, or another setting does not
-            go with it.
-    """
-    if not training.accelerate or training.processes == 1:
-        return Parallelism()
-    path, ranks = locate_file(training.accelerate), training.processes
-    keys = _read(path)
-    kind = str(keys.get("distributed_type", "")).upper()
-    if kind == "FSDP":
-        own = _check_keys(keys.get("fsdp_config"), FSDP_KEYS, path)
-        spread = Parallelism("fsdp", ranks if own["fsdp_reshard_after_forward"] else 1, ranks, ranks)
-    elif kind == "DEEPSPEED":
-        own = _check_keys(keys.get("deepspeed_config"), ZERO_KEYS, path)
-        spread = Parallelism("zero", ranks if own["zero_stage"] == 3 else 1, ranks, ranks)
-    else:
-        return Parallelism()
-    for setting, why in _list_clashes(training):
-        raise ConfigError(f"{setting} does not go with {path}: {why}", 'Set training.accelerate = "ddp", or unset it')
-    return spread
-
-
-def _check_keys(section: Any, known: Mapping[str, tuple[tuple[Any, ...], str]], path: Path) -> dict[str, Any]:
-    """The section's values of the keys that swarmd looks at. Raises ConfigError where it cannot do as one says."""
-    given = section if isinstance(section, dict) else {}
-    values = {key: given.get(key, DEFAULTS.get(key, possible[0])) for key, (possible, _) in known.items()}
-    for key, (possible, why) in known.items():
-        if values[key] not in possible:
-            wanted = " or ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in possible)
-            raise ConfigError(f"training.accelerate: {path} has {key}: {values[key]}; {why}", f"Set {key}: {wanted}")
-    return values
-
-
-def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
-    """Settings that need the whole model on each rank, and why."""
-    if training.quantization != "none":
-        yield f'training.quantization = "{training.quantization}"', "packed weights cannot be cut"
-    if training.optimizer != "adamw":
-        yield f'training.optimizer = "{training.optimizer}"', "its moments cannot be cut"
-    if training.vllm.mode not in ("off", "auto"):
-        yield f'training.vllm.mode = "{training.vllm.mode}"', "vLLM is sent the weights of one rank"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ConfigError(f"training.accelerate: there is no file {path}", f"Name one, or one of {', '.join(SHIPPED)}")
-    try:
-        read = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
-    if not isinstance(read, dict):
-        raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: it has no keys")
-    return read
 
 
 class Ranks(msgspec.Struct, frozen=True):
@@ -145,7 +52,7 @@ class Ranks(msgspec.Struct, frozen=True):
     size: int = 1
 
     def gather(self, part: Part) -> list[Part]:
-        """What every rank gives, in their order; waits for all of them."""
+        """Collect an object from every rank, in their order; waits for all of them."""
         if self.size == 1:
             return [part]
         import torch.distributed
@@ -155,7 +62,7 @@ class Ranks(msgspec.Struct, frozen=True):
         return [each for each in parts if each is not None]
 
     def share_of(self, training: TrainingConfig) -> TrainingConfig:
-        """The settings with this rank's share of a step's questions."""
+        """The settings with this rank's share of a step's groups."""
         shared = ("questions", "own_questions", "own_questions_max", "peer_questions", "replay_questions")
         shares = {name: -(-getattr(training, name) // self.size) for name in shared if getattr(training, name)}
         shares["questions"] = training.questions // self.size
@@ -165,16 +72,16 @@ class Ranks(msgspec.Struct, frozen=True):
 ALONE = Ranks()
 
 
-class OtherRanks:
-    """The other ranks, as rank 0 sees them.
+class RankGroup:
+    """The other ranks, which rank 0 starts and ends.
 
     Args:
-        start: what they are told first, as this worker was.
-        training: says how many, and how accelerate is configured.
-        failed: called from a thread with the reason when one of them has ended by itself.
+        start: the message with which this worker was started; they get it, too.
+        training: says how many there are, and how accelerate is configured.
+        failed: called from a thread with the reason if one of them ends by itself.
 
     Raises:
-        ConfigError: accelerate does not take its configuration file.
+        ConfigError: accelerate refuses its configuration file.
     """
 
     def __init__(self, start: Start, training: TrainingConfig, failed: Callable[[str], None]) -> None:
@@ -203,17 +110,17 @@ class OtherRanks:
 
     def _send(self, process: subprocess.Popen[bytes], frame: bytes) -> None:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end is told by the thread that watches it
+        with contextlib.suppress(BrokenPipeError):  # the thread that watches it reports its end
             process.stdin.write(frame)
             process.stdin.flush()
 
     def start_stage(self, order: Train) -> None:
-        """Have all ranks train this stage."""
+        """Tell all ranks to train this stage."""
         for process in self._processes:
             self._send(process, encode_frame(Perform(order)))
 
     def end(self) -> None:
-        """End the other ranks: they end by themselves at the end of their input, or are killed."""
+        """End the other ranks: they exit at the end of their input, or are killed."""
         self._ending = True
         for process in self._processes:
             assert process.stdin is not None
@@ -229,20 +136,20 @@ class OtherRanks:
 
 
 def read_environment(training: TrainingConfig) -> dict[str, str]:
-    """Environment variables by which torch and accelerate find the ranks of one machine. Raises ConfigError."""
+    """Environment variables through which torch and accelerate find the ranks. Raises ConfigError."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
     size = str(training.processes)
     where = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    spread = find_spread(training)
-    if spread.kind == "zero":
+    parallelism = find_parallelism(training)
+    if parallelism.kind == "zero":
         require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
     asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
-    if spread.kind == "fsdp":  # the model is cut by `holding`; accelerate is not to do it again
+    if parallelism.kind == "fsdp":  # `shard_model` shards the model; accelerate must not do it again
         asked = {name: value for name, value in asked.items() if not name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
-    if spread.kind == "zero":
-        asked |= {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3" if spread.weights > 1 else "2"}
+    if parallelism.kind == "zero":
+        asked |= {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3" if parallelism.weights > 1 else "2"}
         asked |= {"DS_ACCELERATOR": "cpu"} if training.device == "cpu" else {}
     environment = {**asked, **where}
     if "OMP_NUM_THREADS" not in os.environ:  # else accelerate gives every rank as many threads as there are cores
@@ -251,7 +158,7 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
 
 
 def read_accelerate(path: Path) -> dict[str, str]:
-    """What `accelerate launch` would make of a configuration file. Raises ConfigError naming it."""
+    """Environment variables that `accelerate launch` would set for a configuration file. Raises ConfigError."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
@@ -260,13 +167,13 @@ def read_accelerate(path: Path) -> dict[str, str]:
         arguments, _, _ = _validate_launch_command(arguments)
         environment = prepare_multi_gpu_env(arguments)
     except FOREIGN_ERRORS as error:
-        raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
+        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: {error}") from error
     before = os.environ
     return {name: value for name, value in environment.items() if before.get(name) != value}
 
 
-def check_together(digests: list[str]) -> None:
-    """Raise SwarmdError when the ranks' weights differ after a stage: their gradients were not averaged."""
+def check_equal_weights(digests: list[str]) -> None:
+    """Raise SwarmdError if the ranks' weights differ after a stage: their gradients were not averaged."""
     if len(set(digests)) > 1:
         raise SwarmdError(
             f"the weights of {len(digests)} ranks differ after a stage",
@@ -274,10 +181,10 @@ def check_together(digests: list[str]) -> None:
         )
 
 
-def check_parts(rows: list[int]) -> None:
-    """Raise SwarmdError when the ranks would cut a step's batch into different parts: their passes would not match."""
+def check_equal_rows(rows: list[int]) -> None:
+    """Raise SwarmdError if the ranks' passes would have different numbers of rows, and so would not match."""
     if len(set(rows)) > 1:
         raise SwarmdError(
             f"the ranks would take {', '.join(map(str, rows))} completions in a pass",
-            "They read it when they start: they start anew. Should it come again, remove checkpoints/parts.json",
+            "They read it when they start: they start again. If it comes again, remove checkpoints/passes.json",
         )

@@ -2,13 +2,13 @@
 
 `Sampler` computes a prompt once for its whole group. The prompts of a batch are padded on the left and run through the
 model once; the key-value cache is then repeated for the completions of each prompt, and one token is drawn at a time.
-Models whose cache does not allow this generate through transformers' own `generate`. The caller may cancel between any
-two tokens. vLLM draws behind the same interface (`swarmd.training.vllm_sampler`). What draws in other numbers than are
-trained, vLLM or a copy in bfloat16 (`swarmd.training.drawing_copy`), gives the log-probabilities that it drew by, and
-the loss corrects for the difference (`swarmd.training.masking.weigh_by_ratio`).
+Models whose cache does not allow this use transformers' own `generate`. The caller may cancel between any two tokens.
+vLLM draws behind the same interface (`swarmd.training.vllm_sampler`). vLLM, or a copy in bfloat16
+(`swarmd.training.drawing_copy`), computes in other dtypes than are trained; so it returns the log-probabilities by
+which it drew, and the loss corrects for the difference (`swarmd.training.masking.weigh_by_ratio`).
 
-`Turns` lets the swarm answer. A swarm whose models use tools names the texts at which generation pauses
-(`Plan.stops`); what `Plan.react` puts behind them is part of the completion, but no token of it is trained on.
+`Turns` lets the swarm answer. A plan whose models use tools names the texts at which generation pauses (`Plan.stops`);
+what `Plan.react` appends is part of the completion, but no token of it is trained on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import abc
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,15 +30,15 @@ from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.models.model import Policy
-from swarmd.training.plan_failures import is_plans_own, warn_of
+from swarmd.training.plan_failures import is_plan_failure, warn_of_failure
 from swarmd.training.progress import NoteSink
 
-TURNS_MAX = 16  # answers in one completion, whatever the plan would give
-REACTIONS_AT_ONCE = 2  # programs and the like, side by side
-LOOK_S = 0.2  # how often a cancellation is looked for meanwhile
+TURNS_MAX = 16  # answers of the swarm in one completion
+REACTIONS_AT_ONCE = 2  # reactions of the plan, such as programs, in parallel
+POLL_S = 0.2  # how often the cancellation is checked meanwhile
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
-NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it would draw otherwise than it is trained
+NEUTRAL: dict[str, Any] = {  # settings of `generate` in a model's files that would change the distribution
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "sequence_bias")),
     **dict.fromkeys(("min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale", "penalty_alpha")),
     **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")),
@@ -53,11 +54,11 @@ class Drawn(msgspec.Struct):
     """A completion's tokens."""
 
     tokens: list[int]
-    logps: list[float] = []  # by which each was drawn, at the temperature, in nats; empty: the policy's own
+    logps: list[float] = []  # of each token when it was drawn, at the temperature, in nats; empty: the policy's own
 
 
 class SamplingRequest(NamedTuple):
-    """What `Sampling.sample` was asked for."""
+    """The arguments of `Sampling.sample`."""
 
     prompts: Sequence[Sequence[int]]
     group: int
@@ -66,7 +67,7 @@ class SamplingRequest(NamedTuple):
     generator: torch.Generator
     cancellation: Cancellation
     stops: tuple[str, ...]
-    rooms: Sequence[int]  # of each prompt, the tokens that its completions may have; `tokens_max` is the largest
+    rooms: Sequence[int]  # most tokens of the completions of each prompt; `tokens_max` is the largest
 
     @property
     def rows(self) -> int:
@@ -74,7 +75,7 @@ class SamplingRequest(NamedTuple):
         return len(self.prompts) * self.group
 
     def halve(self) -> tuple[SamplingRequest, SamplingRequest]:
-        """Two requests for the same completions in the same order; there are two of them at least."""
+        """Split into two requests for the same completions in the same order; there must be two at least."""
         half = len(self.prompts) // 2
         if half:
             return self._of(slice(half)), self._of(slice(half, None))
@@ -87,14 +88,14 @@ class SamplingRequest(NamedTuple):
 
 
 class Sampling(abc.ABC):
-    """What draws completions.
+    """Draws completions.
 
     Args:
-        stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
-        decode: text of token ids.
+        stop_ids: token ids that end a completion; the id stays in it, so that the model learns to end.
+        decode: turns token ids into text.
     """
 
-    note: NoteSink = staticmethod(lambda words: None)  # is told how many tokens of a batch are drawn
+    note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
     _copy: DrawingCopy | None = None  # of the policy, to draw from instead
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
@@ -112,11 +113,12 @@ class Sampling(abc.ABC):
         stops: tuple[str, ...] = (),
         rooms: Sequence[int] = (),
     ) -> list[Drawn]:
-        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
-        `stops`, or cut at `tokens_max`, or at the prompt's own number of `rooms` where they are given: never is more
-        drawn.
+        """Draw `group` completions of each prompt, prompt by prompt.
 
-        Raises Cancelled (a BaseException) when the cancellation is asked for.
+        Each ends in a stop id or behind one of the texts `stops`, or is cut at `tokens_max` tokens, or at the prompt's
+        number in `rooms` if they are given. No more tokens than that are drawn.
+
+        Raises Cancelled (a BaseException) if the cancellation is asked for.
         """
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
         return self._draw(
@@ -124,7 +126,7 @@ class Sampling(abc.ABC):
         )
 
     def release(self) -> None:
-        """Give back the memory that only drawing needs; the next `sample` takes it again."""
+        """Free the memory that only drawing needs, until the next `sample`."""
         if self._copy is not None:
             self._copy.release()
 
@@ -133,8 +135,7 @@ class Sampling(abc.ABC):
         """See `sample`."""
 
     def _draw_evenly(self, draw: Callable[[SamplingRequest], list[Drawn]], wanted: SamplingRequest) -> list[Drawn]:
-        """Draw with what knows one bound for all rows: as far as the row with the least room, then on with those
-        left."""
+        """Draw with a function that takes one bound for all rows: up to the smallest bound, then on with the rest."""
         if len(set(wanted.rooms)) == 1:
             return draw(wanted)
         prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
@@ -157,14 +158,14 @@ class Sampling(abc.ABC):
         return drawn
 
     def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
-        """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
+        """Whether the text of the last few tokens ends with one of `stops`."""
         return bool(stops) and self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
 
     def _cut(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
-        """The tokens up to the first stop id or text to pause at, and whether there is one.
+        """Cut tokens behind the first stop id or text to pause at. Returns them, and whether there is one.
 
         Args:
-            begun: tokens of which that is known; a text to pause at may begin among them.
+            begun: number of tokens that were checked before; a text to pause at may begin among them.
         """
         for end in range(begun + 1, len(tokens) + 1):
             if tokens[end - 1] in self._stop_ids or (stops and self._pauses(tokens[:end], stops)):
@@ -173,28 +174,28 @@ class Sampling(abc.ABC):
 
 
 class Sampler(Sampling):
-    """Draws completions from a policy's model, which is put into evaluation mode meanwhile.
+    """Draws completions from a policy's model, which is in evaluation mode meanwhile.
 
     Args:
         copy: of the policy, to draw from instead.
-        splits: where memory runs out, it draws in parts from then on. Not for ranks that each hold a part of the model:
-            they all wait for each other's passes.
+        splits: whether to draw in parts after memory ran out. Ranks that each hold a part of the model cannot: they
+            wait for each other's passes.
     """
 
     def __init__(self, policy: Policy, splits: bool = True, copy: DrawingCopy | None = None) -> None:
         super().__init__(policy.stop_ids, policy.decode_completion)
         self._copy = copy
-        self._tried = policy.model  # in bfloat16 alone, cached and uncached steps differ by its rounding
+        self._tried = policy.model  # not the copy: in bfloat16 cached and uncached steps differ by rounding
         self._model = policy.model if copy is None else copy.model
         self._pad_id = policy.tokenizer.pad_token_id
         self._autocast = policy.autocast if copy is None else contextlib.nullcontext
         self._splits = splits
-        self._rows_max = 0  # completions at once; 0: no bound was met yet
+        self._rows_max = 0  # completions at once; 0: memory has not run out yet
         self._shared: bool | None = None
 
     @property
     def shares_prefill(self) -> bool:
-        """Whether the model's cache can be repeated; tried out once, on two short prompts of different length."""
+        """Whether the model's cache can be repeated; tried once, on two short prompts of different length."""
         if self._shared is None:
             training = self._tried.training
             self._tried.eval()
@@ -215,7 +216,7 @@ class Sampler(Sampling):
             self._model.train(training)
 
     def _draw_in_parts(self, wanted: SamplingRequest) -> list[Drawn]:
-        """All at once as long as memory suffices; where it does not, each part is halved."""
+        """Draw all at once while memory suffices; if it runs out, halve each part."""
         drawn: list[Drawn] = []
         left = [wanted]
         while left:
@@ -232,7 +233,7 @@ class Sampler(Sampling):
                     raise
                 self._rows_max = max(half.rows for half in part.halve())
                 log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
-            release_memory()  # only now: until here the error held on to it
+            release_memory()  # here, since the error held references until now
             wanted.generator.set_state(begun)
             left.append(part)
         return drawn
@@ -286,7 +287,7 @@ class Sampler(Sampling):
         return [Drawn(self._cut(row, stops)[0]) for row in output[:, ids.shape[1] :].tolist()]
 
     def _try_cache(self) -> bool:
-        """Compare two cached steps with the plain forward pass."""
+        """Whether two cached steps agree with the plain forward pass."""
         prompts = [[self._pad_id + 1, self._pad_id + 2, self._pad_id + 3], [self._pad_id + 4]]
         model, device = self._tried, self._tried.device
         limit = model.get_input_embeddings().num_embeddings
@@ -306,7 +307,7 @@ class Sampler(Sampling):
 
 
 class DecodingBatch:
-    """Sequences that are being extended: their cache, their mask, and the logits of the next token."""
+    """Sequences that are being extended: their cache, mask, and logits of the next token."""
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> None:
         self._model = model
@@ -315,7 +316,7 @@ class DecodingBatch:
         positions = (self._mask.cumsum(1) - 1).clamp(min=0)
         self.logits = self._forward(ids, positions)
         self._next = self._mask.sum(1)
-        self.rows = list(range(len(prompts)))  # of each sequence, its place in the caller's list
+        self.rows = list(range(len(prompts)))  # index of each sequence in the caller's list
 
     def repeat(self, group: int) -> None:
         """Make `group` sequences of each one."""
@@ -327,7 +328,7 @@ class DecodingBatch:
         self.rows = list(range(len(self.rows) * group))
 
     def keep(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
-        """Append a token to each sequence, leaving out finished ones; False when none is left."""
+        """Append a token to each sequence and drop finished ones; False if none is left."""
         kept = [place for place, goes_on in enumerate(still) if goes_on]
         if not kept:
             return False
@@ -342,8 +343,8 @@ class DecodingBatch:
         return True
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        # An index copies the last states. A slice leaves them where they are, among those of all tokens, and there
-        # torch's linear layer copies the whole output layer for each sequence.
+        # An index copies the last states. With a slice they stay among those of all tokens, and torch's linear layer
+        # then copies the whole output layer for each sequence.
         last = torch.tensor([-1], device=ids.device)
         output = self._model(
             input_ids=ids,
@@ -358,7 +359,7 @@ class DecodingBatch:
 
 
 class _Check(StoppingCriteria):
-    """Lets `generate` be cancelled between tokens, tells how many there are, and has rows end where they pause."""
+    """Checks for cancellation between tokens of `generate`, reports progress, and ends rows that pause."""
 
     def __init__(
         self,
@@ -369,7 +370,7 @@ class _Check(StoppingCriteria):
     ) -> None:
         self._wanted = wanted
         self._pauses = pauses
-        self._prompt = prompt  # its width
+        self._prompt = prompt  # width
         self._note = note
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -382,12 +383,12 @@ class _Check(StoppingCriteria):
 
 
 def drawing_words(done: int, total: int) -> str:
-    """How far the completions of a batch are."""
+    """Progress of a batch, in words."""
     return f"drawing {done} of {total} tokens"
 
 
 def draw_seed(generator: torch.Generator) -> int:
-    """A seed for whatever does not take the generator itself."""
+    """Draw a seed for code that does not take a generator."""
     return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
 
@@ -402,12 +403,12 @@ def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tu
 def _draw_tokens(
     logits: torch.Tensor, temperature: float, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token for each row (rows,), and its log-probability; the likeliest at temperature 0.
+    """Draw one token for each row (rows,). Returns them with log-probabilities; the likeliest at temperature 0.
 
-    Raises ArithmeticError where logits are no numbers.
+    Raises ArithmeticError if logits are not finite.
 
-    torch's multinomial draws a random number for every token of the vocabulary, which on a CPU takes an eighth of all
-    the time of a small model. There, one number for each row is looked up in the sums of the weights.
+    torch's multinomial draws a random number for every token of the vocabulary, which on a CPU is an eighth of the time
+    of a small model. So on a CPU one number for each row is looked up in the cumulative sums of the weights.
     """
     if temperature == 0:
         return logits.argmax(-1), logits.new_zeros(len(logits))
@@ -424,29 +425,23 @@ def _draw_tokens(
 
 
 class TurnCompletion(msgspec.Struct):
-    """One completion. `own` says of every token whether the model drew it (1) or the swarm put it there (0)."""
+    """One completion. `own` says for each token whether the model drew it (1) or the swarm added it (0)."""
 
     tokens: list[int]
     own: list[int]
     text: str
-    logps: list[float] = []  # as in `Drawn`; 0 for what the swarm put there
+    logps: list[float] = []  # as in `Drawn`; 0 for tokens that the swarm added
 
 
+@dataclass(eq=False)
 class Turns:
-    """Samples completions for one plan.
+    """Draws completions for one plan."""
 
-    Args:
-        plan: says where generation pauses and what follows.
-        policy: encodes and decodes.
-        tokens_max: of a completion, what the swarm puts there included.
-    """
-
-    def __init__(self, plan: Plan, policy: Policy, sampler: Sampling, tokens_max: int, temperature: float) -> None:
-        self._plan = plan
-        self._policy = policy
-        self._sampler = sampler
-        self._tokens_max = tokens_max
-        self._temperature = temperature
+    plan: Plan  # says where generation pauses and what follows
+    policy: Policy
+    sampler: Sampling
+    tokens_max: int  # of a completion, including what the swarm adds
+    temperature: float
 
     def complete(
         self,
@@ -456,19 +451,19 @@ class Turns:
         generator: torch.Generator,
         cancellation: Cancellation,
     ) -> list[TurnCompletion]:
-        """`group` completions of each question, question by question. Raises Cancelled."""
+        """Draw `group` completions of each question, question by question. Raises Cancelled."""
 
         def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[Drawn]:
-            bounds = (self._tokens_max, self._temperature)
-            return self._sampler.sample(prompts, group, *bounds, generator, cancellation, self._plan.stops, rooms)
+            bounds = (self.tokens_max, self.temperature)
+            return self.sampler.sample(prompts, group, *bounds, generator, cancellation, self.plan.stops, rooms)
 
         completions = [
             TurnCompletion(
-                drawn.tokens, [1] * len(drawn.tokens), self._policy.decode_completion(drawn.tokens), drawn.logps
+                drawn.tokens, [1] * len(drawn.tokens), self.policy.decode_completion(drawn.tokens), drawn.logps
             )
             for drawn in draw(prompts, group)
         ]
-        if not self._plan.stops:
+        if not self.plan.stops:
             return completions
         asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
         paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
@@ -479,66 +474,66 @@ class Turns:
             if not paused:
                 break
             begun = [asked[place][1] + completions[place].tokens for place in paused]
-            rooms = [self._tokens_max - len(completions[place].tokens) for place in paused]
+            rooms = [self.tokens_max - len(completions[place].tokens) for place in paused]
             for place, more in zip(paused, draw(begun, 1, rooms), strict=True):
                 self._append(completions[place], more, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
         return completions
 
     def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
-        """Put the swarm's answers behind paused completions; places of those that have room to go on."""
+        """Append the swarm's answers to paused completions. Returns the indices of those that can go on."""
         answers = self._ask([(question, drawn.text) for question, drawn, _ in paused], cancellation)
         going = []
         for (_, drawn, place), answer in zip(paused, answers, strict=True):
             if answer is None:
                 continue
-            room = self._tokens_max - len(drawn.tokens)
-            tokens = self._policy.encode_completion(answer, True, room)
+            room = self.tokens_max - len(drawn.tokens)
+            tokens = self.policy.encode_completion(answer, True, room)
             self._append(drawn, Drawn(tokens, [0.0] * len(tokens) if drawn.logps else []), own=0)
-            if len(drawn.tokens) < self._tokens_max:
+            if len(drawn.tokens) < self.tokens_max:
                 going.append(place)
         return going
 
     def _ask(self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation) -> list[str | None]:
-        """The plan's answers. A cancellation is not kept waiting: what is under way may end by itself."""
+        """Ask the plan for its answers. A cancellation does not wait for those that are being computed."""
         pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
         try:
-            answers = [pool.submit(self._plan.react, question, text) for question, text in paused]
+            answers = [pool.submit(self.plan.react, question, text) for question, text in paused]
             left = set(answers)
             while left:
                 cancellation.check()
-                left = wait(left, LOOK_S).not_done
+                left = wait(left, POLL_S).not_done
             return self._results(answers)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _results(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
-        """What the plan answered; a completion over which it raised ends there."""
+        """Collect the plan's answers; a completion over which it raised ends there."""
         results, raised = [], None
         for answer in answers:
             error = answer.exception()
-            if error is not None and not is_plans_own(error):
+            if error is not None and not is_plan_failure(error):
                 raise error
             results.append(answer.result() if error is None else None)
             raised = raised or error
         if raised is not None:
-            warn_of(self._plan, raised, "completions are not continued")
+            warn_of_failure(self.plan, raised, "completions are not continued")
         return results
 
     def _is_paused(self, drawn: TurnCompletion) -> bool:
-        full = len(drawn.tokens) >= self._tokens_max
-        return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
+        full = len(drawn.tokens) >= self.tokens_max
+        return not full and drawn.tokens[-1] not in self.policy.stop_ids and drawn.text.endswith(self.plan.stops)
 
     def _append(self, drawn: TurnCompletion, more: Drawn, own: int) -> None:
-        room = self._tokens_max - len(drawn.tokens)
+        room = self.tokens_max - len(drawn.tokens)
         drawn.tokens += more.tokens[:room]
         drawn.logps += more.logps[:room]
         drawn.own += [own] * len(more.tokens[:room])
-        drawn.text = self._policy.decode_completion(drawn.tokens)
+        drawn.text = self.policy.decode_completion(drawn.tokens)
 
 
 def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:
-    """Token ids of a finished completion and, for each, whether a model wrote it (1) or the swarm (0)."""
+    """Encode a finished completion. Returns token ids and, for each, whether a model wrote it (1) or the swarm (0)."""
     tokens: list[int] = []
     own: list[int] = []
     start = 0

@@ -1,23 +1,23 @@
 """Which groups that this node did not just draw are in a step's batch: peers', and its own earlier ones.
 
-Peers' groups, left to chance, would crowd out a task that few nodes can do: it has few informative groups, so few are
+If chance decided, peers' groups would crowd out a task that few nodes can do: it has few informative groups, so few are
 drawn, so nobody learns it, and once its only specialist unlearns it, nobody supplies any. So
 
-* every task has the same number of groups as far as there are so many, of each task every peer's the same number, and
-  each is spread over the whole stage;
-* no peer has more than `peer_max` groups in a batch, earlier ones drawn again included: whoever makes its groups up has
-  as many as it likes, and none has zero variance. It has one until something of it was looked at in the stage, and none
-  where far less of it counts than of others (`swarmd.training.masking.SetAsideTally.judge`);
-* places that this leaves free are for own groups.
+* every task gets the same number of groups, as far as it has them; within a task every peer gets the same number; both
+  are spread over the whole stage;
+* no peer has more than `peer_max` groups in a batch, including earlier ones drawn again: a peer that makes groups up
+  has as many as it likes, and none is flat. It has one until something of it was seen in the stage, and none if far
+  less of it counts than of others (`swarmd.training.masking.MaskStats.judge`);
+* slots that this leaves free are for own groups.
 
-`Replay` keeps this node's latest groups, so that what it can do is not lost while it learns what peers can do.
+`Replay` keeps this node's latest groups, so that it does not lose its skills while it learns those of peers.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Literal, TypeVar
 
@@ -27,29 +27,26 @@ from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import hash_number
 from swarmd.training.groups import TrainingGroup
 
-PEER_SHARE = 0.5  # of peers' places in a batch, at most so many are one peer's
-KEPT_PER_TASK = 64  # earlier groups
-TASKS_MAX = 256  # with earlier groups; the task that was longest without a new group leaves
+PEER_SHARE = 0.5  # of peers' slots in a batch, the most that one peer may have
+KEPT_PER_TASK = 64  # earlier groups of a task
+TASKS_MAX = 256  # with earlier groups; the one that had no new group for the longest time is dropped
 T = TypeVar("T")
 NO_WEIGHTS: Mapping[str, float] = {}
-NO_GROUPS: Mapping[str, Sequence[TrainingGroup]] = {}
-NOBODY: Mapping[str, bool] = {}
 WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
-Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
+Reason = Literal["share", "little"]  # why a group was skipped: its peer had its share, or little of it counts
 
 
 class PeerSchedule:
-    """Hands out peers' groups over the steps of a stage, each at most once.
+    """Schedules peers' groups over the steps of a stage, each at most once.
 
-    Every step gets its even share, at most `share_max`; what is left beyond that may stand in for own groups that
-    turned out flat.
+    Every step gets an equal share, at most `share_max` groups. What is left beyond that may replace flat own groups.
 
     Args:
         groups: in random order.
         steps: of the stage.
         share_max: groups in a step.
         peer_max: groups of one peer in a batch; 0: no bound.
-        weights: of tasks that are to have more than the even number, as multiples of it.
+        weights: of tasks that get more than an equal number, as multiples of it.
     """
 
     def __init__(
@@ -66,12 +63,16 @@ class PeerSchedule:
         self._share_max = share_max
         self._peer_max = peer_max
         self._batch: Counter[str] = Counter()
-        self._worthy = NOBODY
-        self._passed: dict[int, tuple[str, Reason]] = {}  # by the group's identity, whose it is and why
-        self.dealt = 0
+        self._worthy: Mapping[str, bool] = {}
+        self._passed: dict[int, tuple[str, Reason]] = {}  # peer and reason, by the group's identity
+        self.scheduled = 0
 
-    def next_share(self, worthy: Mapping[str, bool] = NOBODY) -> list[TrainingGroup]:
-        """The groups of the next step. `worthy`: whether peers that were looked at have groups in it."""
+    def schedule_step(self, worthy: Mapping[str, bool]) -> list[TrainingGroup]:
+        """The groups of the next step.
+
+        Args:
+            worthy: whether each peer that was seen in this stage may have groups in it.
+        """
         self._batch.clear()
         self._worthy = worthy
         even = -(-len(self._left) // max(self._steps_left, 1))
@@ -79,28 +80,28 @@ class PeerSchedule:
         return self._take(min(even, self._share_max))
 
     def spare(self, wanted: int) -> list[TrainingGroup]:
-        """Up to `wanted` groups that no later step's share needs."""
+        """Up to `wanted` groups that the shares of later steps do not need."""
         return self._take(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
 
     def admit(self, group: TrainingGroup) -> bool:
-        """Whether the batch has room for one more group, which is then counted; for this node's own it always has."""
-        room = not group.peer or self._batch[group.peer] < self._bound(group.peer)
-        self._batch[group.peer] += room
-        return room
+        """Whether the batch may have one more group, which is then counted; always for this node's own."""
+        admitted = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+        self._batch[group.peer] += admitted
+        return admitted
 
-    def count_passed(self) -> Counter[tuple[str, Reason]]:
-        """The groups that were passed over and never dealt, by peer and reason."""
+    def count_skipped(self) -> Counter[tuple[str, Reason]]:
+        """Number of groups that were skipped and never scheduled, by peer and reason."""
         left = {id(group) for group in self._left}
         return Counter(why for group, why in self._passed.items() if group in left)
 
     def _bound(self, peer: str) -> float:
-        """Groups of a peer in this batch at most."""
+        """Most groups that a peer may have in this batch."""
         if not self._peer_max:
             return math.inf
         return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
 
     def _take(self, count: int) -> list[TrainingGroup]:
-        """The first `count` that there is room for."""
+        """The first `count` groups that are admitted."""
         taken: list[TrainingGroup] = []
         left: list[TrainingGroup] = []
         for group in self._left:
@@ -112,13 +113,15 @@ class PeerSchedule:
                 left.append(group)
                 self._passed[id(group)] = group.peer, "share" if self._bound(group.peer) else "little"
         self._left = left
-        self.dealt += len(taken)
+        self.scheduled += len(taken)
         return taken
 
 
-def take_part(groups: Sequence[TrainingGroup], rank: int, ranks: int, peer_ranks: int) -> list[TrainingGroup]:
-    """Those of the groups that are for one of several ranks: each is for one, and a peer's for `peer_ranks` of them,
-    always the same, since earlier groups are drawn again where they were."""
+def select_rank_groups(groups: Sequence[TrainingGroup], rank: int, ranks: int, peer_ranks: int) -> list[TrainingGroup]:
+    """The groups of one of several ranks: each group is for one rank, and a peer's groups are on `peer_ranks` of them.
+
+    A peer always has the same ranks, since earlier groups are drawn again on theirs.
+    """
     if peer_ranks >= ranks:
         return list(groups[rank::ranks])
     seen: Counter[str] = Counter()
@@ -134,11 +137,10 @@ def take_part(groups: Sequence[TrainingGroup], rank: int, ranks: int, peer_ranks
 def spread_evenly(
     items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]], weights: Mapping[str, float] = NO_WEIGHTS
 ) -> list[T]:
-    """The items in another order: the first `wanted` hold the values of the first key as evenly as can be, each spread
-    over all of them; of each value those of the second key, and so on.
+    """Reorder items so that the first `wanted` have the values of the first key as evenly as possible, each spread over
+    all of them; within a value, those of the second key, and so on.
 
-    What is not among the first `wanted` follows, in the order it had. `weights` are of values of the first key, see
-    `share_evenly`.
+    The other items follow in their order. `weights` are of values of the first key, see `share_evenly`.
     """
     if not keys:
         return list(items)
@@ -157,9 +159,9 @@ def spread_evenly(
 
 
 def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, float] = NO_WEIGHTS) -> dict[str, int]:
-    """How many each may give so that together they give `wanted`, or all: the same each, or what it has if less.
+    """Divide `wanted` equally among names, none of which gets more than its count.
 
-    Of a name with a weight that many times as much as of the others, whose weight is 1.
+    A name with a weight gets that many times as much as the others, whose weight is 1.
     """
     parts = {name: round(weights.get(name, 1.0) * WEIGHT_PARTS) for name in counts}
     shares = {}
@@ -172,14 +174,22 @@ def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, f
 
 
 def bound_peer(training: TrainingConfig, peers: int) -> int:
-    """How many groups of a batch may come of one of the peers that published something: `PEER_SHARE` of peers' places,
-    rounded up. 0: no bound, as where there is only one peer, whose places nobody else could take."""
+    """Most groups of a batch that one peer may have: `PEER_SHARE` of peers' slots, rounded up.
+
+    0, no bound, if there is only one peer, whose slots nobody else could take.
+
+    Args:
+        peers: that published something.
+    """
     return max(1, math.ceil(training.peer_questions * PEER_SHARE)) if peers > 1 else 0
 
 
 def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
-    """How many of the ranks one peer may have groups on: each keeps to `bound_peer` of its own places by itself, which
-    is rounded up each time, and together they are to keep to that of all. `training` is of one rank."""
+    """Number of ranks on which one peer may have groups.
+
+    Each rank keeps to `bound_peer` of its own slots, which is rounded up, and together they keep to that of all slots.
+    `training` has the settings of one rank.
+    """
     bound = bound_peer(training, peers)
     if not bound:
         return ranks
@@ -189,30 +199,30 @@ def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
 class Replay:
     """The latest informative groups of each task.
 
-    It lives as long as the trainer process: after a restart it is empty, and fills within the next stage.
+    It lives as long as the trainer process: after a restart it is empty, and fills in the next stage.
     """
 
-    def __init__(self, by_task: Mapping[str, Sequence[TrainingGroup]] = NO_GROUPS) -> None:
+    def __init__(self, by_task: Mapping[str, Iterable[TrainingGroup]] | None = None) -> None:
         self._by_task: FIFOCache[str, deque[TrainingGroup]] = FIFOCache(TASKS_MAX)
-        for task, groups in by_task.items():
+        for task, groups in (by_task or {}).items():
             self._by_task[task] = deque(groups, KEPT_PER_TASK)
 
     def __len__(self) -> int:
         return sum(map(len, self._by_task.values()))
 
     def copy(self) -> Replay:
-        """One that keeps the same, whatever is added to this one."""
+        """A copy that does not change with this one."""
         return Replay(self._by_task)
 
     def add(self, group: TrainingGroup) -> None:
-        """Keep a group; flat ones teach nothing and are not kept."""
+        """Keep a group unless it is flat."""
         if not group.is_flat:
             kept = self._by_task.pop(group.question.task, None) or deque(maxlen=KEPT_PER_TASK)
             kept.append(group)
             self._by_task[group.question.task] = kept
 
     def forget(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
-        """Keep these groups no longer."""
+        """Drop these groups."""
         for task, groups in list(self._by_task.items()):
             self._by_task[task] = deque((each for each in groups if not unwanted(each)), KEPT_PER_TASK)
             if not self._by_task[task]:
@@ -225,8 +235,7 @@ class Replay:
         admit: Callable[[TrainingGroup], bool] = lambda group: True,
         weights: Mapping[str, float] = NO_WEIGHTS,
     ) -> list[TrainingGroup]:
-        """Up to `count` different groups: each time a task by chance, in proportion to its weight, then one of its
-        groups, if it is admitted."""
+        """Draw up to `count` different groups: a task at random, by its weight, then one of its groups, if admitted."""
         left = {task: list(kept) for task, kept in self._by_task.items()}
         drawn: list[TrainingGroup] = []
         while len(drawn) < count and left:

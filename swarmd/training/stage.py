@@ -1,13 +1,14 @@
-"""One stage in the making: what is generated, what is trained on, what is published of it, and what it was worth.
+"""One stage while it is trained: its batches, what is published of it, and its metrics.
 
-A step's batch has `questions` groups. Own groups that are informative come first, beside those of peers that are due;
-what flat own groups leave free goes to peers' groups that are left over, then to earlier ones.
+A step's batch has `questions` groups. Peers' groups that the schedule has for the step and informative own groups come
+first. The slots of flat own groups go to peers' groups that no later step needs, then to earlier groups.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from itertools import islice
 from random import Random
 from typing import Any
@@ -18,37 +19,62 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
-from swarmd.errors import SwarmError
+from swarmd.core.values import RolloutsRef
+from swarmd.errors import FOREIGN_ERRORS, SwarmError
+from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, ScoredGroup, StageId, name_of, score_group
-from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, GROUPS_MAX, VERSION, Group, Reference, Rollouts
+from swarmd.swarms.plan import (
+    ENDLESS,
+    Plan,
+    Question,
+    Score,
+    ScoredGroup,
+    StageId,
+    encode_scored,
+    name_of,
+    of_peers,
+    score_group,
+)
+from swarmd.swarms.rollouts import (
+    COMPLETION_CHARACTERS_MAX,
+    GROUPS_MAX,
+    VERSION,
+    Group,
+    Reference,
+    Rollouts,
+    decode_rollouts,
+    encode_rollouts,
+)
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.evaluation import CORRECT_SCORE
-from swarmd.training.flatness import FlatTally
-from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
-from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
+from swarmd.training.flatness import FlatStats
+from swarmd.training.groups import Collected, Scorer, TrainingGroup, fit_prompt
+from swarmd.training.masking import DRAWN_KEY, FOREIGN_KEY, PEER_KEY, UNTRUSTED_KEY, MaskCounts, MaskStats
+from swarmd.training.models.memory import GIB
 from swarmd.training.models.model import Policy
+from swarmd.training.progress import ETA
 from swarmd.training.sampling import Sampling, Turns
 from swarmd.training.schedule import PeerSchedule, Replay
 from swarmd.training.trainer import REWARD_KEY
 
-PARTS_MAX = 32  # named parts of a reward that are told
-LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
+PARTS_MAX = 32  # named parts of a reward that are reported
+LONG_QUESTIONS_MAX = 64  # in a row, after which the stage gives up on them
 
 log = get_logger(__name__)
 
 
-class StageSums:
-    """What some of this node's own groups were worth, and how many others came beside them; for people to look at."""
+class StageStats:
+    """Sums over a step's or stage's groups, for status, trackers and metrics."""
+
+    groups = 0
+    flat = 0
+    others = 0  # groups of peers and earlier ones in the batches
+    completions = 0
+    failed = 0  # completions whose scorer failed
+    too_long = 0  # questions skipped because their prompts are too long
+    tokens = 0
 
     def __init__(self) -> None:
-        self.groups = 0
-        self.flat = 0
-        self.others = 0  # peers' and earlier groups in the batches
-        self.completions = 0
-        self.failed = 0  # completions whose scorer failed
-        self.too_long = 0  # questions passed over, as their prompts are too long
-        self.tokens = 0
         self._worth: dict[str, float] = {}
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -58,21 +84,17 @@ class StageSums:
         self.completions += len(scores)
         self.failed += sum(score.failed for score in scores)
         self.tokens += count_completion_tokens(groups)
-        self._add_worth("reward", sum(score.reward for score in scores))
-        self._add_worth("accuracy", sum(score.accuracy for score in scores))
-        self._add_worth("format", sum(score.format for score in scores))
-        for part, value in (part for score in scores for part in score.parts.items()):
-            self._add_worth(f"reward_{part}", value)
+        for score in scores:
+            self._add_worth("reward", score.reward)
+            self._add_worth("accuracy", score.accuracy)
+            self._add_worth("format", score.format)
+            for part, value in score.parts.items():
+                self._add_worth(f"reward_{part}", value)
 
-    def join(self, other: StageSums) -> None:
-        """Count what another rank has drawn, too."""
-        self.groups += other.groups
-        self.flat += other.flat
-        self.others += other.others
-        self.completions += other.completions
-        self.failed += other.failed
-        self.too_long += other.too_long
-        self.tokens += other.tokens
+    def join(self, other: StageStats) -> None:
+        """Add what another rank has generated."""
+        for name in ("groups", "flat", "others", "completions", "failed", "too_long", "tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for name, value in other._worth.items():
             self._add_worth(name, value)
 
@@ -86,7 +108,7 @@ class StageSums:
         return self._worth.get("reward", 0.0) / max(self.completions, 1)
 
     def read(self) -> dict[str, float]:
-        """Means by name, over completions; counts of groups as they are."""
+        """Means over completions by name, and counts of groups."""
         count = max(self.completions, 1)
         return {
             **{name: value / count for name, value in self._worth.items()},
@@ -98,24 +120,24 @@ class StageSums:
         }
 
     def read_faults(self) -> dict[str, float]:
-        """What was brought and could not be used."""
+        """Counts of questions and completions that could not be used."""
         return {"prompts_too_long": float(self.too_long), "scores_failed": float(self.failed)}
 
 
 class StageMetrics:
-    """The sums of the step in the making and of the whole stage."""
+    """Sums of the current step and of the whole stage."""
 
     def __init__(self) -> None:
-        self.stage = StageSums()
+        self.stage = StageStats()
         self.begin_step()
 
     def begin_step(self) -> None:
-        self.step = StageSums()
+        self.step = StageStats()
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Count own groups, those too that are not trained on."""
-        self.step.add(groups)
-        self.stage.add(groups)
+        """Count own groups, including those that are not trained on."""
+        for sums in (self.step, self.stage):
+            sums.add(groups)
 
     def add_too_long(self) -> None:
         self.step.too_long += 1
@@ -127,26 +149,26 @@ class StageMetrics:
 
 
 class RankPart(msgspec.Struct):
-    """What one rank of several has generated in a stage."""
+    """What one of several ranks has generated in a stage."""
 
     tokens: int
     peer_groups: int
     groups: list[TrainingGroup]  # for the publication
     learnt: list[tuple[Question, Sequence[Score]]]
-    sums: StageSums
-    aside: dict[str, Counts]
-    flatness: FlatTally
+    sums: StageStats
+    mask_counts: dict[str, MaskCounts]
+    flatness: FlatStats
 
 
 class Publication:
-    """Keeps the latest groups of a stage, each question once: informative ones first, filled up with flat ones."""
+    """The latest groups of a stage, each question once; flat ones only if there are too few informative ones."""
 
     def __init__(self, groups_max: int) -> None:
         self._groups_max = groups_max
         self._kept: dict[bool, dict[Reference, TrainingGroup]] = {False: {}, True: {}}  # by flatness; the oldest first
 
     def add(self, group: TrainingGroup) -> None:
-        """Take note of a group; one with a text too long for the wire is left out, for nobody would read the body."""
+        """Keep a group, unless a text is too long for the wire: peers would refuse the whole body."""
         if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
             return
         kept, question = self._kept[group.is_flat], group.question.reference.base
@@ -163,83 +185,68 @@ class Publication:
         return list(chosen.values())[: self._groups_max]
 
 
+@dataclass(eq=False)
 class Stage:
-    """Feeds the trainer one batch a step and keeps what is to be published.
+    """Makes one batch a step for the trainer, and keeps what is to be published."""
 
-    Args:
-        questions: the stage's own, without end.
-        bare: questions that show nothing of peers', for when all of `questions` are too long; taken up only then.
-        weights: of tasks whose earlier groups are replayed more than others'.
-    """
+    swarm: str
+    place: StageId
+    training: TrainingConfig
+    policy: Policy
+    plan: Plan
+    sampler: InitVar[Sampling]
+    scorer: Scorer
+    questions: Iterator[Question]  # this node's own, without end
+    schedule: PeerSchedule
+    seed: InitVar[int]
+    cancellation: Cancellation
+    replay: Replay
+    bare: Iterator[Question] | None  # questions without what peers wrote, used if all of `questions` are too long
+    weights: Mapping[str, float]  # of tasks whose earlier groups are replayed more often than others'
 
-    def __init__(
-        self,
-        swarm: str,
-        place: StageId,
-        training: TrainingConfig,
-        policy: Policy,
-        plan: Plan,
-        sampler: Sampling,
-        scorer: Scorer,
-        questions: Iterator[Question],
-        deal: PeerSchedule,
-        seed: int,
-        cancellation: Cancellation,
-        replay: Replay,
-        bare: Iterator[Question] | None,
-        weights: Mapping[str, float],
-    ) -> None:
-        self._swarm = swarm
-        self._place = place
-        self._training = training
-        self._policy = policy
-        self._plan = plan
-        self._turns = Turns(plan, policy, sampler, training.completion_tokens, training.temperature)
-        self._weights = weights
-        self._scorer = scorer
-        self._questions = questions
-        self._bare = bare
-        self._deal = deal
-        self._cancellation = cancellation
+    def __post_init__(self, sampler: Sampling, seed: int) -> None:
+        training, policy = self.training, self.policy
+        self._turns = Turns(self.plan, policy, sampler, training.completion_tokens, training.temperature)
         self._generator = torch.Generator(policy.device).manual_seed(seed)
-        self._replay = replay
         self._random = Random(seed)
         self._publication = Publication(min(training.share_groups, GROUPS_MAX))
         self._started = time.perf_counter()
         self.tokens = 0
-        self.tally = StageMetrics()
-        self.aside = SetAsideTally()
-        self._longest_prompt = 0  # tokens of a question that was passed over
-        self.flatness = FlatTally(policy.stop_ids)
-        self._longest = 0  # tokens of this node's own completions in this stage
+        self.metrics = StageMetrics()
+        self.mask_stats = MaskStats()
+        self._longest_prompt = 0  # tokens of the longest question that was skipped
+        self.flatness = FlatStats(policy.stop_ids)
+        self._longest = 0  # tokens of the longest own completion in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
-        self._left_out = 0  # peers' groups of questions that this node can answer itself
+        self._left_out = 0  # peers' groups whose questions this node can answer itself
 
     @property
     def part(self) -> RankPart:
         """What this process has generated, for the other ranks."""
         groups = self._publication.choose()
-        trained = self._deal.dealt - self._left_out
-        return RankPart(self.tokens, trained, groups, self._learnt, self.tally.stage, self.aside.counts, self.flatness)
+        trained = self.schedule.scheduled - self._left_out
+        return RankPart(
+            self.tokens, trained, groups, self._learnt, self.metrics.stage, self.mask_stats.counts, self.flatness
+        )
 
     def end_steps(self) -> None:
-        """Note what of peers' groups the steps, which are over, had no place for, and tell of questions passed over."""
-        self.aside.note_passed(self._deal.count_passed())
-        if self.tally.stage.too_long:
+        """After the last step: record which peers' groups were skipped, and warn of questions that were too long."""
+        self.mask_stats.record_skipped(self.schedule.count_skipped())
+        if self.metrics.stage.too_long:
             log.warning(
                 "questions were passed over: their prompts are longer than training.prompt_tokens",
-                questions=self.tally.stage.too_long,
+                questions=self.metrics.stage.too_long,
                 longest=self._longest_prompt,
-                prompt_tokens=self._training.prompt_tokens,
+                prompt_tokens=self.training.prompt_tokens,
             )
 
     def join(self, part: RankPart) -> None:
         """Count what another rank has generated as this node's."""
         self.tokens += part.tokens
         self._joined_groups += part.peer_groups
-        self.tally.stage.join(part.sums)
-        self.aside.join(part.aside)
+        self.metrics.stage.join(part.sums)
+        self.mask_stats.join(part.mask_counts)
         self.flatness.join(part.flatness)
         for group in part.groups:
             self._publication.add(group)
@@ -247,12 +254,12 @@ class Stage:
     @property
     def reward(self) -> float:
         """Mean reward of the own completions so far."""
-        return self.tally.stage.reward
+        return self.metrics.stage.reward
 
     @property
     def last_reward(self) -> float:
         """Mean reward of the own completions of the last step."""
-        return self.tally.step.reward
+        return self.metrics.step.reward
 
     @property
     def seconds(self) -> float:
@@ -261,66 +268,67 @@ class Stage:
     @property
     def peer_groups(self) -> int:
         """Peers' groups trained on."""
-        return self._deal.dealt - self._left_out + self._joined_groups
+        return self.schedule.scheduled - self._left_out + self._joined_groups
 
     def next_batch(self) -> dict[str, Any]:
-        """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards.
+        """Columns for TRL's rollout function: `questions` groups of `generations`, own and peers', with rewards.
 
-        Flat own groups make room for peers' groups that are left over, then for earlier groups. Where only peers'
-        successes at what this node fails at count, it answers their questions, too.
+        If peers' groups count only where this node fails (`peer_loss`), it answers their questions first.
         """
-        self.tally.begin_step()
-        share = self._deal.next_share(self.aside.judge())
-        places = self._training.questions - len(share)
-        gated = self._training.peer_loss == "success-gated"
+        self.metrics.begin_step()
+        share = self.schedule.schedule_step(self.mask_stats.judge())
+        slots = self.training.questions - len(share)
+        gated = self.training.peer_loss == "success-gated"
         asked = len(share) if gated else 0
         answered: list[TrainingGroup] = []
         if gated:
             share, answered = self._keep_failed(share)
-        telling, flat = self._generate_telling(places, asked)
+        informative, flat = self._generate_informative(slots, asked)
         if gated:
-            telling = [*pick_groups(answered, flat=False), *telling][: self._training.questions - len(share)]
-            flat += pick_groups(answered, flat=True)  # else the batch would lack a group that was answered by all alike
-        fresh = [*telling, *share]
+            informative = [*pick_groups(answered, flat=False), *informative][: self.training.questions - len(share)]
+            flat += pick_groups(answered, flat=True)  # so that the batch is full
+        fresh = [*informative, *share]
         if not gated:
-            fresh += self._deal.spare(self._training.questions - len(fresh))
-        replayed = self._replay.draw(
-            min(self._training.replay_questions, self._training.questions - len(fresh)),
+            fresh += self.schedule.spare(self.training.questions - len(fresh))
+        replayed = self.replay.draw(
+            min(self.training.replay_questions, self.training.questions - len(fresh)),
             self._random,
-            self._deal.admit,
-            self._weights,
+            self.schedule.admit,
+            self.weights,
         )
         for group in fresh:
-            self._replay.add(group)
-        others = [self._fit(group) for group in (*fresh[len(telling) :], *replayed)]
-        groups = [*telling, *others, *flat][: self._training.questions]
+            self.replay.add(group)
+        others = [self._fit(group) for group in (*fresh[len(informative) :], *replayed)]
+        groups = [*informative, *others, *flat][: self.training.questions]
         foreign = {id(group) for group in others}
-        self.tally.add_others(len(foreign))
+        self.metrics.add_others(len(foreign))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
-            "logprobs": None,  # TRL takes the policy's own; there is one step on each batch, so its ratio is 1
+            "logprobs": None,  # one step on each batch: the ratio is 1
             "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
             FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
             DRAWN_KEY: [[] if id(group) in foreign else logps for group in groups for logps in list_logps(group)],
-            DOUBT_KEY: [doubts for group in groups for doubts in list_doubts(group)],
-            PEER_KEY: [self.aside.number(group.peer) for group in groups for _ in group.completions],
+            UNTRUSTED_KEY: [mask for group in groups for mask in list_untrusted_masks(group)],
+            PEER_KEY: [self.mask_stats.number(group.peer) for group in groups for _ in group.completions],
         }
 
     def _fit(self, group: TrainingGroup) -> TrainingGroup:
-        """A group that is no fresh one, none of its completions longer than this node's own: else a peer's verbose
-        answers would make the whole batch wide, and every step slow."""
+        """Cut a group's completions to the length of this node's own if it is a peer's.
+
+        A peer's verbose answers would otherwise pad the whole batch and slow every step down.
+        """
         if not group.peer:
             return group
-        self.aside.note_peer(group)
+        self.mask_stats.record_peer(group)
         return cut_group(group, self._longest)
 
     def _keep_failed(self, share: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
-        """Answer the questions of peers' groups, too: the groups of those at which this node always failed and the peer
-        did not, and this node's own groups, one for each question.
+        """Answer the questions of peers' groups, and keep the groups whose questions only the peer solved.
 
-        These are no questions of this node's: they count neither for its reward nor are they published.
+        Returns the groups kept, and this node's own groups for all the questions. These are neither published nor
+        counted for the node's reward, since the questions are not its own.
         """
         answered = self._answer([(group.question, group.prompt) for group in share])
         failed = [
@@ -330,94 +338,100 @@ class Stage:
         self._left_out += len(share) - len(failed)
         return failed, answered
 
-    def _generate_telling(self, places: int, asked: int = 0) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
-        """New own groups: up to `places` informative ones, and flat ones; `asked` questions were answered before."""
-        own = self._generate(max(places, self._training.own_questions - asked))
+    def _generate_informative(self, slots: int, asked: int = 0) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
+        """Generate own groups. Returns up to `slots` informative ones, and the flat ones.
+
+        Args:
+            asked: questions of peers that were already answered in this step.
+        """
+        own = self._generate(max(slots, self.training.own_questions - asked))
         while True:
-            telling = pick_groups(own, flat=False)
-            room = self._training.own_questions_max - len(own)
-            if len(telling) >= places or room <= 0:
-                return telling[:places], pick_groups(own, flat=True)
-            own += self._generate(min(places, room))
+            informative = pick_groups(own, flat=False)
+            left = self.training.own_questions_max - len(own)
+            if len(informative) >= slots or left <= 0:
+                return informative[:slots], pick_groups(own, flat=True)
+            own += self._generate(min(slots, left))
 
     def _generate(self, count: int) -> list[TrainingGroup]:
         if count < 1:
             return []
         groups = self._answer([self._next_question() for _ in range(count)])
         for group in groups:
-            self._plan.learn(group.question, group.scores)
+            self.plan.learn(group.question, group.scores)
             self._learnt.append((group.question, group.scores))
         self._count(groups)
         return groups
 
     def _answer(self, asked: Sequence[tuple[Question, list[int]]]) -> list[TrainingGroup]:
-        """A group of completions of each question, scored."""
+        """Draw and score a group of completions of each question."""
         if not asked:
             return []
-        size = self._training.generations
+        size = self.training.generations
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
-        drawn = self._turns.complete(questions, prompts, size, self._generator, self._cancellation)
+        drawn = self._turns.complete(questions, prompts, size, self._generator, self.cancellation)
         return [
-            self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self._place.round)
+            self.scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.place.round)
             for place, (question, prompt) in enumerate(asked)
         ]
 
     def _next_question(self) -> tuple[Question, list[int]]:
-        """The next question that is short enough, with its prompt. Raises SwarmError when none comes.
+        """The next question whose prompt is short enough, with the prompt. Raises SwarmError if there is none.
 
-        What peers wrote is no reason to fail: where it makes all questions too long, bare ones follow.
+        If what peers wrote makes all questions too long, bare ones follow.
         """
         found = self._find_short()
-        limit = self._training.prompt_tokens
-        if found is None and self._bare is not None:
+        limit = self.training.prompt_tokens
+        if found is None and self.bare is not None:
             log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
-            self._questions, self._bare = self._bare, None
+            self.questions, self.bare = self.bare, None
             found = self._find_short()
         if found is None:
             raise SwarmError(
-                f"the questions of {', '.join(self._plan.tasks)} take more than training.prompt_tokens = {limit}",
+                f"the questions of {', '.join(self.plan.tasks)} take more than training.prompt_tokens = {limit}",
                 "Raise training.prompt_tokens or give the tasks smaller settings",
             )
         return found
 
     def _find_short(self) -> tuple[Question, list[int]] | None:
-        """The first of the next questions that is short enough; None where many in a row are not. Raises SwarmError
-        where there are no more."""
+        """The next question whose prompt is short enough; None if many in a row are too long.
+
+        Raises SwarmError if the plan has no more questions.
+        """
         looked = 0
-        for question in islice(self._questions, LONG_QUESTIONS_MAX):
-            fitted = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
-            if len(fitted[1]) <= self._training.prompt_tokens:
+        for question in islice(self.questions, LONG_QUESTIONS_MAX):
+            fitted = fit_prompt(self.plan, self.policy, question, self.training.prompt_tokens)
+            if len(fitted[1]) <= self.training.prompt_tokens:
                 return fitted
             looked += 1
-            self.tally.add_too_long()
+            self.metrics.add_too_long()
             self._longest_prompt = max(self._longest_prompt, len(fitted[1]))
         if looked < LONG_QUESTIONS_MAX:
-            where = f"round {self._place.round}, stage {self._place.stage}"
-            raise SwarmError(f"{name_of(self._plan)}.draw has no more questions for {where}", ENDLESS)
+            where = f"round {self.place.round}, stage {self.place.stage}"
+            raise SwarmError(f"{name_of(self.plan)}.draw has no more questions for {where}", ENDLESS)
         return None
 
     def _count(self, groups: list[TrainingGroup]) -> None:
-        self.tally.add(groups)
+        self.metrics.add(groups)
         self.flatness.add(groups)
-        self.aside.note_own(groups)
+        self.mask_stats.record_own(groups)
         self._longest = max(self._longest, *(len(tokens) for group in groups for tokens in group.completions))
         self.tokens += count_completion_tokens(groups)
         for group in groups:
             self._publication.add(group)
 
     def make_rollouts(self) -> Rollouts:
-        """What is published of the groups so far."""
-        place, chosen = self._place, self._publication.choose()
-        return Rollouts(VERSION, self._swarm, place.peer, place.round, place.stage, tuple(map(self._to_wire, chosen)))
+        """The rollouts to publish of the groups so far."""
+        place, chosen = self.place, self._publication.choose()
+        return Rollouts(VERSION, self.swarm, place.peer, place.round, place.stage, tuple(map(self._to_wire, chosen)))
 
     def describe_published(self) -> list[ScoredGroup]:
-        """The same groups in words, with truth and rewards."""
-        place = (self._place.peer, self._place.round, self._place.stage)
+        """The published groups in words, with truth and rewards."""
+        place = (self.place.peer, self.place.round, self.place.stage)
         chosen = self._publication.choose()
-        return [score_group(self._plan, group.question, *place, group.scores) for group in chosen]
+        return [score_group(self.plan, group.question, *place, group.scores) for group in chosen]
 
     def _to_wire(self, group: TrainingGroup) -> Group:
-        stops = self._policy.stop_ids
+        stops = self.policy.stop_ids
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)
@@ -425,37 +439,37 @@ class Stage:
 
 
 def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
-    """The group with each completion cut to so many tokens, or to as many as the truth vouches for; rewards stay."""
+    """Cut each completion to `tokens_max` tokens, but keep all that the truth vouches for; rewards stay."""
     if max(map(len, group.completions)) <= tokens_max:
         return group
-    limits = [max(tokens_max, sum(sure)) for sure in group.sure]
+    limits = [max(tokens_max, sum(trusted)) for trusted in group.trusted_mask]
     return msgspec.structs.replace(
         group,
         completions=[tokens[:limit] for tokens, limit in zip(group.completions, limits, strict=True)],
         own=[own[:limit] for own, limit in zip(group.own, limits, strict=True)],
-        sure=[sure[:limit] for sure, limit in zip(group.sure, limits, strict=True)],
+        trusted_mask=[trusted[:limit] for trusted, limit in zip(group.trusted_mask, limits, strict=True)],
     )
 
 
-def list_doubts(group: TrainingGroup) -> list[list[int]]:
-    """For each token of the completions whether nothing but a peer's word stands for it (1); nothing for own ones."""
+def list_untrusted_masks(group: TrainingGroup) -> list[list[int]]:
+    """For each token of a peer's completions, whether it is untrusted (1); empty for own completions."""
     if not group.peer:
         return [[] for _ in group.completions]
-    return [[1 - sure for sure in each] for each in group.sure]
+    return [[1 - trusted for trusted in each] for each in group.trusted_mask]
 
 
 def list_logps(group: TrainingGroup) -> Sequence[list[float]]:
-    """By which log-probabilities each completion was drawn; nothing where they are the policy's own, or unknown."""
+    """Log-probabilities by which each completion was drawn; empty if they are the policy's own, or unknown."""
     return group.logps or [[] for _ in group.completions]
 
 
 def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
-    """The groups whose rewards are all alike (`flat`), or the others, in their order."""
+    """The groups that are flat, or those that are not, in their order."""
     return [group for group in groups if group.is_flat == flat]
 
 
 def is_solved(group: TrainingGroup) -> bool:
-    """Whether one of the completions is right."""
+    """Whether at least one completion is right."""
     return any(score.accuracy >= CORRECT_SCORE for score in group.scores)
 
 
@@ -463,8 +477,55 @@ def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:
     return sum(len(tokens) for group in groups for tokens in group.completions)
 
 
-def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
-    """Figures of a finished stage, by the names that trackers get."""
+def publish(stage: Stage, blobs: Blobs) -> tuple[RolloutsRef, bytes]:
+    """Put a stage's rollouts into the blob store. Returns their reference and the body."""
+    rollouts = stage.make_rollouts()
+    body = encode_rollouts(rollouts)
+    shared = len(decode_rollouts(body).groups)
+    place = (rollouts.peer, rollouts.round, rollouts.stage)
+    return RolloutsRef(*place, blobs.put(body), len(body), shared), body
+
+
+def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) -> str:
+    """Put questions, expected answers and rewards into the blob store, for views. Returns the digest.
+
+    A failure does not cost the stage: it is logged, and the digest is empty.
+    """
+    try:
+        groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
+        return blobs.put(encode_scored(groups))
+    except FOREIGN_ERRORS:  # a plan's own code is asked for the truth
+        log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
+        return ""
+
+
+def progress_figures(stage: Stage, done: int, steps: int, rest_s: float) -> dict[str, float]:
+    """Metrics of a stage that has taken `done` of its `steps`, at least one.
+
+    Args:
+        rest_s: expected time from the last step to the stage's end.
+    """
+    return {
+        "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
+        ETA: stage.seconds / done * (steps - done) + rest_s,
+        "reward": stage.reward,
+        "step_reward": stage.last_reward,
+        **{name: count for name, count in stage.metrics.stage.read_faults().items() if count},
+    }
+
+
+def step_figures(stage: Stage) -> dict[str, float]:
+    """Metrics of the last step that TRL does not log, by the names that trackers get."""
+    figures = stage.metrics.step.read() | {"tokens_per_s": stage.tokens / max(stage.seconds, 1e-6)}
+    return {f"step/{name}": value for name, value in figures.items()}
+
+
+def stage_figures(event: StageTrained, stage: StageStats, vram_bytes: int = 0) -> dict[str, float]:
+    """Metrics of a finished stage, by the names that trackers get.
+
+    Args:
+        vram_bytes: peak of what tensors have taken of the accelerator; 0 without one.
+    """
     figures = stage.read()
     figures |= {
         "round": float(event.round),
@@ -474,18 +535,12 @@ def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
         "tokens_per_s": event.tokens / max(event.seconds, 1e-6),
         "peer_groups": float(event.peer_groups),
         "refused_groups": float(sum(count for _, count in event.rejected)),
-        **measure_memory(),
+        "memory_gib": psutil.Process().memory_info().rss / GIB,
     }
+    if vram_bytes:
+        figures["vram_gib"] = vram_bytes / GIB
     for name in ("held_out", "held_out_before"):
         value = getattr(event, name)
         if value is not None:
             figures[name] = value
     return {f"stage/{name}": value for name, value in figures.items()}
-
-
-def measure_memory() -> dict[str, float]:
-    """This process's resident memory and the most that tensors took on the accelerator, in GiB."""
-    figures = {"memory_gib": psutil.Process().memory_info().rss / 2**30}
-    if torch.cuda.is_available():
-        figures["vram_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    return figures

@@ -1,12 +1,12 @@
-"""TRL's `GRPOTrainer` as one engine for all stages, and the three things done differently at the seams it offers.
+"""TRL's `GRPOTrainer` as one engine for all stages, and what it does differently.
 
-* A stage is one call of `train()` on the same trainer, so the optimiser lives on; what TRL keeps between calls and must
-  not reach the next stage is cleared.
-* Groups whose rewards are all equal teach nothing; they leave the batch before the forward pass.
-* TRL accumulates nothing: a step is one batch, which `training_step` takes in as few passes as memory allows
+* A stage is one call of `train()` on the same trainer, so the optimiser stays. What TRL would carry over to the next
+  stage is cleared.
+* Groups whose rewards are all equal teach nothing. They leave the batch before the forward pass.
+* TRL accumulates no gradients: a step is one batch, which `training_step` computes in as few passes as memory allows
   (`swarmd.training.passes`), each packed without padding and with every prompt once (`swarmd.training.packed`). The
   loss is a sum over tokens divided by all tokens of the batch, so the sum over passes is exact. Several processes that
-  train one model together keep to TRL's own passes, of equally many rows in each.
+  train one model together use TRL's own passes, with the same number of rows in each.
 
 Written against TRL 1.16: `_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_buffered_inputs`
 and `_step` are private there, and `_get_grad_norm` in transformers 5.23.
@@ -32,37 +32,37 @@ from swarmd.config import Optimizer, TrainingConfig
 from swarmd.errors import TrainingDiverged
 from swarmd.logger import get_logger
 from swarmd.training.footprint import is_out_of_memory
-from swarmd.training.kl import KlReference, bound_reference, use_reference
+from swarmd.training.kl import KlReference, bound_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.masking import (
-    DOUBT_KEY,
     PEER_KEY,
-    Counts,
-    count_held,
+    UNTRUSTED_KEY,
+    MaskCounts,
+    count_masked,
     find_raised,
-    hold_back,
     keep_positive,
     mark_rows,
-    silence_flat,
+    mask_untrusted,
     weigh_by_ratio,
+    zero_flat_advantages,
 )
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
+from swarmd.training.models.parallelism import Kind, find_parallelism
+from swarmd.training.models.sharding import Sharding, ZeroSeams, set_up_deepspeed, shard_model
 from swarmd.training.packed import can_pack, compute_packed, find_prompts, prepare_packing
 from swarmd.training.passes import PassSizes
 from swarmd.training.progress import NoteSink
-from swarmd.training.ranks import SpreadKind, find_spread
-from swarmd.training.sharding import Holding, ZeroSeams, hold, set_up_deepspeed
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
 OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
 TOLERANCE = 1e-2  # largest difference of log-probabilities between the packed and TRL's own computation
-SHORT_TOLERANCE = 0.5  # the same where the computation is in bfloat16 or float16
-COMPARED_ROWS = 16  # completions that the two are compared on
-TIMED_MAX = 5  # runs of each, for a busy machine tells little in one
-SLOWER_MAX = 1.25  # of the time of TRL's; what is measured in milliseconds is not exact
-SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else whole gradients stay from pass to pass
+SHORT_TOLERANCE = 0.5  # the same for bfloat16 and float16
+COMPARED_ROWS = 16  # completions on which the two are compared
+TIMED_MAX = 5  # runs of each: one says little on a busy machine
+SLOWER_MAX = 1.25  # times TRL's time: what is measured in milliseconds is not exact
+SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else whole gradients stay between passes
 REWARD_KEY = "swarm_reward"
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
@@ -75,46 +75,46 @@ def make_trainer(
     training: TrainingConfig,
     directory: Path,
     rollout: RolloutFunc,
-    pace: StepCallback,
+    step_callback: StepCallback,
     sizes: PassSizes,
     reference: KlReference | None = None,
 ) -> SwarmTrainer:
-    """The one trainer of this process.
+    """Make the trainer of this process.
 
     Args:
-        directory: TRL wants one; nothing is written there.
-        rollout: gives the groups of the next batch, see `swarmd.training.stage.Stage.next_batch`.
-        pace: reports steps and cancels between them.
-        sizes: of forward and backward passes.
-        reference: of the KL term, see `swarmd.training.kl.make_reference`.
+        directory: required by TRL; nothing is written there.
+        rollout: returns the groups of the next batch, see `swarmd.training.stage.Stage.next_batch`.
+        step_callback: reports steps and cancels between them.
+        sizes: how batches are split into forward and backward passes.
+        reference: for the KL term, see `swarmd.training.kl.make_reference`.
     """
-    spread = find_spread(training)
-    if spread.kind == "zero":
+    parallelism = find_parallelism(training)
+    if parallelism.kind == "zero":
         set_up_deepspeed()
     prepare_packing(policy.model)
     trainer = SwarmTrainer(
         model=policy.model,
         processing_class=policy.tokenizer,
-        args=_read_arguments(policy, training, directory, sizes, spread.kind),
+        args=_read_arguments(policy, training, directory, sizes, parallelism.kind),
         reward_funcs=read_reward,
         train_dataset=Dataset.from_list([{"prompt": ""}]),
         rollout_func=rollout,
-        callbacks=[pace],
+        callbacks=[step_callback],
     )
     trainer.sizes, trainer.row_tokens = sizes, training.prompt_tokens + training.completion_tokens
-    use_reference(trainer, training.beta, reference)
+    trainer.beta, trainer.ref_model = training.beta, reference  # made with 0, so that TRL loads no model of its own
     trainer.remove_callback(PrinterCallback)
     trainer.peer_floor = training.peer_floor
     lengthen_adapters(policy.model)
-    policy.holding = trainer.holding = hold(trainer, spread)
-    pace.optimizer = trainer.optimizer
+    policy.sharding = trainer.sharding = shard_model(trainer, parallelism)
+    step_callback.optimizer = trainer.optimizer
     return trainer
 
 
 def _read_arguments(
-    policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: SpreadKind
+    policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: Kind
 ) -> GRPOConfig:
-    """What TRL is told."""
+    """TRL's settings."""
     batch = training.questions * training.generations
     width = training.prompt_tokens + training.completion_tokens
     rows = batch if training.processes == 1 else sizes.count_rows(batch, width)
@@ -131,13 +131,13 @@ def _read_arguments(
         adam_beta1=ADAM_BETAS[0],
         adam_beta2=ADAM_BETAS[1],
         max_grad_norm=GRAD_NORM_MAX,
-        beta=0.0,  # else TRL loads a reference of its own; see use_reference
+        beta=0.0,  # else TRL loads a reference model of its own
         epsilon=training.clip_low,
         epsilon_high=training.clip_high,
         loss_type="dapo",
         max_steps=1,
         use_cpu=policy.device == "cpu",
-        bf16=policy.mixed,
+        bf16=policy.precision.mixed,
         fp16=False,
         optim=OPTIMIZERS[training.optimizer],
         gradient_checkpointing=sizes.recompute,
@@ -157,35 +157,35 @@ def _read_arguments(
 
 
 def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None]:
-    """TRL's reward function: the rewards were computed with the groups and travel beside them."""
+    """Return the rewards that were computed with the groups; TRL calls it as its reward function."""
     return list(columns[REWARD_KEY])
 
 
 class SwarmTrainer(ZeroSeams, GRPOTrainer):
-    """`GRPOTrainer` for stages; see the module's text."""
+    """`GRPOTrainer` for stages; see the module's docstring."""
 
     args: Any  # a GRPOConfig
     model: Any
+    ref_model: Any  # a KlReference
     optimizer: Any
     peer_floor: float = 0.0
-    tell_held: Callable[[dict[int, Counts]], None] = staticmethod(lambda held: None)
+    report_masked: Callable[[dict[int, MaskCounts]], None] = staticmethod(lambda masked: None)
     note: NoteSink = staticmethod(lambda words: None)
-    _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
-    holding: Holding = Holding()
+    _pass: dict[str, Any] | None = None  # the part of the batch whose loss is being computed
+    sharding: Sharding = Sharding()
     sizes: PassSizes
-    row_tokens: int  # of a prompt and its completion at most
-    passes = 1  # of the last step
-    _gradient_norm = math.nan  # of it
-    _packs: bool | None = None  # whether the packed computation agrees with TRL's and is as fast; None until tried
+    row_tokens: int  # of a prompt and its completion, at most
+    passes = 1  # in the last step
+    _gradient_norm = math.nan  # in the last step
+    _packs: bool | None = None  # whether packing agrees with TRL and is as fast; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:
-        """Take optimiser steps on what the rollout function gives.
-
-        Args:
-            steps: how many.
-            seed: of the global generator, which TRL uses to shuffle completions.
+        """Take `steps` optimiser steps on what the rollout function returns.
 
         Raises whatever the rollout function raises, Cancelled included; the trainer can be used again afterwards.
+
+        Args:
+            seed: for the global generator, which TRL uses to shuffle completions.
         """
         self._buffered_inputs = None
         self._step = 0
@@ -202,15 +202,15 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         group: Any = self.num_generations
-        rewards = [float(row[REWARD_KEY]) for row in inputs]  # TRL puts the rollout function's columns there
-        batch["advantages"] = silence_flat(batch["advantages"], rewards, group)
+        rewards = [float(row[REWARD_KEY]) for row in inputs]  # the rollout function's columns are there
+        batch["advantages"] = zero_flat_advantages(batch["advantages"], rewards, group)
         mark_rows(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)
         return keep_positive(batch)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
-        """Compute the gradients of a step, in passes of what fits. Returns the loss."""
+        """Compute the gradients of a step, in passes that fit into memory. Returns the loss."""
         if self.accelerator.num_processes > 1:
             step: Any = super().training_step
             rows = self.args.per_device_train_batch_size
@@ -241,7 +241,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     def _split(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
     ) -> list[tuple[torch.Tensor, int]]:
-        """The rows of each pass over a batch, and how many tokens they are for the model."""
+        """Rows of each pass over a batch, and the tokens that the model computes for them."""
         if not self._packs:
             rows = self.sizes.count_rows(len(input_ids), input_ids.size(1))
             parts = torch.split(torch.arange(len(input_ids), device=input_ids.device), rows)
@@ -250,60 +250,60 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         return self.sizes.split(prompts, attention_mask[:, :-keep].sum(1), attention_mask[:, -keep:].sum(1))
 
     def _missing_gradients(self) -> int:
-        """Bytes of the gradients that the first pass of a step makes."""
+        """Bytes of the gradients that the first pass of a step allocates."""
         missing = (each for each in self.model.parameters() if each.requires_grad and each.grad is None)
         return sum(each.numel() * each.element_size() for each in missing)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
         compute: Any = super()._compute_loss
-        self._pass = dict(inputs)  # the reference's probabilities are bounded in it
+        self._pass = dict(inputs)  # a copy: the reference's log-probabilities are bounded in it
         try:
             return compute(model, self._pass)
         finally:
             self._pass = None
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        """Before the optimiser's step. Raises TrainingDiverged: a step along such a gradient would be kept for ever."""
+        """Called before the optimiser's step. Raises TrainingDiverged if the gradient is not finite."""
         measure: Any = super()._get_grad_norm
         norm = measure(*args, **kwargs)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self._gradient_norm = math.nan if norm is None else float(norm)
         if norm is not None and not math.isfinite(self._gradient_norm):
             raise TrainingDiverged(
-                f"the gradient of step {self.state.global_step + 1} of the stage is no number",
+                f"the gradient of step {self.state.global_step + 1} of the stage is not a number",
                 "If it happens again, lower training.learning_rate, or raise training.temperature",
             )
         return norm
 
     def _drop_flat_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """As `drop_flat_groups`; several ranks keep equally many completions, and average over the tokens of all."""
+        """As `drop_flat_groups`; ranks keep the same number of completions and average over the tokens of all ranks."""
         chunks: int = self.args.steps_per_generation
         group: Any = self.num_generations
         if self.accelerator.num_processes == 1:
             return drop_flat_groups(batch, group, chunks)
-        telling = torch.tensor(count_telling(batch, group), device=batch["advantages"].device)
-        batch = drop_flat_groups(batch, group, chunks, int(self.accelerator.gather(telling).max()))
+        informative = torch.tensor(count_informative(batch, group), device=batch["advantages"].device)
+        batch = drop_flat_groups(batch, group, chunks, int(self.accelerator.gather(informative).max()))
         batch["num_items_in_batch"] = self.accelerator.gather(count_tokens(batch)).sum()
         return batch
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """What `_compute_logps` gives; in the loss, peers' tokens for which nothing vouches have no gradient."""
+        """As `_compute_logps`; in the loss, untrusted tokens of peers have no gradient."""
         computed = self._compute_logps(model, *args, **kwargs)
         if self._pass is None or model is self.ref_model:
             return computed
         bound_reference(self._pass, computed[0])
-        logps = self._hold_back(computed[0], computed[1], self._pass)
+        logps = self._mask_untrusted(computed[0], computed[1], self._pass)
         for name, value in weigh_by_ratio(self._pass, computed[0]).items():
             self._metrics["train"][name].append(value)
         return logps, *computed[1:]
 
-    def _hold_back(self, logps: torch.Tensor, entropies: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
-        """Log-probabilities of a pass without gradient at peers' tokens that do not count."""
+    def _mask_untrusted(self, logps: torch.Tensor, entropies: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities of a pass, without gradients at peers' tokens that are masked."""
         if not bool(part[PEER_KEY].any()):
             return logps
-        doubtful = part[DOUBT_KEY] & find_raised(part)
-        logps, held = hold_back(logps, entropies, doubtful, self.peer_floor)
-        self.tell_held(count_held(part, held))
+        untrusted = part[UNTRUSTED_KEY] & find_raised(part)
+        logps, masked = mask_untrusted(logps, entropies, untrusted, self.peer_floor)
+        self.report_masked(count_masked(part, masked))
         return logps
 
     def _compute_logps(
@@ -315,16 +315,16 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """The packed computation where it applies and has been found to agree, else TRL's own."""
+        """Compute log-probabilities packed if that is possible and was found to agree, else as TRL does."""
         reference: Any = self.ref_model
         if model is reference:
-            return reference.log_probabilities(input_ids, attention_mask, logits_to_keep), None, None
+            return reference(input_ids, attention_mask, logits_to_keep), None, None
         plain_text = not args and not any(
             value for name, value in kwargs.items() if name not in ("batch_size", "compute_entropy")
         )
         if self._packs and plain_text:
             return *self._compute_packed(input_ids, attention_mask, logits_to_keep), None
-        if self._pass is None:  # of a whole batch, without gradients
+        if self._pass is None:  # a whole batch, without gradients
             kwargs["batch_size"] = self.sizes.count_rows(len(input_ids), input_ids.size(1))
         plain = super()._get_per_token_logps_and_entropies
         return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
@@ -346,19 +346,19 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
 
     @torch.no_grad()
     def _try_packing(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> bool:
-        """Whether packing gives TRL's own log-probabilities and entropies of some rows, and takes not much longer."""
+        """Whether packing agrees with TRL on some rows, in log-probabilities and entropies, and is about as fast."""
         if not can_pack(self.model):
             return False
         rows = torch.argsort(find_prompts(input_ids, attention_mask, keep), stable=True)[:COMPARED_ROWS]
         input_ids, attention_mask = input_ids[rows], attention_mask[rows]
         plain = super()._get_per_token_logps_and_entropies
-        ways: list[Callable[[], Any]] = [
+        computations: list[Callable[[], Any]] = [
             lambda: plain(self.model, input_ids, attention_mask, keep, compute_entropy=True),
             lambda: compute_packed(self.model, input_ids, attention_mask, keep, self.temperature),
         ]
         try:
             with self.accelerator.autocast():
-                (expected, packed), (plain_s, packed_s) = compare(*ways)
+                (expected, packed), (plain_s, packed_s) = compare(*computations)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             if is_out_of_memory(error):
                 raise
@@ -375,8 +375,11 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
 
 
 def compare(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[tuple[Any, Any], tuple[float, float]]:
-    """What two computations give, and the least seconds that each took in as many runs as the second one needs to be
-    no slower; in `TIMED_MAX`, where it is. On an accelerator both run once before, to load and compile."""
+    """Results of two computations, and the least seconds that each took.
+
+    Both run again, up to `TIMED_MAX` times, until the second was no slower. On an accelerator each runs once before, to
+    load and compile.
+    """
     if torch.accelerator.is_available():
         first(), second()
     seconds = [math.inf, math.inf]
@@ -384,51 +387,51 @@ def compare(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[tuple[
     for _ in range(TIMED_MAX):
         for place, compute in enumerate((first, second)):
             synchronize()
-            begun = time.perf_counter()
+            started = time.perf_counter()
             results[place] = compute()
             synchronize()
-            seconds[place] = min(seconds[place], time.perf_counter() - begun)
+            seconds[place] = min(seconds[place], time.perf_counter() - started)
         if seconds[1] <= seconds[0]:
             break
     return (results[0], results[1]), (seconds[0], seconds[1])
 
 
 def synchronize() -> None:
-    """Wait for what an accelerator has been given to do."""
+    """Wait until the accelerator has finished its work."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
 
 
-def count_telling(batch: dict[str, Any], group: int) -> int:
-    """Completions in groups whose advantages are not all zero."""
+def count_informative(batch: dict[str, Any], group: int) -> int:
+    """Number of completions in groups whose advantages are not all zero."""
     return int((batch["advantages"].view(-1, group).abs() > 0).any(1).sum()) * group
 
 
 def count_tokens(batch: dict[str, Any]) -> torch.Tensor:
-    """Tokens that the loss is averaged over: the models' own."""
+    """Number of tokens over which the loss is averaged: those that the model wrote."""
     tokens: torch.Tensor = (batch["completion_mask"] * batch.get("tool_mask", 1)).sum()
     return tokens
 
 
 def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int, at_least: int = 0) -> dict[str, Any]:
-    """The batch without groups whose advantages are all zero.
+    """Drop groups whose advantages are all zero from a batch.
 
-    So many completions of flat groups stay that there are `at_least` so many, and that they split into `chunks` equal
-    parts, one each.
+    As many completions of such groups stay as it takes to have `at_least` completions and to split them into `chunks`
+    equal parts of at least one.
     """
     advantages = batch["advantages"]
-    telling = (advantages.view(-1, group).abs() > 0).any(1).repeat_interleave(group)
-    wanted = max(math.ceil(max(int(telling.sum()), at_least) / chunks), 1) * chunks
-    if wanted >= len(telling):
+    informative = (advantages.view(-1, group).abs() > 0).any(1).repeat_interleave(group)
+    wanted = max(math.ceil(max(int(informative.sum()), at_least) / chunks), 1) * chunks
+    if wanted >= len(informative):
         return batch
-    rows = torch.argsort(telling.int(), descending=True, stable=True)[:wanted].sort().values
+    rows = torch.argsort(informative.int(), descending=True, stable=True)[:wanted].sort().values
     kept = take_rows(batch, rows)
     kept["num_items_in_batch"] = count_tokens(kept)
     return kept
 
 
 def take_rows(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
-    """Some rows of a batch of TRL's; what is not by rows stays."""
+    """Some rows of TRL's batch; what has no rows stays."""
     size = len(batch["advantages"])
     return {
         key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == size else value

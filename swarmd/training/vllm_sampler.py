@@ -3,10 +3,10 @@
 * vLLM gets the weights before the first completions after each optimiser step, and after other weights were loaded.
 * An engine takes them in memory, by vLLM's own `reload_weights`; under adapters the sum of base and adapters, because
   an engine that adds them itself generates more slowly.
-* A server reads them from files in the node's directory. The trainer needs neither NCCL nor vLLM for that. Under
-  adapters only those are written: each time under a new name, by which completions ask for them.
-* Draws are not the same after a restart. A seed would not change that, since vLLM's sums depend on what else is in the
-  batch; and equal prompts with one seed would get equal completions.
+* A server reads them from files in the node's directory, so the trainer needs neither NCCL nor vLLM. Under adapters
+  only those are written, each time under a new name, by which completions ask for them.
+* Draws are not reproducible after a restart. A seed would not change that, since vLLM's sums depend on what else is in
+  the batch; and equal prompts with one seed would get equal completions.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.drawing_copy import DrawingCopy
 from swarmd.training.models.adapters import merged_weights
+from swarmd.training.models.device import check_vllm, choose_vllm
 from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, first_line, inspect_model
 from swarmd.training.models.source import commit_of
-from swarmd.training.models.vllm_mode import check_vllm, choose_vllm
 from swarmd.training.sampling import Drawn, Sampler, Sampling, SamplingRequest
 
-CONNECT_S = 120.0  # longest wait for a server that is not up yet
+CONNECT_S = 120.0  # longest wait for a server to come up
 RETRY_S = 1.0
 CALL_S = 600.0  # longest call to the server
 ANSWER_BYTES_MAX = 256 << 20
-REASON_CHARS_MAX = 300  # of a refusal, which may be a page of HTML
-BATCH_TOKENS = 4096  # prompts' tokens that an engine computes at once
-HINTS = {  # endpoints that a server has only when it was started for it
+REASON_CHARS_MAX = 300  # quoted of a refusal, which may be a page of HTML
+BATCH_TOKENS = 4096  # tokens of prompts that an engine computes at once
+HINTS = {  # for endpoints that a server has only if it was started for them
     "/v1/load_lora_adapter": "Start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, and so that it "
     "can read this node's directory",
     "/server_info?config_format=json": "Start it with VLLM_SERVER_DEV_MODE=1 in its environment",
@@ -60,8 +60,8 @@ class VllmSampler(Sampling):
     """Draws completions through vLLM.
 
     Args:
-        policy: its model, with the weights that vLLM is given.
-        steps: optimiser steps of the node's life, by which it is known whether the weights have changed.
+        policy: has the weights that are sent to vLLM.
+        steps: returns the optimiser steps of the node's life, which tell whether the weights have changed.
     """
 
     shares_prefill = True  # vLLM computes a prompt once for its group by itself
@@ -73,20 +73,18 @@ class VllmSampler(Sampling):
         self._sent: tuple[int, int] | None = None  # steps and loads of the weights that vLLM has
 
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
-        """As `Sampling.sample`.
-
-        A server's answer is not waited for once a cancellation is asked for; an engine finishes its batch first.
+        """Draw as `Sampling.sample`. A cancellation does not wait for a server; an engine finishes its batch first.
 
         Raises:
-            Cancelled: it was asked for.
-            GenerationFailed: vLLM cannot be reached, failed, or answered nonsense.
+            Cancelled: the cancellation was asked for.
+            GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer.
         """
         wanted.cancellation.check()
         self._update(wanted.cancellation)
         try:
             return self._draw_evenly(self._draw_alike, wanted)
         except GenerationFailed:
-            self._sent = None  # a server that has been started again holds the weights of its own files
+            self._sent = None  # a restarted server has the weights of its own files
             raise
 
     def _update(self, cancellation: Cancellation) -> None:
@@ -98,7 +96,7 @@ class VllmSampler(Sampling):
             self._sent = current
 
     def _draw_alike(self, wanted: SamplingRequest) -> list[Drawn]:
-        """Draw if all completions have the same room."""
+        """Draw completions that all have the same bound."""
         rows = self._generate(wanted)
         wanted.cancellation.check()
         vocabulary = self._policy.model.get_input_embeddings().num_embeddings
@@ -112,7 +110,7 @@ class VllmSampler(Sampling):
         return [Drawn(tokens, row.logps[: len(tokens)]) for tokens, row in zip(cut, rows, strict=True)]
 
     def _settings(self, wanted: SamplingRequest) -> dict[str, Any]:
-        """vLLM's sampling parameters; all that could come from the model's own generation settings are named."""
+        """vLLM's sampling parameters, including all that the model's own generation settings could change."""
         settings: dict[str, Any] = {
             "n": wanted.group,
             "max_tokens": wanted.tokens_max,
@@ -122,7 +120,7 @@ class VllmSampler(Sampling):
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "stop_token_ids": self._stop_ids,
-            "logprobs": 0,  # of the token drawn alone
+            "logprobs": 0,  # only of the token that was drawn
         }
         if wanted.stops:
             settings |= {"stop": list(wanted.stops), "include_stop_str_in_output": True}
@@ -134,7 +132,7 @@ class VllmSampler(Sampling):
 
     @abc.abstractmethod
     def _generate(self, wanted: SamplingRequest) -> list[Drawn]:
-        """`group` completions of each prompt, prompt by prompt, as vLLM gives them."""
+        """Have vLLM draw `group` completions of each prompt, prompt by prompt."""
 
 
 class ColocatedSampler(VllmSampler):
@@ -163,7 +161,7 @@ class ColocatedSampler(VllmSampler):
 
 
 def _read_completion(completion: Any) -> Drawn:
-    """What an engine drew; its log-probabilities are by place and token."""
+    """Convert an engine's completion, whose log-probabilities are by position and token."""
     tokens = list(completion.token_ids)
     return Drawn(tokens, [each[token].logprob for token, each in zip(tokens, completion.logprobs or [], strict=False)])
 
@@ -193,20 +191,20 @@ class ServerSampler(VllmSampler):
     """Draws with a server that reads weights from this machine's files, in a directory that is emptied first.
 
     Raises:
-        GenerationFailed: the server cannot be reached, or was not started so that it takes weights.
+        GenerationFailed: the server cannot be reached, or was started without the endpoints for weights.
     """
 
     def __init__(self, policy: Policy, steps: Callable[[], int], url: str, directory: Path) -> None:
         super().__init__(policy, steps)
         self._url = url.rstrip("/")
         self._directory = directory
-        self._adapters = ""  # the name of those that the server has
+        self._adapters = ""  # name of those that the server has
         shutil.rmtree(directory, ignore_errors=True)
         self._base = self._await_server()
-        self._update(Cancellation())  # here, so that a server which takes none is known at the start
+        self._update(Cancellation())  # so that a server that takes no weights fails at the start
 
     def _await_server(self) -> str:
-        """The name of the model that the server was started with, as soon as it answers."""
+        """Wait until the server answers. Returns the name of the model with which it was started."""
         deadline, never = time.monotonic() + CONNECT_S, Cancellation()
         while True:
             try:
@@ -221,7 +219,7 @@ class ServerSampler(VllmSampler):
         name = f"swarmd-{uuid.uuid4().hex}"
         place = self._directory / name
         place.mkdir(parents=True)
-        if self._policy.numbers.adapters:
+        if self._policy.precision.adapters:
             self._send_adapters(name, place, cancellation)
         else:
             self._send_model(place, cancellation)
@@ -231,9 +229,9 @@ class ServerSampler(VllmSampler):
         body = {"lora_name": name, "lora_path": str(place.resolve())}
         self._call("/v1/load_lora_adapter", cancellation, body=body)
         former, self._adapters = self._adapters, name
-        if former:  # unknown to a server that has been started again, which is as good
+        if former:  # a restarted server does not have them, which is fine
             self._exchange("/v1/unload_lora_adapter", cancellation, {"lora_name": former})
-        for other in self._directory.iterdir():  # also what a cancelled call has left
+        for other in self._directory.iterdir():  # including what a cancelled call has left
             if other != place:
                 shutil.rmtree(other)
 
@@ -272,11 +270,11 @@ class ServerSampler(VllmSampler):
         ]
 
     def _call(self, path: str, cancellation: Cancellation, kind: Any = None, body: Any = None) -> Any:
-        """The server's answer as a `kind`, if there is one; a GET without a body.
+        """Call the server: GET without a body, else POST. Returns the answer, decoded as `kind` if that is given.
 
         Raises:
-            Cancelled: it was asked for; the server stops what it does.
-            GenerationFailed: no answer, a refusal, or nonsense.
+            Cancelled: the cancellation was asked for; the server stops its work.
+            GenerationFailed: there was no answer, a refusal, or an invalid answer.
         """
         status, answer = self._exchange(path, cancellation, body)
         if status != 200:
@@ -293,7 +291,7 @@ class ServerSampler(VllmSampler):
             ) from error
 
     def _exchange(self, path: str, cancellation: Cancellation, body: Any) -> tuple[int, bytes]:
-        """Status and body of the server's answer, whatever they are."""
+        """Status and body of the server's answer."""
         method, sent = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
         request = HttpRequest(method, self._url + path, sent, {"Content-Type": "application/json"})
         try:
@@ -310,9 +308,11 @@ def make_sampler(
     directory: Path,
     copy: DrawingCopy | None = None,
 ) -> Sampling:
-    """What draws completions for a node.
+    """Make the sampler of a node.
 
-    Where vLLM does not draw, it is drawn from `copy` if there is one. Weights for a server lie in `directory`.
+    Args:
+        directory: for the weights that a vLLM server reads.
+        copy: of the policy, from which completions are drawn if vLLM does not.
 
     Raises:
         ConfigError: vLLM is not installed, or does not go with other settings.
@@ -341,11 +341,11 @@ def make_sampler(
 def _start_engine(
     policy: Policy, training: TrainingConfig, accelerator: Any, steps: Callable[[], int]
 ) -> ColocatedSampler:
-    """What draws with an engine on this rank's device. Raises GenerationFailed if that does not start."""
+    """Start a vLLM engine on this rank's device. Raises GenerationFailed if it does not start."""
     vllm = require("vllm", "vllm", "training.vllm.mode")
     source = policy.model.name_or_path
     shape = inspect_model(source, training.model, commit_of(training))
-    # As torchrun would: the engine shares this process, and its process group where the ranks have one.
+    # As torchrun would set them: the engine shares this process, and its process group if there are several ranks.
     ranks = {"RANK": "process_index", "LOCAL_RANK": "local_process_index", "WORLD_SIZE": "num_processes"}
     os.environ |= {name: str(getattr(accelerator, attribute)) for name, attribute in ranks.items()}
     ensure_master_addr_port()
@@ -353,7 +353,7 @@ def _start_engine(
         lambda: vllm.LLM(
             model=source,
             revision=commit_of(training) or None,
-            dtype="bfloat16" if policy.mixed else policy.numbers.weights,
+            dtype="bfloat16" if policy.precision.mixed else policy.precision.weights,
             gpu_memory_utilization=vllm_share(shape, training, measure_room(policy.device).total),
             max_model_len=training.prompt_tokens + training.completion_tokens,
             max_num_seqs=training.questions * training.generations,
@@ -367,17 +367,17 @@ def _start_engine(
 
 
 def _whole_weights(policy: Policy) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and weight of the model, under adapters with them in it.
+    """Names and weights of the model, with adapters merged.
 
-    Tied weights come under each of their names: on a CPU vLLM keeps a copy of its own for an output layer that is tied.
+    Tied weights come under each of their names: on a CPU vLLM keeps its own copy of a tied output layer.
     """
-    if policy.numbers.adapters:
-        return merged_weights(policy.model)  # never of a layer that is tied: none has adapters
+    if policy.precision.adapters:
+        return merged_weights(policy.model)  # tied layers have no adapters
     return ((name, weight.detach()) for name, weight in policy.model.named_parameters(remove_duplicate=False))
 
 
 def _guard(call: Callable[[], Any]) -> Any:
-    """What the call gives. Raises GenerationFailed if vLLM fails, but for memory that ran out."""
+    """Turn what vLLM raises into GenerationFailed, except for memory that ran out."""
     try:
         return call()
     except (MemoryError, torch.OutOfMemoryError):

@@ -1,9 +1,9 @@
 """A short supervised warm-up on the form of answers, before a node's first step: `training.warm_up = "form"`.
 
-A model that never writes an answer where one is looked for is paid nothing whatever it knows, so that rewards can teach
-it nothing. Here it learns to put an answer there, and no answer: an example is a question of the plan, what the model
-itself writes of it, and a made-up, wrong answer in the form that the plan finds. The cross-entropy counts at the marks
-around the answer and at the end alone, so that neither the words nor the answer are taught. It ends when the model
+A model that never writes an answer where the plan looks for one gets no rewards, whatever it knows, so it cannot learn
+from them. Here it learns to write an answer there, but no answers: an example is a question of the plan, what the model
+itself writes about it, and a made-up, wrong answer in the form that the plan finds. Only the marks around the answer,
+and the end, count for the cross-entropy, so that neither words nor answer are taught. The warm-up ends when the model
 writes the marks by itself.
 """
 
@@ -31,17 +31,17 @@ from swarmd.training.sampling import Sampling, Turns
 
 STEPS_MAX = 32
 EXAMPLES = 4  # in a step
-RATE = 2e-5  # learning rate: of a whole model; adapters are further from what they are to be
+RATE = 2e-5  # learning rate for a whole model; adapters start further from their goal
 ADAPTERS_RATE = 2e-4
-ENOUGH, IN_A_ROW = 0.2, 4  # mean cross-entropy at the marks, in nats, over so many steps, at which the form is known
-LOOKED_MAX = 64  # questions in a row that are too long
-FORMS = ((OPENING, CLOSING), ("\\boxed{", "}"))  # marks around an answer, the first that the plan finds
+ENOUGH, IN_A_ROW = 0.2, 4  # ends at this mean cross-entropy at the marks, in nats, over this many steps
+LOOKED_MAX = 64  # questions in a row that are too long, after which it gives up
+FORMS = ((OPENING, CLOSING), ("\\boxed{", "}"))  # marks around an answer; the first that the plan finds are used
 
 log = get_logger(__name__)
 
 
 class Example(msgspec.Struct, frozen=True):
-    """Token ids of a question with a completion, and for each of the completion's whether it is learnt (1) or not."""
+    """Token ids of a question and a completion, and for each of the completion's whether it is learnt (1)."""
 
     prompt: list[int]
     completion: list[int]
@@ -49,7 +49,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 def find_form(plan: Plan, question: Question) -> tuple[str, str] | None:
-    """The marks between which the plan finds an answer; None where it needs none, or others than `FORMS`."""
+    """The marks between which the plan finds an answer; None if it needs none, or others than `FORMS`."""
     texts = ["7", *(f"{before}7{after}" for before, after in FORMS)]
     bare, *answered = score_completions(plan, question, texts)
     if bare.answered is not False:
@@ -66,7 +66,7 @@ def make_examples(
     seed: int,
     cancellation: Cancellation,
 ) -> list[Example]:
-    """Examples on new questions, for all steps; none where the plan looks for a form that is not known here."""
+    """Make examples for all steps; none if the plan looks for an unknown form."""
     random, generator = Random(seed), torch.Generator(policy.device).manual_seed(seed)
     asked = list(_short_ones(plan, policy, training, questions))
     form = find_form(plan, asked[0][0]) if asked else None
@@ -87,7 +87,7 @@ def make_examples(
 def _short_ones(
     plan: Plan, policy: Policy, training: TrainingConfig, questions: Iterator[Question]
 ) -> Iterator[tuple[Question, list[int]]]:
-    """As many questions as there are examples, that are short enough, with their prompts."""
+    """As many questions as examples are needed, with prompts that are short enough."""
     found = looked = 0
     for question in questions:
         shown, prompt = fit_prompt(plan, policy, question, training.prompt_tokens)
@@ -100,7 +100,7 @@ def _short_ones(
 
 
 def make_up(truth: str, random: Random) -> str:
-    """An answer that is not the truth."""
+    """Make up an answer that is not the truth."""
     answer = truth
     while answer == truth:
         answer = str(random.randrange(1000))
@@ -110,13 +110,13 @@ def make_up(truth: str, random: Random) -> str:
 def make_example(
     policy: Policy, prompt: list[int], words: str, answer: str, form: tuple[str, str], tokens_max: int
 ) -> Example:
-    """The words, as far as there is room, and the answer behind them, between its marks."""
+    """Encode the words, cut if they are too long, and the answer between its marks."""
     before, after = form
     marks = [policy.encode_completion(text, True, tokens_max) for text in (before, answer)]
     marks.append(policy.encode_completion(after, False, tokens_max))
     room = max(tokens_max - sum(map(len, marks)), 0)
     whole = policy.encode_completion(words, True, tokens_max)
-    if len(whole) > room:  # what is cut off ends with a sentence where it has one
+    if len(whole) > room:  # cut behind a sentence, if there is one
         words = policy.decode_completion(whole[:room])
         ends = [match.end() for match in re.finditer(r"[.!?:]\s|\n", words)]
         words = words[: ends[-1]] if ends else words
@@ -128,10 +128,7 @@ def make_example(
 def teach_form(
     policy: Policy, optimizer: Any, examples: Sequence[Example], cancellation: Cancellation, tell: CountSink
 ) -> int:
-    """Take optimiser steps on the examples until the form is known. Returns how many were taken.
-
-    Raises Cancelled.
-    """
+    """Take optimiser steps on the examples until the model knows the form. Returns how many. Raises Cancelled."""
     rate = ADAPTERS_RATE if policy.frozen_digest else RATE
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -158,7 +155,7 @@ def teach_form(
 
 
 def measure_form(policy: Policy, example: Example) -> torch.Tensor:
-    """Mean cross-entropy at the tokens that are learnt, in nats."""
+    """Mean cross-entropy at the learnt tokens, in nats."""
     device, keep = policy.model.device, len(example.completion)
     ids = torch.tensor([[*example.prompt, *example.completion]], device=device)
     learnt = torch.tensor(example.learnt, dtype=torch.bool, device=device)

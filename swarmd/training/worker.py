@@ -1,11 +1,11 @@
-"""The trainer worker: `python -m swarmd.training.worker`, spoken to over frames (`swarmd.worker`).
+"""The trainer worker: `python -m swarmd.training.worker`, which exchanges frames with the daemon (`swarmd.worker`).
 
-It trains one stage at a time in a thread, so the loop answers pings meanwhile. What cannot be helped by another try or
-a restart ends the process with a permanent fault; everything else is a failed command, and the core decides.
-
-`python -m swarmd.training.worker rank` is a further rank (`swarmd.training.ranks`). It is told the same first message
-as rank 0, then stage after stage, and ends at the end of its input or at any error: then rank 0 ends too, and all start
-anew from the checkpoint.
+- It trains one stage at a time in a thread, so that the loop answers pings meanwhile.
+- What neither another try nor a restart can mend ends the process with a permanent fault. Everything else is a failed
+  command, and the core decides.
+- `python -m swarmd.training.worker rank` is another rank (`swarmd.training.ranks`). It gets the same first message as
+  rank 0, then stage after stage, and ends at the end of its input or at any error. Then rank 0 ends too, and all start
+  again from the checkpoint.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.footprint import find_excess, importing, is_device_lost, is_out_of_memory, set_aside_loaded
 from swarmd.training.models.source import AUTO, locate_configured
-from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
+from swarmd.training.ranks import ALONE, RANK, RankGroup, Ranks
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import STAGE_FAILED, FrameReader, Perform, Progress, Start, Stop, ToWorker
 
@@ -53,36 +54,32 @@ if TYPE_CHECKING:
     from swarmd.training.peer_weights import WeightsOffering
 
 PERMANENT = (ConfigError, ModelError, SwarmError)
-PROGRESS_S = 0.25  # least time between two progress messages of a stage
+PROGRESS_S = 0.25  # shortest time between two progress messages of a stage
 
 log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class TrainerService:
-    """Takes commands from the inbox and runs them on the engine."""
+    """Runs commands from the inbox on the engine."""
 
-    def __init__(
-        self,
-        engine: TrainingEngine,
-        config: Config,
-        outbox: Outbox,
-        pusher: Pusher,
-        offering: WeightsOffering | None = None,
-    ) -> None:
-        self._engine = engine
-        self._pusher = pusher
-        self._offering = offering
-        self._config = config
-        self._outbox = outbox
+    engine: TrainingEngine
+    config: Config
+    outbox: Outbox
+    pusher: Pusher
+    offering: WeightsOffering | None = None
+
+    def __post_init__(self) -> None:
         self._running: tuple[str, Cancellation] | None = None
         self._rounds: set[int] = set()
         self._progress: Progress | None = None  # the newest
-        self._spent = ""  # why only a fresh process can go on, once that is so
+        self._spent = ""  # why only a fresh process can go on; empty if this one can
 
     async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
-        """Until `Stop` or the planned end of this process; a stage in training is cancelled then.
+        """Run until `Stop` or the planned end of this process; a stage in training is then cancelled.
 
-        `early`: commands that the daemon gave while the engine was loading.
+        Args:
+            early: commands that the daemon gave while the engine was loading.
         """
         async with anyio.create_task_group() as tasks:
             try:
@@ -92,7 +89,7 @@ class TrainerService:
                     if isinstance(message, Stop):
                         break
                     self._perform(message.command, tasks)
-            finally:  # also when the daemon has gone: the thread looks at the flag, nothing else can end it
+            finally:  # also if the daemon is gone: only this flag can end the thread
                 if self._running is not None:
                     self._running[1].ask()
 
@@ -105,12 +102,12 @@ class TrainerService:
             tasks.start_soon(self._train, command, cancellation, tasks)
 
     def _accept(self, command: Train) -> bool:
-        """Refuse another stage while one is trained; the same command twice is one. Returns whether to begin."""
+        """Whether to begin a stage: not while one is trained, and not for the same command twice."""
         if self._running is None:
             return True
         if self._running[0] != command.id:
             reason = f"the trainer is busy with {self._running[0]}"
-            self._outbox.observe(CommandFailed(command.id, reason))
+            self.outbox.observe(CommandFailed(command.id, reason))
         return False
 
     def _cancel(self, command: CancelTraining) -> None:
@@ -123,63 +120,60 @@ class TrainerService:
         async with anyio.create_task_group() as telling:
             telling.start_soon(self._tell_progress)
             event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
-            if not isinstance(event, StageTrained) and self._config.training.processes > 1:
+            if not isinstance(event, StageTrained) and self.config.training.processes > 1:
                 self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
             reason = await anyio.to_thread.run_sync(self._find_reason_to_retire, command)
             telling.cancel_scope.cancel()
         if isinstance(event, CommandFailed):
-            self._outbox.progress(STAGE_FAILED, note=event.reason)  # `status` shows it until the next stage
-        self._running = None  # before the daemon hears of it: its next command may come at once
-        self._outbox.observe(event)
+            self.outbox.progress(STAGE_FAILED, note=event.reason)  # shown by `status` until the next stage
+        self._running = None  # first, since the daemon may send its next command at once
+        self.outbox.observe(event)
         if reason:
-            self._outbox.retire(reason)
+            self.outbox.retire(reason)
             tasks.cancel_scope.cancel()
 
     def _find_reason_to_retire(self, command: Train) -> str:
-        """Why a fresh process should follow; at the end of a round only, unless memory ran out. Empty for none."""
-        if self._spent or command.stage + 1 < self._config.swarm.stages:
+        """Why a fresh process should follow, or empty; only at the end of a round, unless memory ran out."""
+        if self._spent or command.stage + 1 < self.config.swarm.stages:
             return self._spent
-        recycle = self._config.training.recycle_rounds
+        recycle = self.config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
             reason = f"recycled after {recycle} rounds, as training.recycle_rounds says"
         else:
-            reason = find_excess(self._config.training.memory_bytes_max, self._engine.policy.device)
+            reason = find_excess(self.config.training.memory_bytes_max, self.engine.policy.device)
         return reason if reason and self._can_retire() else ""
 
     def _can_retire(self) -> bool:
-        """Whether nothing ends with this process: the last stage is on disk, and no push is under way."""
+        """Whether this process may end: the last stage is on disk, and no push is in progress."""
         try:
-            self._engine.settle()
+            self.engine.settle()
         except CheckpointFailed as error:
             log.warning("this process stays, for the last stage is not on disk", reason=str(error))
             return False
-        return not self._pusher.busy
+        return not self.pusher.busy
 
     def _on_written(self, checkpoint: Checkpoint) -> None:
-        """Give a checkpoint's files to those who want them, and tell of it; called by the thread that wrote it.
-
-        The thread may write the next one afterwards, in whose favour this one may be removed.
-        """
-        event, offering = checkpoint.meta.event, self._offering
-        self._pusher.push(event, checkpoint.directory)
+        """Push, offer and report a checkpoint. Called by the thread that wrote it, which may later replace it."""
+        event, offering = checkpoint.meta.event, self.offering
+        self.pusher.push(event, checkpoint.directory)
         if offering is not None and offering.is_due(event) and offering.take(checkpoint.directory):
-            # not a daemon thread: the end of this process waits for it, no other would offer them
-            threading.Thread(target=offering.offer, args=(event, self._engine.policy), name="weights-offer").start()
-        self._outbox.observe(CheckpointWritten(event.round, event.stage, checkpoint.digest))
+            # Not a daemon thread: the end of this process waits for it, since no other would offer them.
+            threading.Thread(target=offering.offer, args=(event, self.engine.policy), name="weights-offer").start()
+        self.outbox.observe(CheckpointWritten(event.round, event.stage, checkpoint.digest))
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
-        """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
-        first = self._engine.steps
+        """Run the command and return the resulting event. Raises what only the end of this process can mend."""
+        first = self.engine.steps
         try:
-            event = self._engine.train(command, cancellation, self._report, self._outbox.observe, self._on_written)
+            event = self.engine.train(command, cancellation, self._report, self.outbox.observe, self._on_written)
         except Cancelled:
-            taken = max(self._engine.abandoned_steps - first, 0)
+            taken = max(self.engine.abandoned_steps - first, 0)
             return TrainingCancelled(command.id, command.round, command.stage, taken)
         except PERMANENT:
             raise
         except SwarmdError as error:
             return CommandFailed(command.id, str(error))
-        except FOREIGN_ERRORS as error:  # `SystemExit` of somebody's plan, or of a library
+        except FOREIGN_ERRORS as error:  # including `SystemExit` of a plan or library
             if is_out_of_memory(error):
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):
@@ -193,18 +187,20 @@ class TrainerService:
         self._progress = progress
 
     async def _tell_progress(self) -> None:
-        """Tell the newest of what the training thread is at, at most once in `PROGRESS_S`."""
+        """Send the newest progress of the training thread, at most once in `PROGRESS_S`."""
         told = None
         while True:
             newest = self._progress
             if newest is not None and newest is not told:
-                self._outbox.send(newest)
+                self.outbox.send(newest)
                 told = newest
             await anyio.sleep(PROGRESS_S)
 
 
-def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherRanks | None = None) -> TrainingEngine:
-    """Import torch and all that, and load model and plan. Raises what `TrainingEngine` and `make_plan` raise."""
+def load_engine(
+    start: Start, config: Config, ranks: Ranks = ALONE, rank_group: RankGroup | None = None
+) -> TrainingEngine:
+    """Import torch and the rest, and load model and plan. Raises what `TrainingEngine` and `make_plan` raise."""
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
@@ -225,15 +221,15 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     with importing():
         from swarmd.training.engine import TrainingEngine
-    return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)
+    return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, rank_group)
 
 
 async def load_unless_stopped(
     load: Callable[[], TrainingEngine], inbox: Inbox
 ) -> tuple[TrainingEngine | None, list[Command]]:
-    """Load in a thread, which may take minutes, and listen to the daemon meanwhile.
+    """Load in a thread, which may take minutes, while listening to the daemon.
 
-    Returns what was loaded, None when `Stop` came first; and the commands that came before either.
+    Returns the engine, None if `Stop` came first; and the commands that came before.
     """
     early: list[Command] = []
     engine: TrainingEngine | None = None
@@ -256,7 +252,7 @@ async def load_unless_stopped(
 
 
 def settle_config(config: Config, paths: NodeDirectory) -> Config:
-    """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
+    """The configuration with the model that "auto" stands for. Raises ModelError if there is none."""
     if config.training.model != AUTO:
         locate_configured(config.training)
         return config
@@ -268,39 +264,39 @@ def settle_config(config: Config, paths: NodeDirectory) -> Config:
 
 
 def end_process(reason: str) -> None:
-    """End this process at once: another rank is gone, and whatever waits for it waits for ever."""
-    log.error("the trainer starts anew", reason=reason)
+    """End this process at once: another rank is gone, and waiting for it would never end."""
+    log.error("the trainer starts again", reason=reason)
     os._exit(ExitCode.UNAVAILABLE)
 
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
-    """What `serve` runs; it turns a SwarmdError into a fault and an exit code, permanent ones from 64 on.
+    """Run the worker; `serve` turns a SwarmdError into a fault and an exit code, from 64 on if it is permanent.
 
     Raises:
         ModelError, SwarmError, ConfigError: no restart can help.
-        SwarmdError and anything else: this process must end, another may do better.
+        SwarmdError and anything else: this process must end, but another may succeed.
     """
     config = decode(start.config)
     paths = NodeDirectory(Path(start.data_dir))
     pusher = Pusher(config, paths, start.peer, outbox.observe)
     check_trackers(config)
     outbox.progress("loading", note=config.training.model)
-    crew = OtherRanks(start, config.training, end_process) if config.training.processes > 1 else None
-    ranks = crew.ranks if crew else ALONE
-    engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, crew), inbox)
-    if engine is None:  # without the thread that loads: Python would wait for it, and nothing of it is to be kept
-        if crew is not None:
-            crew.end()
+    rank_group = RankGroup(start, config.training, end_process) if config.training.processes > 1 else None
+    ranks = rank_group.ranks if rank_group else ALONE
+    engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, rank_group), inbox)
+    if engine is None:  # at once: Python would wait for the thread that loads
+        if rank_group is not None:
+            rank_group.end()
         log.info("stopped while loading")
         os._exit(ExitCode.OK)
-    # In a thread: a tracker that is slow to begin must not make this process look dead.
+    # In a thread, so that a slow tracker does not make this process look dead.
     engine.trackers = await anyio.to_thread.run_sync(make_trackers, config, paths, start.peer, engine.steps)
     from swarmd.training.peer_weights import WeightsOffering, digest_policy, digest_tokenizer
 
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
-    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
+    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.precision.text)
     fit = (digest_policy(policy), digest_tokenizer(policy.tokenizer)) if takes_weights(config) else ("", "")
     outbox.observe(TrainerReady(*kind, *fit, engine.reward_max, policy.other_weights, engine.restored))
     every, free = config.training.offer_weights_every, config.storage.free_bytes_min
@@ -311,15 +307,15 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     finally:
-        if crew is not None:
-            crew.end()
+        if rank_group is not None:
+            rank_group.end()
         engine.close()
         pusher.close()
         engine.trackers.close()
 
 
 def assist() -> None:
-    """Load what rank 0 loads, and assist it."""
+    """Run as another rank: load what rank 0 loads, and assist it."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
     chunks = iter(lambda: os.read(sys.stdin.fileno(), 65536), b"")
     messages = (message for chunk in chunks for message in reader.feed(chunk))

@@ -1,1 +1,1 @@
-"""Weights as they travel: safetensors in chunks under digests, deltas between two of them, and whole again or not."""
+"""Weights as they travel between nodes: safetensors files in chunks with digests, and deltas between two files."""

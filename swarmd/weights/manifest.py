@@ -1,7 +1,7 @@
-"""What a peer has to offer: one file of weights, cut into chunks, and deltas that lead to it from earlier ones.
+"""What a peer offers: one file of weights in chunks, and deltas to it from earlier files.
 
-The manifest is msgpack and is known by its SHA-256, which stands in a signed record. Everything in it is a claim until
-a chunk, a file or a model has been held to it; of its digests, which name files here, the form is checked.
+The manifest is msgpack and identified by its SHA-256, which is in a signed record. Everything in it is a claim until a
+chunk, file or model was checked against it. The form of its digests is checked, since they name files here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swarmd.errors import RecordRejected
 
 FORMAT = 1
 MANIFEST_BYTES_MAX = 1024 * 1024
-CHUNK_BYTES = 1024 * 1024  # of chunks that are made here
+CHUNK_BYTES = 1024 * 1024  # of chunks that this node makes
 CHUNK_BYTES_MIN = 4 * 1024
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 CHUNKS_MAX = 8192  # of one file
@@ -55,37 +55,37 @@ class ChunkedFile(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A file that makes the whole one out of an earlier one, see `swarmd.weights.tensors`."""
+    """A file that turns an earlier file into the whole one, see `swarmd.weights.tensors`."""
 
     base: str  # digest of the earlier file
     file: ChunkedFile
 
 
 class WeightsManifest(msgspec.Struct, frozen=True):
-    """A checkpoint's weights as they are offered."""
+    """The weights of a checkpoint that are offered."""
 
     format: int
     architecture: str  # digest of configuration, names and shapes
     tokenizer: str  # digest of the tokenizer
-    round: Round  # the last one that they were trained in
+    round: Round  # the last in which they were trained
     dtype: str  # of the floating-point tensors
     whole: ChunkedFile
     deltas: tuple[Delta, ...] = ()
 
     def encode(self) -> bytes:
-        """As it travels."""
+        """Encode for the wire."""
         return msgspec.msgpack.encode(self)
 
     def delta_from(self, base: str) -> Delta | None:
-        """The delta that begins at a file of this digest."""
+        """The delta from the file with this digest, if there is one."""
         return next((delta for delta in self.deltas if delta.base == base), None)
 
 
 def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
-    """A manifest that came from outside.
+    """Decode a manifest from outside.
 
     Args:
-        digest: SHA-256 that it must have, lower-case hex; empty where nobody has stated one.
+        digest: SHA-256 that it must have, lower-case hex; empty if none is known.
 
     Raises:
         RecordRejected: "oversized", "wrong-digest" or "malformed".
@@ -97,20 +97,20 @@ def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
     try:
         manifest = msgspec.msgpack.decode(encoded, type=WeightsManifest)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no manifest of weights: {error}") from error
+        raise RecordRejected("malformed", f"not a manifest of weights: {error}") from error
     _check(manifest)
     return manifest
 
 
 def _check(manifest: WeightsManifest) -> None:
-    """What the types of the fields do not say. Raises RecordRejected."""
+    """Check what the types of the fields do not. Raises RecordRejected."""
     if manifest.format != FORMAT:
         raise RecordRejected("malformed", f"a manifest of format {manifest.format}, this version reads {FORMAT}")
     if len(manifest.deltas) > DELTAS_MAX:
         raise RecordRejected("oversized", f"{len(manifest.deltas)} deltas, the limit is {DELTAS_MAX}")
     digests = (manifest.architecture, manifest.tokenizer, *(delta.base for delta in manifest.deltas))
     if not all(map(_DIGEST.fullmatch, digests)) or manifest.dtype not in ("BF16", "F16", "F32"):
-        raise RecordRejected("malformed", "a digest is no lower-case sha256, or the dtype is unknown")
+        raise RecordRejected("malformed", "a digest is not a lower-case sha256, or the dtype is unknown")
     if any(delta.file.size_bytes > manifest.whole.size_bytes for delta in manifest.deltas):
         raise RecordRejected("oversized", "a delta is larger than the file that it makes")
     for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
@@ -123,36 +123,36 @@ OFFER_BYTES_MAX = 160
 
 
 class WeightsOffer(msgspec.Struct, frozen=True, array_like=True):
-    """Claims about one checkpoint; its manifest has the rest."""
+    """Claims about the weights of one checkpoint; the manifest has the rest."""
 
     format: int
-    round: Round  # the last one that it was trained in
+    round: Round  # the last in which it was trained
     architecture: bytes  # SHA-256, see `swarmd.weights.tensors`
     tokenizer: bytes  # SHA-256
     manifest: bytes  # SHA-256 of the encoded manifest
     manifest_bytes: int
-    accuracy: float | None = None  # on held-out questions, as the owner has measured it
+    accuracy: float | None = None  # on held-out questions, measured by the owner
 
     def encode(self) -> bytes:
-        """As it travels."""
+        """Encode for the wire."""
         return msgspec.msgpack.encode(self)
 
 
 def decode_offer(packed: bytes) -> WeightsOffer:
-    """An offer out of a record. Raises RecordRejected: "oversized", "non-finite" or "malformed"."""
+    """Decode an offer from a record. Raises RecordRejected: "oversized", "non-finite" or "malformed"."""
     if len(packed) > OFFER_BYTES_MAX:
         raise RecordRejected("oversized", f"an offer of {len(packed)} bytes, the limit is {OFFER_BYTES_MAX}")
     try:
         offer = msgspec.msgpack.decode(packed, type=WeightsOffer)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no offer of weights: {error}") from error
+        raise RecordRejected("malformed", f"not an offer of weights: {error}") from error
     digests = (offer.architecture, offer.tokenizer, offer.manifest)
     if offer.format != OFFER_FORMAT or any(len(digest) != DIGEST_BYTES for digest in digests):
         raise RecordRejected("malformed", f"an offer of format {offer.format}, or with digests of another length")
     if not 0 < offer.manifest_bytes <= MANIFEST_BYTES_MAX:
         raise RecordRejected("oversized", f"a manifest of {offer.manifest_bytes} bytes")
     if offer.accuracy is not None and not math.isfinite(offer.accuracy):
-        raise RecordRejected("non-finite", "the accuracy is no number")
+        raise RecordRejected("non-finite", "the accuracy is not a number")
     if offer.accuracy is not None and not 0.0 <= offer.accuracy <= 1.0:
         raise RecordRejected("malformed", f"an accuracy of {offer.accuracy:g}")
     return offer

@@ -1,11 +1,11 @@
-"""Weights on a node's disk: those that it offers, and those that it fetches from peers chunk by chunk and gives on.
+"""Weights on a node's disk: those that it offers, and those that it fetches from peers in chunks and forwards.
 
-The trainer writes what is offered, the network worker gives it out:
+The trainer writes what is offered, and the network worker serves it:
 
-<digest>.safetensors    weights as announced, the newest and the one before, of which some peers may have a part
-<base>.delta            what leads from the one before to the newest, where that is smaller
-<digest>.manifest       what these are made of
-offer                   written last; what it names is whole
+<digest>.safetensors    weights as announced, the newest and the one before, which peers may be fetching
+<base>.delta            from the one before to the newest, if that is smaller
+<digest>.manifest       describes these files
+offer                   written last: what it names is complete
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import NotFoundError, RecordRejected
-from swarmd.files import make_directory, sync_directory, sync_file, write_all, write_durably, write_failure
+from swarmd.files import hash_file, make_directory, sync_directory, sync_file, write_all, write_durably, write_failure
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import (
     CHUNK_BYTES,
@@ -34,12 +34,12 @@ from swarmd.weights.manifest import (
     decode_offer,
 )
 
-PARTIAL = ".part"  # suffix of a file of which chunks are missing
+PARTIAL = ".part"  # suffix of a file with missing chunks
 log = get_logger(__name__)
 
 
 def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
-    """The chunks of a file; chunks of a large one are larger, so that there are not too many. Raises OSError."""
+    """Chunk a file; chunks of a large file are larger, so that there are not too many. Raises OSError."""
     size_bytes = path.stat().st_size
     while size_bytes > CHUNKS_MAX * chunk_bytes:
         chunk_bytes *= 2
@@ -52,7 +52,7 @@ def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
 
 
 def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
-    """A chunk, if it is there as the manifest says. Raises OSError."""
+    """Read a chunk; None if it differs from the manifest. Raises OSError."""
     with path.open("rb") as opened:
         opened.seek(index * file.chunk_bytes)
         chunk = opened.read(file.chunk_size(index))
@@ -60,18 +60,17 @@ def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file is what its name says, the SHA-256 of what was written; what cannot be read is not."""
+    """Whether a file has the SHA-256 that is its name; false if it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == path.stem
+        return hash_file(path) == path.stem
     except OSError:
         return False
 
 
 class PartialFile:
-    """A file that is being put together; its bytes are under a temporary name until all of them are right.
+    """A file that is assembled from chunks, under a temporary name until all are right.
 
-    What an earlier life has left there is looked through once, and counts chunk by chunk.
+    Right chunks that an earlier process has left are kept.
 
     Raises:
         NoSpaceLeft, LogWriteFailed: there is no room for all of it, or it cannot be written.
@@ -85,7 +84,7 @@ class PartialFile:
         self.missing = self._reserve()
 
     def _reserve(self) -> set[int]:
-        """Take the room that all of it needs. Returns the chunks that are not there."""
+        """Allocate the whole file. Returns the chunks that are missing."""
         old = self.partial.exists()
         try:
             descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o600)
@@ -100,10 +99,10 @@ class PartialFile:
             raise write_failure(error, self.partial, "reservation") from error
 
     def put(self, index: int, chunk: bytes) -> None:
-        """Keep a chunk that a peer has sent.
+        """Write a chunk from a peer.
 
         Raises:
-            RecordRejected: "oversized" or "wrong-digest"; nothing is kept of it.
+            RecordRejected: "oversized" or "wrong-digest"; it is not written.
             NoSpaceLeft, LogWriteFailed: it could not be written.
         """
         if len(chunk) != self.file.chunk_size(index):
@@ -121,10 +120,10 @@ class PartialFile:
         self.missing.discard(index)
 
     def finish(self) -> Path:
-        """Give the file its name, durably; all its chunks must be there.
+        """Give the complete file its name, durably.
 
         Raises:
-            RecordRejected: "wrong-digest" when the chunks make another file than the manifest says; it is removed.
+            RecordRejected: "wrong-digest": the chunks make another file than the manifest says; it is removed.
             NoSpaceLeft, LogWriteFailed: it could not be synced or renamed.
         """
         assert not self.missing, "chunks are missing"
@@ -142,7 +141,7 @@ class PartialFile:
         return self.path
 
     def drop(self) -> None:
-        """Remove what has come of it."""
+        """Remove the unfinished file."""
         self.partial.unlink(missing_ok=True)
 
 
@@ -152,7 +151,7 @@ DELTA = ".delta"
 
 
 class Place(NamedTuple):
-    """Where a chunk lies, or a manifest."""
+    """Where a chunk or manifest is."""
 
     manifest: str  # digest of the manifest that names the chunk, or its own
     path: Path
@@ -161,14 +160,14 @@ class Place(NamedTuple):
 
 
 class ChunkDirectory:
-    """A directory of weights and their manifests, of which chunks are given out by their SHA-256."""
+    """A directory of weights and their manifests, whose chunks are served by their SHA-256."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._places: dict[str, Place] = {}  # replaced as a whole: threads read it meanwhile
+        self._places: dict[str, Place] = {}  # replaced as a whole, since threads read it
 
     def get(self, digest: str) -> bytes:
-        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
+        """Read and check a chunk or manifest. Raises NotFoundError, OSError."""
         place, content = self._places.get(digest), None
         if place is not None:
             path, file = place.path, place.file
@@ -178,12 +177,12 @@ class ChunkDirectory:
         return content
 
     def part_of(self, digest: str) -> str:
-        """The manifest that a chunk belongs to, else the digest itself."""
+        """Digest of the manifest to which a chunk belongs, else the digest itself."""
         place = self._places.get(digest)
         return digest if place is None else place.manifest
 
-    def _give_out(self, digests: Iterable[str]) -> None:
-        """Give out these manifests, and of what they name what is here."""
+    def _serve(self, digests: Iterable[str]) -> None:
+        """Serve these manifests, and the chunks that they name of files that are here."""
         places: dict[str, Place] = {}
         for digest in digests:
             manifest = self._read_manifest(digest)
@@ -197,7 +196,7 @@ class ChunkDirectory:
         self._places = places
 
     def _read_manifest(self, digest: str) -> WeightsManifest | None:
-        """The manifest of this digest, if it is here and whole."""
+        """The manifest with this digest, if it is here and intact."""
         try:
             return decode_manifest(self._path(digest, MANIFEST).read_bytes(), digest)
         except (OSError, RecordRejected):
@@ -207,31 +206,30 @@ class ChunkDirectory:
         return self.directory / f"{digest}{suffix}"
 
 
-OfferCheck = Callable[[str], bool]  # whether a member's offer names the manifest of this digest now
+OfferCheck = Callable[[str], bool]  # whether a member currently offers the manifest with this digest
 
 
 class FetchedWeights(ChunkDirectory):
-    """A directory of fetched weights.
+    """A directory of fetched weights, which are forwarded while somebody offers them.
 
     Args:
-        directory: where they lie; read once, and not for each request.
-        is_offered: what nobody offers is not given on.
+        directory: read once, not for each request.
     """
 
     def __init__(self, directory: Path, is_offered: OfferCheck) -> None:
         super().__init__(directory)
         self._is_offered = is_offered
-        self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests of those that are here
-        self._given = ""  # digest of the manifest that is given on
+        self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests
+        self._served = ""  # digest of the manifest that is forwarded
 
     def keep(self, manifest: WeightsManifest, digest: str) -> set[str]:
-        """Give on what a manifest names, whose file is here, whole. Returns the names of all files that belong to it.
+        """Forward the complete file that a manifest names. Returns the names of all files that belong to it.
 
         Raises:
             NoSpaceLeft, LogWriteFailed: its manifest cannot be written.
         """
         whole, encoded = f"{manifest.whole.digest}{SUFFIX}", manifest.encode()
-        if hashlib.sha256(encoded).hexdigest() != digest:  # somebody else's msgpack has more in it, or other lengths
+        if hashlib.sha256(encoded).hexdigest() != digest:  # another encoder's msgpack, which is not kept
             self._manifests = ()
             return {whole}
         write_durably(self._path(digest, MANIFEST), encoded)
@@ -239,25 +237,25 @@ class FetchedWeights(ChunkDirectory):
         return {whole, f"{digest}{MANIFEST}"}
 
     def has(self, digest: str) -> bool:
-        """Whether there is a chunk or manifest of this digest, to be given on."""
+        """Whether there is a chunk or manifest with this digest to forward."""
         found = next((manifest for manifest in self._manifests if self._is_offered(manifest)), "")
-        if found != self._given:
-            self._give_out([found] if found else [])
-            self._given = found if self._places else ""
+        if found != self._served:
+            self._serve([found] if found else [])
+            self._served = found if self._places else ""
         return digest in self._places
 
 
 OFFER = "offer"
-ANNOUNCED = "announced.tmp"  # where a trainer writes the next
-GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them together four times as much
-DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
+ANNOUNCED = "announced.tmp"  # where a trainer writes the next weights
+GIVEN_BYTES_PER_S = 2 << 20  # from an owner to one peer; to all together four times as much
+DELTA_SHARE_MAX = 0.5  # of the whole file; larger deltas are not offered
 
 
 class OfferedWeights(ChunkDirectory):
     """A directory of offered weights.
 
     Args:
-        directory: made by `offer`; nothing is offered where there is none.
+        directory: made by `offer`; without it nothing is offered.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -266,12 +264,12 @@ class OfferedWeights(ChunkDirectory):
 
     @property
     def announced(self) -> Path:
-        """Where the file is to be written that `offer` takes."""
+        """Where to write the file that `offer` takes."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.directory / ANNOUNCED
 
     def current(self) -> WeightsOffer | None:
-        """What is offered now."""
+        """The current offer, if there is one."""
         try:
             return decode_offer((self.directory / OFFER).read_bytes())
         except (OSError, RecordRejected):
@@ -308,20 +306,22 @@ class OfferedWeights(ChunkDirectory):
         return offered
 
     def withdraw(self) -> None:
-        """Offer nothing any more, and take no room for it. Raises OSError."""
+        """Withdraw the offer and remove its files. Raises OSError."""
         (self.directory / OFFER).unlink(missing_ok=True)
         for path in self.directory.glob("*"):
             path.unlink(missing_ok=True)
 
     def _delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
-        """The delta from what was offered before, where it is worth its bytes."""
+        """The delta from what was offered before, if it is small enough."""
         old, base = self._path(before.whole.digest, SUFFIX), before.whole.digest
         if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
             return ()
-        if not is_intact(old):  # peers have the file as it was, and the delta would make another of theirs
+        if not is_intact(old):  # the delta would make another file of the intact one that peers have
             log.warning("no delta of weights is offered: %s is damaged", old)
             return ()
-        from swarmd.weights.tensors import write_delta  # with it numpy, whose threads would not be confined
+        from swarmd.weights.tensors import (
+            write_delta,
+        )  # imports numpy, whose threads the network worker could not confine
 
         path = self._path(base, DELTA)
         write_delta(old, self._path(whole.digest, SUFFIX), path)
@@ -332,7 +332,7 @@ class OfferedWeights(ChunkDirectory):
         return (Delta(base, cut(path)),)
 
     def _prune(self, manifest: WeightsManifest, before: WeightsManifest | None, digest: str) -> None:
-        """Remove all that neither the newest manifest nor the one before names."""
+        """Remove files that neither the newest manifest nor the one before names."""
         kept = {OFFER, f"{digest}{MANIFEST}", f"{manifest.whole.digest}{SUFFIX}"}
         kept |= {f"{delta.base}{DELTA}" for delta in manifest.deltas}
         if before is not None:
@@ -343,25 +343,25 @@ class OfferedWeights(ChunkDirectory):
                 path.unlink(missing_ok=True)
 
     def has(self, digest: str) -> bool:
-        """Whether there is a chunk or manifest of this digest; what was offered since the last call counts."""
+        """Whether there is a chunk or manifest with this digest, including what was offered since the last call."""
         self._refresh()
         return digest in self._places
 
     def get(self, digest: str) -> bytes:
-        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
+        """Read and check a chunk or manifest. Raises NotFoundError, OSError."""
         self._refresh()
         return super().get(digest)
 
     def _refresh(self) -> None:
         state = _read(self.directory / OFFER)
         if state != self._read_for:
-            self._give_out(sorted(path.stem for path in self.directory.glob(f"*{MANIFEST}")))
+            self._serve(sorted(path.stem for path in self.directory.glob(f"*{MANIFEST}")))
             self._read_for = state
 
 
 @contextmanager
 def _leaving_nothing(directory: Path) -> Iterator[None]:
-    """Where the block fails before its offer is in place, what it has put there goes: else each leaves a whole file."""
+    """Remove what the block has written if it fails before its offer is in place; else each failure leaves a file."""
     there, offered = set(directory.iterdir()), _read(directory / OFFER)
     try:
         yield

@@ -1,19 +1,19 @@
-"""What needs numpy: the contents of a file of weights, read without loading it, and deltas between two of them.
+"""Files of weights, read by numpy: their tensors without loading them all, checks of values, and deltas.
 
-The format is safetensors: u64 little-endian length, so many bytes of JSON (name → dtype, shape, offsets), the values.
-https://github.com/huggingface/safetensors has it in full; what the library takes and this module does not (gaps in
-names' bounds, sub-byte dtypes) no trainer here writes.
+The format is safetensors: u64 little-endian length, that many bytes of JSON (name → dtype, shape, offsets), the values
+(https://github.com/huggingface/safetensors). What the library accepts and this module does not (gaps, sub-byte dtypes),
+no trainer here writes.
 
-A delta is exact, and small where little has changed. Both files are taken as 16-bit words, which bfloat16 values are.
-A training step moves few of them, and most of those by one unit in the last place; so it holds where words changed,
-and by how much, block by block:
+A delta is exact, and small if little has changed. Both files are read as 16-bit words, as bfloat16 values are. A
+training step changes few of them, and most of those by one unit in the last place. So a delta holds the positions and
+amounts of changes, block by block:
 
-    "swarmd-delta-1\\0", then for each block of 1 Mi words: u32 little-endian length, and so many bytes of zlib, of
+    "swarmd-delta-1\\0", then for each block of 1 Mi words: u32 little-endian length, and that many bytes of zlib, of
     u32 n; n bytes of gaps; the low bytes of the changes, then the high bytes.
 
-A gap is the number of unchanged words before a changed one; 255 stands for 255 of them and no change. A change is the
-difference of the words modulo 2^16, zigzag: 0, -1, 1, -2 … become 0, 1, 2, 3 …. Files of other dtypes travel as
-exactly, only larger; both files have the same size and the same header.
+A gap is the number of unchanged words before a changed one; 255 stands for 255 of them without a change. A change is
+the difference of the words modulo 2^16, zigzag: 0, -1, 1, -2 … become 0, 1, 2, 3 …. Files of other dtypes are encoded
+exactly, too, only larger. Both files must have the same size and header.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Octets = NDArray[np.uint8]
 
 
 def write_delta(base: Path, new: Path, to: Path) -> None:
-    """Write what leads from one file to another. Raises ValueError where their sizes differ, OSError."""
+    """Write the delta from one file to another. Raises ValueError if their sizes differ, OSError."""
     if base.stat().st_size != new.stat().st_size:
         raise ValueError(f"{base.name} and {new.name} have different sizes")
     with base.open("rb") as first, new.open("rb") as second, to.open("wb") as delta:
@@ -55,7 +55,7 @@ def write_delta(base: Path, new: Path, to: Path) -> None:
 
 
 def apply_delta(base: Path, delta: Path, to: Path) -> None:
-    """Write the file that a delta makes of its base; whether it is the one that was meant, its digest says.
+    """Write the file that a delta makes of its base. The caller checks its digest.
 
     Raises:
         RecordRejected: "malformed" or "oversized": the delta is damaged, or does not belong to this base.
@@ -63,7 +63,7 @@ def apply_delta(base: Path, delta: Path, to: Path) -> None:
     """
     with base.open("rb") as first, delta.open("rb") as changes, to.open("wb") as new:
         if changes.read(len(MAGIC)) != MAGIC:
-            raise RecordRejected("malformed", "no delta of weights")
+            raise RecordRejected("malformed", "not a delta of weights")
         for old in _pieces(first):
             words = _words(old)
             _apply(words, _next_plain(changes))
@@ -78,7 +78,7 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _words(block: bytes) -> Words:
-    """A block as words that may be changed; an odd last byte becomes one of its own."""
+    """A block as words that may be changed; an odd last byte becomes a word."""
     return np.frombuffer(block + b"\0" * (len(block) % 2), dtype="<u2").copy()
 
 
@@ -103,7 +103,7 @@ def _next_plain(changes: BinaryIO) -> bytes:
     try:
         plain = stream.decompress(changes.read(length), PLAIN_BYTES_MAX + 1)
     except zlib.error as error:
-        raise RecordRejected("malformed", f"a block of a delta is no zlib stream: {error}") from error
+        raise RecordRejected("malformed", f"a block of a delta is not a zlib stream: {error}") from error
     if not stream.eof or stream.unused_data or not 4 <= len(plain) <= PLAIN_BYTES_MAX:
         raise RecordRejected("malformed", "a block of a delta is cut, too long, or followed by more")
     return plain
@@ -156,7 +156,7 @@ def read_tensors(path: Path) -> tuple[Tensor, ...]:
     """The tensors of a file, in the order of their bytes.
 
     Raises:
-        RecordRejected: "oversized" or "malformed": it is not safetensors, or there is more or less in it than it says.
+        RecordRejected: "oversized" or "malformed": it is not safetensors, or its content does not match its header.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -170,7 +170,7 @@ def read_tensors(path: Path) -> tuple[Tensor, ...]:
         entries.pop("__metadata__", None)
         tensors = [_tensor(name, raw, 8 + length) for name, raw in entries.items()]
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no safetensors header: {error}") from error
+        raise RecordRejected("malformed", f"not a safetensors header: {error}") from error
     if not 0 < len(tensors) <= TENSORS_MAX:
         raise RecordRejected("oversized", f"{len(tensors)} tensors, the limit is {TENSORS_MAX}")
     tensors.sort(key=lambda tensor: (tensor.start, tensor.end))
@@ -191,7 +191,7 @@ def _tensor(name: str, raw: msgspec.Raw, offset: int) -> Tensor:
 
 
 def check_finite(path: Path) -> None:
-    """Is every floating-point value of a file a number? A block at a time is in memory.
+    """Check that every floating-point value of a file is finite, with one block at a time in memory.
 
     Raises:
         RecordRejected: "non-finite", naming the tensor; as `read_tensors`.
@@ -205,7 +205,7 @@ def check_finite(path: Path) -> None:
             for block in _blocks(path, tensor):
                 words = np.frombuffer(block, dtype=kind)
                 if bool(np.any((words & kind(exponent)) == kind(exponent))):
-                    raise RecordRejected("non-finite", f"{tensor.name[:80]!r} has values that are no numbers")
+                    raise RecordRejected("non-finite", f"{tensor.name[:80]!r} has values that are not finite")
 
 
 def _blocks(path: Path, tensor: Tensor) -> Iterator[bytes]:
@@ -219,11 +219,11 @@ IGNORED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use
 
 
 def digest_architecture(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> str:
-    """SHA-256 of what makes weights fit a model: its configuration, and the names and shapes of its tensors.
+    """SHA-256 of a model's configuration and the names and shapes of its tensors: equal if weights fit.
 
     Args:
-        config: as `config.json` has it; what says nothing of the architecture (its name, versions, dtype) is left out.
-        shapes: of each tensor that is trained.
+        config: as in `config.json`; what does not describe the architecture (name, versions, dtype) is left out.
+        shapes: of each trained tensor.
     """
     plain = {key: value for key, value in config.items() if key not in IGNORED and value is not None}
     named = sorted((name, list(shape)) for name, shape in shapes.items())

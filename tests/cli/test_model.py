@@ -31,11 +31,19 @@ def test_the_pool_is_listed_with_what_is_free(shell: Shell) -> None:
 def test_one_model_is_told_with_its_terms(tmp_path: Path, shell: Shell) -> None:
     file = tmp_path / "node.toml"
     file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nbeta = 0.1\npool = ["coder"]\n')
-    command = ["model", "fit", "--device", "cpu", "--model", "embedded", "--config", str(file), "--json"]
-    told = json.loads(shell.well(*command))
+    command = ["model", "fit", "--device", "cpu", "--model", "embedded", "--config", str(file)]
+    told = json.loads(shell.well(*command, "--json"))
     (model,) = told["models"]
     assert model["parameters"] == 533_248 and model["fits"] and model["need_bytes"] < told["free_bytes"]
     assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
+    printed = [line.split() for line in shell.well(*command).splitlines()]
+    sizes = {
+        words[0]: float(words[1])
+        for words in printed
+        if words[2:] and words[2].startswith("GiB") and words[0] != "model"
+    }
+    turns = max(sizes.pop("training"), sizes.pop("drawing"))
+    assert sum(sizes.values()) + turns == pytest.approx(model["need_bytes"] / 2**30, abs=0.05), "terms add up"
 
 
 def test_a_card_that_is_not_here_is_reckoned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

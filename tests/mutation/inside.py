@@ -381,8 +381,8 @@ swarmd/training/models/remembered.py
     tests/training/models/test_remembered.py::test_changed_files_are_hashed_and_tried_out
 swarmd/training/engine.py
   a trainer that took a checkpoint up says that it loaded the model's own weights
-    - changed = self.steps or policy.numbers.adapters or policy.holding.is_sharded
-    + changed = policy.numbers.adapters or policy.holding.is_sharded
+    - changed = self.steps or policy.precision.adapters or policy.sharding.is_sharded
+    + changed = policy.precision.adapters or policy.sharding.is_sharded
     tests/training/models/test_remembered.py::test_what_a_trainer_says_that_it_loaded_is_what_it_holds
 swarmd/training/masking.py
   foreign text is pushed away though only right answers should count
@@ -399,13 +399,13 @@ swarmd/training/groups.py
     + if (ref.round, ref.stage) > (order.round, order.stage):
     tests/training/test_groups.py
   rollouts one round too old are taken
-    - if ref.round < order.round - self._training.staleness_rounds:
-    + if ref.round < order.round - self._training.staleness_rounds - 1:
+    - if ref.round < order.round - self.training.staleness_rounds:
+    + if ref.round < order.round - self.training.staleness_rounds - 1:
     tests/training/test_groups.py
 swarmd/training/schedule.py
   one peer may fill a batch
-    -         room = not group.peer or self._batch[group.peer] < self._bound(group.peer)
-    +         room = True
+    -         admitted = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+    +         admitted = True
     tests/training/test_schedule.py
 swarmd/worker/messages.py
   a worker's frame may have any length

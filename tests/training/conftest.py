@@ -13,6 +13,7 @@ import pytest
 
 from swarmd.config import Config, StorageConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
@@ -20,6 +21,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.library_logging import quieten
+from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.progress import ProgressSink
 from swarmd.worker.messages import Progress
 from tests.e2e.models import make_model
@@ -44,8 +46,12 @@ def order(round: int, rollouts: tuple[RolloutsRef, ...] = (), stage: int = 0) ->
     return Train(f"train/{round}/{stage}", round, stage, rollouts)
 
 
+def train_stage(engine: TrainingEngine, round: int = 0, rollouts: tuple[RolloutsRef, ...] = ()) -> StageTrained:
+    return engine.train(order(round, rollouts), Cancellation())
+
+
 def after_a_step(cancellation: Cancellation) -> ProgressSink:
-    """What asks for a cancellation as soon as the stage has taken a step."""
+    """A sink that asks for a cancellation as soon as the stage has taken a step."""
 
     def look(progress: Progress) -> None:
         if progress.what == "training" and progress.done:
@@ -56,19 +62,19 @@ def after_a_step(cancellation: Cancellation) -> ProgressSink:
 
 @pytest.fixture(autouse=True, scope="module")
 def loaded_set_aside() -> None:
-    """As in a trainer worker: every stage collects garbage twice, and would walk through all that was imported."""
+    """As in a trainer worker, so that the collections of every stage do not walk through all imported modules."""
     set_aside_loaded()
 
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packed passes are used however long they take: on a busy machine a few milliseconds tell nothing."""
+    """Packed passes are used however long they take: on a busy machine a few milliseconds say nothing."""
     monkeypatch.setattr("swarmd.training.trainer.SLOWER_MAX", math.inf)
 
 
 @pytest.fixture
 def make_engine(tmp_path: Path) -> Iterator[Callable[..., TrainingEngine]]:
-    """Engines; the same peer gets the same data directory, where the one before writes nothing any more."""
+    """Makes engines; for the same peer in the same data directory, after the engine before has written everything."""
     made: dict[str, TrainingEngine] = {}
 
     def make(peer: str = "a", **settings: Any) -> TrainingEngine:
@@ -85,7 +91,7 @@ def make_engine(tmp_path: Path) -> Iterator[Callable[..., TrainingEngine]]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartWorker]:
-    """Lives of one node's trainer, whose data are in `data`; the fixture ends those that are left, and their ranks."""
+    """Starts trainer workers of one node, whose data are in `data`; the rest are ended afterwards with their ranks."""
     workers: list[Worker] = []
 
     def make(config: Config) -> Worker:
@@ -97,6 +103,11 @@ def start(tmp_path: Path) -> Iterator[StartWorker]:
         if worker.process.poll() is None:
             os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One rank with its engine at hand, of which a test forks several (`tests.forked`) with RANK and the like set.
+"""One rank and its engine. Tests fork several of it (`tests.forked`), with RANK and other variables set.
 
 Its standard input is a `Job`, and the first rank tells its `Facts` on standard output. How the trainer worker starts
 ranks by exec, and ends them, is for test_ranks.py.
@@ -22,13 +22,13 @@ from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import device
-from swarmd.training.ranks import OtherRanks, Ranks
+from swarmd.training.ranks import RankGroup, Ranks
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
-from tests.training.conftest import after_a_step, order
+from tests.training.conftest import after_a_step, order, train_stage
 
 # the other ranks are told by their own job
-TOGETHER = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
+TOGETHER = cast(RankGroup, SimpleNamespace(start_stage=lambda order: None))
 
 
 class Job(msgspec.Struct):
@@ -68,8 +68,8 @@ def describe(engine: TrainingEngine, facts: Facts) -> Facts:
     parameters = list(engine.policy.model.parameters())
     optimizer: Any = engine._trainer.optimizer.optimizer
     moments = [each["exp_avg"] for each in getattr(optimizer, "optimizer", optimizer).state.values()]
-    facts.numbers = engine.policy.numbers.text
-    facts.parameters = sum(engine.policy.holding.shape(parameter).numel() for parameter in parameters)
+    facts.numbers = engine.policy.precision.text
+    facts.parameters = sum(engine.policy.sharding.shape(parameter).numel() for parameter in parameters)
     facts.parameters_here = sum(map(count_here, parameters))
     facts.moments_here = sum(map(count_here, moments))
     facts.gradient_norm = engine._trainer._gradient_norm
@@ -80,7 +80,7 @@ def train(engine: TrainingEngine, job: Job) -> Facts:
     """All rounds of a job."""
     facts = Facts()
     for round in job.rounds:
-        trained = engine.train(order(round, job.rollouts), Cancellation())
+        trained = train_stage(engine, round, job.rollouts)
         facts.steps.append(trained.steps)
         facts.held_out.append(trained.held_out)
         facts.peer_groups.append(trained.peer_groups)

@@ -6,16 +6,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-Answer = Callable[[BaseHTTPRequestHandler], None]
+
+class Door(BaseHTTPRequestHandler):
+    """A request, whose body was read."""
+
+    body = b""
+
+
+Answer = Callable[[Door], None]
 
 
 @contextmanager
 def impostor(answer: Answer) -> Iterator[str]:
-    """Serves while the block runs. Gives its URL."""
+    """Serve during the block. Yields the URL."""
 
-    class Door(BaseHTTPRequestHandler):
+    class Handler(Door):
         def respond(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             answer(self)
 
         do_GET = do_HEAD = do_POST = do_DELETE = respond
@@ -23,7 +30,7 @@ def impostor(answer: Answer) -> Iterator[str]:
         def log_message(self, *arguments: Any) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, args=[0.05])
     thread.start()
@@ -35,7 +42,7 @@ def impostor(answer: Answer) -> Iterator[str]:
         server.server_close()
 
 
-def send(door: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+def send(door: Door, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
     door.send_response(status)
     for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
         door.send_header(name, value)

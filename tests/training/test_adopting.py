@@ -1,4 +1,4 @@
-"""A stage begins from a peer's weights only where they are better here, whatever the peer claims."""
+"""A stage begins from a peer's weights only if they are better here, whatever the peer claims."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from swarmd.config import LoraConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights
-from swarmd.files import make_directory
+from swarmd.files import hash_file, make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
 from swarmd.training.peer_weights import SHARES, adopt, digest_policy, find_worse, mix, write_announced
 from swarmd.weights.manifest import WeightsManifest
-from tests.training.conftest import order
+from tests.training.conftest import order, train_stage
 from tests.training.models.test_adapters import frozen, same
 from tests.training.test_offering import offered
 from tests.weights.making import write_raw
@@ -32,7 +31,7 @@ Maker = Callable[..., TrainingEngine]
 
 
 def place(engine: TrainingEngine, weights: dict[str, torch.Tensor], **changes: Any) -> PeerWeights:
-    """Weights as the network worker leaves them, and what the log says of them."""
+    """Write weights as the network worker does. Returns what the log says about them."""
     path = engine._peer_weights / "fetched"
     make_directory(path.parent)
     write_announced(weights, path)
@@ -65,7 +64,7 @@ def with_weights(round: int, weights: PeerWeights) -> Train:
 
 
 def start(engine: TrainingEngine, weights: PeerWeights) -> Event:
-    """What the trainer says of the weights, in the stage that it trains all the same."""
+    """The trainer's event about the weights, in a stage that it trains in any case."""
     told: list[Event] = []
     trained = engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
     assert trained.round == 8 and len(told) == 1
@@ -89,11 +88,11 @@ def test_better_weights_are_begun_from_and_the_claim_counts_for_nothing(make_eng
 def test_the_rate_is_warmed_up_again_after_weights_that_are_begun_from_and_a_restart_knows(make_engine: Maker) -> None:
     engine = make_engine("a", steps=2, learning_rate=1e-9)
     scored(engine, 0.25)
-    engine.train(order(7), Cancellation())
+    train_stage(engine, 7)
     scored(engine, 0.5)
     start(engine, place(engine, moved(engine)))
-    assert (engine._pace.fresh_from, engine.steps) == (2, 4)
-    assert make_engine("a", steps=2)._pace.fresh_from == 2
+    assert (engine._step_callback.fresh_from, engine.steps) == (2, 4)
+    assert make_engine("a", steps=2)._step_callback.fresh_from == 2
 
 
 @pytest.mark.parametrize("theirs", [0.25, 0.1])
@@ -145,11 +144,11 @@ def test_what_is_no_model_of_this_architecture_changes_nothing(
     write_announced(engine.policy.copy_weights(), path)
     damage(path)
     told = settle(path)
-    before = engine.weights_digest
+    before = engine.policy.digest_now()
     parts = (with_weights(8, told), tmp_path / f"{told.digest}.safetensors", engine.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == cause
-    assert engine.weights_digest == before
+    assert engine.policy.digest_now() == before
 
 
 def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path: Path) -> None:
@@ -165,7 +164,7 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
 def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) -> None:
     """While measuring, and after the weights were taken over: what was adopted counts with its stage, or not at all."""
     engine = make_engine("a", steps=1)
-    before = engine.weights_digest
+    before = engine.policy.digest_now()
     weights = place(engine, moved(engine))
 
     def cancelled(*args: object) -> dict[str, Accuracy]:
@@ -177,19 +176,19 @@ def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) ->
     engine._measure = lambda cancellation: next(calls)(cancellation)  # type: ignore[method-assign]
     with pytest.raises(Cancelled):
         engine.train(with_weights(8, weights), Cancellation())
-    assert engine.weights_digest == before
+    assert engine.policy.digest_now() == before
 
     scored(engine, 0.25, 0.5)
     told: list[Event] = []
     engine._open_stage = cancelled  # type: ignore[assignment,method-assign]
     with pytest.raises(Cancelled):
         engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-    assert isinstance(told[0], WeightsAdopted) and engine.weights_digest == before
+    assert isinstance(told[0], WeightsAdopted) and engine.policy.digest_now() == before
 
 
 def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engine: Maker) -> None:
     engine = make_engine("a", steps=1)
-    before, weights, told = engine.weights_digest, place(engine, moved(engine)), list[Event]()
+    before, weights, told = engine.policy.digest_now(), place(engine, moved(engine)), list[Event]()
     opened = engine._open_stage
 
     def fail(*args: object) -> object:
@@ -200,7 +199,7 @@ def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engin
         scored(engine, 0.25, 0.5)
         with pytest.raises(RuntimeError):
             engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
-        assert engine.weights_digest == before
+        assert engine.policy.digest_now() == before
     engine._open_stage = opened  # type: ignore[method-assign]
     assert engine.train(with_weights(8, weights), Cancellation(), observe=told.append).round == 8
     assert [type(event) for event in told] == [WeightsAdopted, WeightsAdopted, WeightsRefused]
@@ -217,7 +216,7 @@ LORA = LoraConfig(rank=4)
 def taught(make_engine: Maker, tmp_path: Path) -> tuple[TrainingEngine, WeightsManifest, Path]:
     """A node that has trained adapters, what it offers, and the file."""
     engine = make_engine("a", lora=LORA, steps=1, learning_rate=3e-3)
-    manifest = offered(engine, engine.train(order(0), Cancellation()), tmp_path / "w")
+    manifest = offered(engine, train_stage(engine, 0), tmp_path / "w")
     return engine, manifest, tmp_path / "w" / f"{manifest.whole.digest}.safetensors"
 
 
@@ -255,10 +254,10 @@ def test_adapters_of_another_shape_or_none_are_another_architecture(
     assert manifest.architecture != digest_policy(other.policy)
     if settings.get("lora", LoraConfig()).alpha == 64:
         return  # the same tensors with another factor: the digest alone tells
-    before = other.weights_digest
+    before = other.policy.digest_now()
     parts = (with_weights(8, told_of(manifest)), path, other.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
-    assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.weights_digest == before
+    assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.policy.digest_now() == before
 
 
 def by_task(questions: int = 64, **correct: float) -> dict[str, Accuracy]:
@@ -325,9 +324,9 @@ def test_the_first_mean_that_is_no_worse_is_begun_from(
 def test_the_moments_stay_and_what_was_measured_is_not_measured_again(make_engine: Maker) -> None:
     engine = make_engine("a", steps=2, learning_rate=1e-9)
     left = scored(engine, 0.25, 0.5)
-    engine.train(order(7), Cancellation())
+    train_stage(engine, 7)
     assert left == [0.5]
     scored(engine, 0.5, 0.75)
     event = start(engine, place(engine, moved(engine), averaged=True))
     assert isinstance(event, WeightsAdopted) and (event.held_out_before, event.held_out) == (0.5, 0.5)
-    assert (engine._pace.fresh_from, engine.steps) == (0, 4)
+    assert (engine._step_callback.fresh_from, engine.steps) == (0, 4)

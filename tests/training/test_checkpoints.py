@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, whatever interrupts its making, and what it gives back."""
+"""A checkpoint is complete or not there, whatever interrupts the save, and it restores what was saved."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode, SwarmError
 from swarmd.training import checkpoint_files
 from swarmd.training import checkpoints as subject
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, check_plain, read_checkpoint
 from swarmd.training.engine import TrainingEngine
 from tests.durability import recording
 from tests.log_capture import capture_logs
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 
 def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
@@ -67,7 +66,7 @@ def test_the_newest_stay(tmp_path: Path) -> None:
 
 
 def test_the_one_just_saved_stays(tmp_path: Path) -> None:
-    """Also when a swarm began anew and its rounds are lower than those kept."""
+    """Even if a swarm started again and its rounds are lower than those kept."""
     checkpoints = Checkpoints(tmp_path, 1)
     save(checkpoints, 9)
     save(checkpoints, 0)
@@ -214,15 +213,17 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callab
     round = 0
     for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
         engine = make_engine(optimizer=before, steps=1, held_out_questions=0)
-        trained = engine.train(order(round), Cancellation())
+        trained = train_stage(engine, round)
         place = engine.place_of(trained)
         assert read_checkpoint(place).meta.optimizer == before
         with capture_logs() as logs:
             again = make_engine(optimizer=after, steps=1, held_out_questions=0)
         told = [(line["written"], line["now"]) for line in logs if "another optimiser" in line["event"]]
         assert told == ([(before, after)] if before != after else [])
-        assert (again.steps, again.weights_digest) == (engine.steps, engine.weights_digest)
+        assert (again.steps, again.policy.digest_now()) == (engine.steps, engine.policy.digest_now())
         assert bool(again._trainer.optimizer.state_dict()["state"]) == (before == after)
-        assert again._pace.fresh_from == (engine._pace.fresh_from if before == after else engine.steps)
-        again.train(order(round + 1), Cancellation())
+        assert again._step_callback.fresh_from == (
+            engine._step_callback.fresh_from if before == after else engine.steps
+        )
+        train_stage(again, round + 1)
         round += 2

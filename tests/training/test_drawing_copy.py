@@ -1,4 +1,4 @@
-"""Drawing from a copy in bfloat16: it follows the policy, says by what it drew, and the loss corrects for it."""
+"""Drawing from a copy in bfloat16: it follows the policy, returns log-probabilities, and the loss corrects for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarmd.training.models import device
 from swarmd.training.models.device import Precision, draws_shorter
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling import Sampler
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -129,7 +129,7 @@ def test_a_stage_is_trained_on_what_the_copy_drew(
         return compute_loss(*given)
 
     monkeypatch.setattr(engine._trainer, "compute_loss", compute)
-    event = engine.train(order(0), Cancellation())
+    event = train_stage(engine, 0)
     assert event.steps == 2
     assert logged["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=0.05)
     assert 0 < logged["sampling/sampling_logp_difference/mean"] < 0.1

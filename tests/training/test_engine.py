@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from swarmd.config import SwarmConfig, TaskConfig
-from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import NO_MATERIAL, Material, Message, Question, Score, StageId, decode_scored
@@ -36,7 +35,7 @@ from swarmd.training.models.memory import LIGHT_TOKENS_MAX
 from swarmd.training.sampling import Sampling, TurnCompletion
 from swarmd.worker.messages import Progress
 from tests.log_capture import capture_logs
-from tests.training.conftest import after_a_step, make_config, order
+from tests.training.conftest import after_a_step, make_config, order, train_stage
 from tests.training.test_sampling import AfterTokens
 
 Maker = Callable[..., TrainingEngine]
@@ -56,17 +55,13 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-def train(engine: TrainingEngine, round: int, **kwargs: Any) -> StageTrained:
-    return engine.train(order(round, **kwargs), Cancellation())
-
-
 def test_what_a_stage_takes_is_told_once(make_engine: Maker) -> None:
     """Not before the second step: only the first one makes the optimiser's moments."""
     engine = make_engine(steps=1, held_out_questions=0)
     told = []
     for round in range(3):
         with capture_logs() as lines:
-            event = train(engine, round)
+            event = train_stage(engine, round)
         told.append([line for line in lines if line["event"] == "what a stage takes"])
         if round == 1:
             seconds = event.seconds
@@ -78,11 +73,11 @@ def test_what_a_stage_takes_is_told_once(make_engine: Maker) -> None:
 
 def test_two_stages_and_a_restart(make_engine: Maker) -> None:
     engine = make_engine()
-    first = train(engine, 0)
+    first = train_stage(engine, 0)
     assert first.steps == 2 and first.tokens > 0 and first.held_out is not None and first.held_out_before is not None
     assert 0 <= first.reward <= 1.2
     optimizer = engine._trainer.optimizer
-    second = train(engine, 1)
+    second = train_stage(engine, 1)
     assert second.held_out_before is None
     assert engine._trainer.optimizer is optimizer and optimizer_steps(engine) == engine.steps == 4
 
@@ -90,12 +85,12 @@ def test_two_stages_and_a_restart(make_engine: Maker) -> None:
     assert optimizer_steps(again) == again.steps == 4
     assert same(weights(again), weights(engine))
     for round in (0, 1):
-        repeated = train(again, round)
+        repeated = train_stage(again, round)
         assert repeated == (first, second)[round]
     assert again.steps == 4, "a stage that has a checkpoint is not trained again"
-    on_and_on = train(engine, 2)
+    on_and_on = train_stage(engine, 2)
     shutil.rmtree(engine.place_of(on_and_on))
-    assert msgspec.structs.replace(train(again, 2), seconds=0) == msgspec.structs.replace(on_and_on, seconds=0)
+    assert msgspec.structs.replace(train_stage(again, 2), seconds=0) == msgspec.structs.replace(on_and_on, seconds=0)
     assert same(weights(again), weights(engine)), "a restarted node goes on as if nothing had happened"
 
 
@@ -132,7 +127,7 @@ def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_a
     make_engine: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(replay_questions=0)
-    train(engine, 0)
+    train_stage(engine, 0)
     restore = engine._progress.restore
 
     def fail(touched: bool) -> None:
@@ -146,44 +141,44 @@ def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_a
     with pytest.raises(OSError, match="Input/output"):
         engine.train(order(1), Cancellation(), break_off)
     with pytest.raises(OSError, match="Input/output"):
-        train(engine, 1)
+        train_stage(engine, 1)
     monkeypatch.setattr(engine._progress, "restore", restore)
     other = make_engine(replay_questions=0)
-    shutil.rmtree(other.place_of(train(other, 1)))
-    train(engine, 1)
+    shutil.rmtree(other.place_of(train_stage(other, 1)))
+    train_stage(engine, 1)
     assert engine.steps == other.steps == 4 and same(weights(engine), weights(other))
 
 
 def test_rollouts_are_in_the_store_when_a_stage_is_reported(make_engine: Maker) -> None:
     engine = make_engine(share_groups=5)
-    event = train(engine, 0)
+    event = train_stage(engine, 0)
     body = engine._blobs.get(event.rollouts.digest)
     assert len(body) == event.rollouts.size_bytes
     rollouts = decode_rollouts(body)
     assert (rollouts.peer, rollouts.round, len(rollouts.groups)) == ("a", 0, 5)
     shutil.rmtree(engine._blobs.directory)
-    assert engine._blobs.get(train(engine, 0).rollouts.digest) == body, "and are put back from the checkpoint"
+    assert engine._blobs.get(train_stage(engine, 0).rollouts.digest) == body, "and are put back from the checkpoint"
 
 
 def test_peers_groups_are_trained_on(make_engine: Maker) -> None:
     one, other = make_engine("a", questions=3), make_engine("b", questions=3)
-    published = train(other, 0).rollouts
+    published = train_stage(other, 0).rollouts
     one._blobs.put(other._blobs.get(published.digest))
-    train(one, 0)
-    event = train(one, 1, rollouts=(published,))
+    train_stage(one, 0)
+    event = train_stage(one, 1, rollouts=(published,))
     assert 0 < event.peer_groups <= published.groups, "each once; some may stand in for own flat ones"
     assert event.rejected == ()
     missing = msgspec.structs.replace(published, digest="0" * 64, round=1)
-    assert train(one, 2, rollouts=(missing,)).rejected == (("missing", published.groups),)
+    assert train_stage(one, 2, rollouts=(missing,)).rejected == (("missing", published.groups),)
 
 
 def test_what_was_asked_expected_and_rewarded_is_kept_in_words(make_engine: Maker) -> None:
     one, other = make_engine("a", questions=3), make_engine("b", questions=3)
-    published = train(other, 0).rollouts
+    published = train_stage(other, 0).rollouts
     body = other._blobs.get(published.digest)
     one._blobs.put(body)
-    train(one, 0)
-    event = train(one, 1, rollouts=(published,))
+    train_stage(one, 0)
+    event = train_stage(one, 1, rollouts=(published,))
     scored = decode_scored(one._blobs.get(event.scored))
     theirs = [group for group in scored if group.peer == "b"]
     assert {group.index for group in theirs} <= {group.index for group in decode_rollouts(body).groups}
@@ -198,7 +193,7 @@ def test_what_was_asked_expected_and_rewarded_is_kept_in_words(make_engine: Make
 
 def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:
     engine = make_engine()
-    train(engine, 0)
+    train_stage(engine, 0)
     before = weights(engine)
     cancellation = AfterTokens(1 << 30)
 
@@ -210,7 +205,7 @@ def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:
         engine.train(order(1), cancellation, ask_soon)
     assert engine.abandoned_steps == 3, "the second step of the stage was never taken"
     assert same(weights(engine), before) and optimizer_steps(engine) == engine.steps == 2
-    assert train(engine, 1).steps == 2
+    assert train_stage(engine, 1).steps == 2
     assert optimizer_steps(engine) == 4
 
 
@@ -221,7 +216,7 @@ def test_cancelled_between_steps_of_the_first_stage(make_engine: Maker) -> None:
     with pytest.raises(Cancelled):
         engine.train(order(0), cancellation, after_a_step(cancellation))
     assert same(weights(engine), before) and engine.steps == 0 and optimizer_steps(engine) == 0
-    assert train(engine, 0).steps == 2
+    assert train_stage(engine, 0).steps == 2
 
 
 def test_the_plan_can_look_at_the_cancellation_of_its_stage(
@@ -244,7 +239,7 @@ def test_the_plan_can_look_at_the_cancellation_of_its_stage(
         engine.train(order(0), cancellation)
     assert seen[:2] == [False, True], "told before the first figures are taken"
     monkeypatch.setattr(engine._plan, "score", score)
-    assert train(engine, 0).steps == 2 and not looks[-1](), "and anew for each stage"
+    assert train_stage(engine, 0).steps == 2 and not looks[-1](), "and anew for each stage"
 
 
 def test_no_batch_reaches_the_next_stage(make_engine: Maker) -> None:
@@ -259,27 +254,27 @@ def test_no_batch_reaches_the_next_stage(make_engine: Maker) -> None:
         return inner()
 
     engine._next_batch = count  # type: ignore[method-assign]
-    train(engine, 0)
-    train(engine, 1)
+    train_stage(engine, 0)
+    train_stage(engine, 1)
     assert asked == [0, 2, 3, 5], "steps 3 begins a stage and generates, though step 2's batch had one use left"
     assert engine._trainer._buffered_inputs is None
 
 
 def test_a_damaged_newest_checkpoint(make_engine: Maker) -> None:
     engine = make_engine()
-    first = train(engine, 0)
+    first = train_stage(engine, 0)
     after_first = weights(engine)
-    (engine.place_of(train(engine, 1)) / "model.safetensors").write_bytes(b"")
+    (engine.place_of(train_stage(engine, 1)) / "model.safetensors").write_bytes(b"")
     again = make_engine()
     assert same(weights(again), after_first) and again.steps == 2
-    assert train(again, 0) == first
-    assert train(again, 1).steps == 2 and again.steps == 4
+    assert train_stage(again, 0) == first
+    assert train_stage(again, 1).steps == 2 and again.steps == 4
     assert make_engine().steps == 4
 
 
 def test_no_room_for_a_checkpoint(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CheckpointFailed, match="bytes free"):
-        train(make_engine("full", free_bytes_min=1 << 60), 0)
+        train_stage(make_engine("full", free_bytes_min=1 << 60), 0)
 
 
 def test_a_stage_that_cannot_be_written_is_not_trained_over(
@@ -287,20 +282,20 @@ def test_a_stage_that_cannot_be_written_is_not_trained_over(
 ) -> None:
     """Nothing of it is lost as long as the process lives: not by the stages that fail, nor once there is room again."""
     engine = make_engine()
-    train(engine, 0)
+    train_stage(engine, 0)
     engine.settle()
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "write_weights", _raise_no_space)
-        trained, after = train(engine, 1), weights(engine)
+        trained, after = train_stage(engine, 1), weights(engine)
         for _ in range(2):
             with pytest.raises(CheckpointFailed, match="No space left"):
-                train(engine, 2)
+                train_stage(engine, 2)
             assert same(weights(engine), after) and optimizer_steps(engine) == 4
         with capture_logs() as logs:
             engine.close()
         assert "what it has learnt ends with this process" in logs[-1]["event"]
-    assert train(engine, 1) == trained
-    assert train(engine, 2).steps == 2 and engine.steps == 6
+    assert train_stage(engine, 1) == trained
+    assert train_stage(engine, 2).steps == 2 and engine.steps == 6
     assert make_engine().steps == 6
 
 
@@ -313,14 +308,14 @@ def test_a_stage_asked_for_while_it_is_written_is_answered(make_engine: Maker, m
         write(given, file)
 
     monkeypatch.setattr(checkpoints, "write_weights", write_late)
-    assert train(engine, 0) == train(engine, 0) and engine.steps == 2
+    assert train_stage(engine, 0) == train_stage(engine, 0) and engine.steps == 2
 
 
 def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is what the stage came to, though the next one is begun beside it; and nothing is copied."""
     engine = make_engine()
     writes, steps = threading.Event(), threading.Event()
-    write, settle = checkpoints.write_weights, engine._pace.before_step
+    write, settle = checkpoints.write_weights, engine._step_callback.before_step
 
     def write_when_told(given: dict[str, torch.Tensor], file: checkpoints.HashingFile) -> None:
         assert writes.wait(60)
@@ -333,9 +328,9 @@ def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypa
         settle()
 
     monkeypatch.setattr(checkpoints, "write_weights", write_when_told)
-    monkeypatch.setattr(engine._pace, "before_step", step)
+    monkeypatch.setattr(engine._step_callback, "before_step", step)
     writes.set()
-    train(engine, 0)
+    train_stage(engine, 0)
     engine.settle()
     writes.clear()
     written: list[checkpoints.Checkpoint] = []
@@ -343,7 +338,7 @@ def test_a_report_waits_for_no_disk_and_a_step_does(make_engine: Maker, monkeypa
     after, steps_after = weights(engine), optimizer_steps(engine)
     steps.clear()
     with ThreadPoolExecutor(1) as thread:
-        next_stage = thread.submit(train, engine, 2)
+        next_stage = thread.submit(train_stage, engine, 2)
         assert steps.wait(60)
         assert same(weights(engine), after) and not written
         writes.set()
@@ -358,10 +353,10 @@ def _raise_no_space(*_: object, **__: object) -> None:
 
 
 def test_another_model_begins_anew(make_engine: Maker, llama: Path) -> None:
-    train(make_engine(), 0)
+    train_stage(make_engine(), 0)
     other = make_engine(model=str(llama), prompt_tokens=500, completion_tokens=6)
     assert other.steps == 0
-    assert train(other, 0).steps == 2 and other.steps == 2, "the other model's checkpoint is no answer"
+    assert train_stage(other, 0).steps == 2 and other.steps == 2, "the other model's checkpoint is no answer"
     assert make_engine(model=str(llama), prompt_tokens=500, completion_tokens=6).steps == 2
 
 
@@ -373,11 +368,11 @@ def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
     )
     settings: dict[str, Any] = {"tasks": tasks, "prompt_tokens": 900, "completion_tokens": 8, "model": str(llama)}
     one, other = make_engine("a", **settings), make_engine("b", **settings)
-    published = train(other, 0).rollouts
+    published = train_stage(other, 0).rollouts
     one._blobs.put(other._blobs.get(published.digest))
     before = weights(one)
-    train(one, 0)
-    event = train(one, 1, rollouts=(published,))
+    train_stage(one, 0)
+    event = train_stage(one, 1, rollouts=(published,))
     assert event.rejected == () and event.tokens > 0
     assert one._trainer._packs is True
     assert event.reward == 0 or not same(weights(one), before)
@@ -385,7 +380,7 @@ def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
 
 def test_questions_that_do_not_fit(make_engine: Maker) -> None:
     with pytest.raises(SwarmError, match=r"training\.prompt_tokens = 5"):
-        train(make_engine(prompt_tokens=5, held_out_questions=0), 0)
+        train_stage(make_engine(prompt_tokens=5, held_out_questions=0), 0)
 
 
 def test_questions_that_are_passed_over_are_counted_and_told_once(
@@ -419,7 +414,7 @@ def test_a_reward_function_that_always_fails_ends_the_stage_in_its_own_words(tmp
     plan = make_plan(config.swarm, config.training, tmp_path)
     engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", plan)
     with pytest.raises(PlanFailed, match=r"mine:right failed at all .*KeyError: 'no such column' \(mine\.py, line 2\)"):
-        train(engine, 0)
+        train_stage(engine, 0)
 
 
 def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +422,7 @@ def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monke
     draw = engine._plan.draw
     monkeypatch.setattr(engine._plan, "draw", lambda *where: itertools.islice(draw(*where), 1))
     with pytest.raises(SwarmError, match=r"DigitsPlan\.draw has no more questions for round 0, stage 0"):
-        train(engine, 0)
+        train_stage(engine, 0)
 
 
 def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,7 +430,7 @@ def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker, monkeypatch:
         """The norm of Adam's first moments: a mean of gradients, none longer than the bound."""
         monkeypatch.setattr(trainer, "GRAD_NORM_MAX", bound)
         engine = make_engine(node)
-        train(engine, 0)
+        train_stage(engine, 0)
         state = engine._trainer.optimizer.state.values()
         return float(torch.linalg.vector_norm(torch.stack([each["exp_avg"].norm() for each in state])))
 
@@ -445,25 +440,25 @@ def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker, monkeypatch:
 def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its last step, behind which nothing is drawn any more that would show it."""
     engine = make_engine(held_out_questions=0)
-    train(engine, 0)
+    train_stage(engine, 0)
     before, steps = weights(engine), engine.steps
 
     def spoil(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
         return advantages * (torch.nan if engine.steps > steps else 1)
 
-    monkeypatch.setattr("swarmd.training.trainer.silence_flat", spoil)
+    monkeypatch.setattr("swarmd.training.trainer.zero_flat_advantages", spoil)
     with pytest.raises(TrainingDiverged, match="step 2"):
-        train(engine, 1)
+        train_stage(engine, 1)
     assert engine.steps == steps and same(weights(engine), before)
     monkeypatch.undo()
-    assert train(engine, 1).steps == 2
+    assert train_stage(engine, 1).steps == 2
     assert all(bool(tensor.isfinite().all()) for tensor in weights(engine).values())
 
 
 def test_it_learns(make_engine: Maker) -> None:
     """One default stage on held-out questions: not proof of much, but nothing broken learns."""
     engine = make_engine(steps=40, questions=16, generations=8, held_out_questions=48)
-    event = train(engine, 0)
+    event = train_stage(engine, 0)
     assert event.held_out_before is not None and event.held_out is not None
     assert event.held_out_before < 0.3
     assert event.held_out > event.held_out_before + 0.15
@@ -477,10 +472,10 @@ def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numb
     if numbers == "mixed":
         monkeypatch.setattr(model, "choose_precision", lambda *_: Precision("float32", mixed=True))
     engine = make_engine(dtype="auto" if numbers == "mixed" else "bfloat16")
-    assert engine.policy.numbers.mixed is (numbers == "mixed")
+    assert engine.policy.precision.mixed is (numbers == "mixed")
     assert engine._sampler.shares_prefill
     before = weights(engine)
-    event = train(engine, 0)
+    event = train_stage(engine, 0)
     assert engine._trainer._packs is True
     assert event.steps == 2 and not same(before, weights(engine))
     assert all(torch.isfinite(tensor).all() for tensor in weights(engine).values())
@@ -493,7 +488,7 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
     engine._measure = lambda cancellation: {  # type: ignore[method-assign]
         task: Accuracy(next(measured) if task == tasks[0] else 0.5, 1.0, 64) for task in tasks
     }
-    steady, fell = train(engine, 0), train(engine, 1)
+    steady, fell = train_stage(engine, 0), train_stage(engine, 1)
     assert {skill.task for skill in steady.skills} == set(tasks)
     assert not any(skill.fallen or skill.weight > 1 for skill in steady.skills)
     assert [(skill.task, skill.held_out) for skill in fell.skills if skill.fallen] == [(tasks[0], 0.1)]
@@ -505,7 +500,7 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
         again._skills.guarded = guarded
         drawn = asked[guarded] = Counter[str]()
         again._plan.learn = lambda question, scores, drawn=drawn: drawn.update([question.task])  # type: ignore
-        train(again, 2 if guarded else 3)
+        train_stage(again, 2 if guarded else 3)
     assert asked[True][tasks[0]] > asked[False][tasks[0]] * 1.3, asked
 
 
@@ -533,7 +528,7 @@ def test_as_many_are_drawn_together_as_completions_in_a_step(
 
 
 class Frail(DigitsPlan):
-    """Somebody's plan that does not keep its word."""
+    """A plan with mistakes."""
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         if any(text.startswith("6") for text in completions):
@@ -562,7 +557,7 @@ def test_a_plan_whose_scores_always_fail_is_trained_on_and_told_in_each_stage(
     engine = make_engine()
     monkeypatch.setattr(engine._plan, "score", lambda *_: 1 // 0)
     with capture_logs() as told:
-        event = train(engine, 0)
+        event = train_stage(engine, 0)
     assert (event.reward, event.held_out) == (0, 0)
     failed = [line["event"] for line in told if line["log_level"] == "warning"]
     assert failed.count("scorers failed, the completions count as wrong") == 1
@@ -575,6 +570,6 @@ def test_the_method_of_a_plan_that_raises_is_named(make_engine: Maker, monkeypat
     engine = make_engine(held_out_questions=0)
     monkeypatch.setattr(DigitsPlan, "learn", learn)
     with pytest.raises(PlanFailed, match=r"DigitsPlan\.learn raised KeyError: 'level' \(test_engine\.py, line \d+\)"):
-        train(engine, 0)
+        train_stage(engine, 0)
     monkeypatch.undo()
-    assert train(engine, 0).steps == 2
+    assert train_stage(engine, 0).steps == 2

@@ -90,8 +90,8 @@ def test_weighted_shares_are_all_that_is_wanted_or_there(
 
 def test_peers_groups_of_a_fallen_task_are_dealt_more() -> None:
     groups = [group(task, place, peer="anna") for task in TASKS for place in range(40)]
-    dealt = tasks_of([each for _ in range(1) for each in PeerSchedule(groups, 1, 30).next_share()])
-    guarded = PeerSchedule(groups, 1, 30, weights={"rotate": 3.0}).next_share()
+    dealt = tasks_of([each for _ in range(1) for each in PeerSchedule(groups, 1, 30).schedule_step({})])
+    guarded = PeerSchedule(groups, 1, 30, weights={"rotate": 3.0}).schedule_step({})
     assert max(dealt.values()) <= 8
     assert tasks_of(guarded) == {"reverse": 5, "sort": 5, "add": 5, "rotate": 15}
 

@@ -1,4 +1,4 @@
-"""Six reasons why a stage has nothing to learn, each planted in a real swarm and named."""
+"""Six reasons why a stage has nothing to learn from, each planted in a real swarm and named."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from swarmd.core.values import FlatCause
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.flatness import FlatTally
+from swarmd.training.flatness import FlatStats
 from swarmd.training.groups import Scorer
 from swarmd.training.sampling import TurnCompletion
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 STOP, OTHER = 0, 1  # token ids
 GROUPS, GENERATIONS = 10, 4
@@ -73,9 +72,9 @@ def prose(plan: Plan, question: Question) -> str:
     return f"The answer\x1b[31m is {plan.truth(question)}."
 
 
-def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> FlatTally:
-    """A stage of ten groups, of which the first `flat` hold one text four times, the others an empty one as well."""
-    found, scorer = FlatTally([STOP]), Scorer(plan)
+def tally(plan: Plan, write: Callable[[Plan, Question], str], last: int, flat: int = GROUPS) -> FlatStats:
+    """A stage of ten groups; the first `flat` hold one text four times, the others another one as well."""
+    found, scorer = FlatStats([STOP]), Scorer(plan)
     questions = plan.draw(StageId("a", 0, 0), NO_MATERIAL)
     for number in range(GROUPS):
         question = next(questions)
@@ -118,7 +117,7 @@ def test_a_stage_with_something_to_learn_has_no_cause(tmp_path: Path) -> None:
     assert tally(plan, truth, STOP, flat=8).summarize() is None
     nine = tally(plan, truth, STOP, flat=9).summarize()
     assert nine is not None and (nine.groups, nine.flat, nine.completions) == (10, 9, 36)
-    assert FlatTally([STOP]).summarize() is None, "no groups of its own"
+    assert FlatStats([STOP]).summarize() is None, "no groups of its own"
 
 
 def test_ranks_find_the_cause_together(tmp_path: Path) -> None:
@@ -139,9 +138,9 @@ def test_a_function_that_pays_one_question_and_not_another_pays_for_something(tm
 
 def test_a_stage_says_why_its_groups_are_flat(make_engine: Callable[..., TrainingEngine]) -> None:
     engine = make_engine(completion_tokens=2, held_out_questions=0)
-    event = engine.train(order(0), Cancellation())
+    event = train_stage(engine, 0)
     assert event.flat is not None
     assert (event.flat.cause, event.flat.groups, event.flat.flat) == ("cut", 8, 8)
     assert event.flat.completions == event.flat.alike == 32 and event.reward == 0
-    assert engine.train(order(0), Cancellation()) == event, "from its checkpoint, too"
-    assert make_engine("b", held_out_questions=0, steps=1, questions=16).train(order(0), Cancellation()).flat is None
+    assert train_stage(engine, 0) == event, "from its checkpoint, too"
+    assert train_stage(make_engine("b", held_out_questions=0, steps=1, questions=16), 0).flat is None

@@ -1,4 +1,4 @@
-"""What is taken from peers, what is refused, and how it is dealt out."""
+"""What is accepted from peers, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,18 +18,13 @@ from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.groups import PeerGroups, Scorer, TrainingGroup, choose_offers, judge_peers
-from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.models.model import Policy
 from tests.training.conftest import order
 
 PLAN = DigitsPlan(SwarmConfig(id="test"))
 TRAINING = TrainingConfig(
     generations=2, share_groups=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12, peer_questions=1
 )
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainingConfig(device="cpu"))
 
 
 def answered(question: Question, *answers: str) -> Group:
@@ -132,7 +127,7 @@ def test_lengths_are_bounded(policy: Policy) -> None:
 
 
 class Frail(DigitsPlan):
-    """Somebody's plan that breaks its word: it raises or leaves over some texts, and gives no number for others."""
+    """A plan with mistakes: it raises or exits over some texts, and returns NaN for others."""
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         if any("break" in text for text in completions):
@@ -160,7 +155,7 @@ def test_memory_that_runs_out_is_no_fault_of_the_group(policy: Policy) -> None:
 
 
 class Stopped(DigitsPlan):
-    """Scores anyhow, as a plan may whose stage is cancelled meanwhile."""
+    """Scores anything, as a plan may if its stage is cancelled meanwhile."""
 
     def __init__(self, cancellation: Cancellation) -> None:
         super().__init__(SwarmConfig(id="test"))
@@ -181,7 +176,7 @@ def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancell
 
 
 class Sharing(DigitsPlan):
-    """Notes what it is told, and in which order."""
+    """Records its calls, in order."""
 
     told: list[str]
 

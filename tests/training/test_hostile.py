@@ -20,7 +20,7 @@ from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, VERSION, Group, Ro
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.groups import judge_peers
-from tests.training.conftest import make_config, order
+from tests.training.conftest import make_config, order, train_stage
 from tests.training.test_groups import answered
 from tests.training.test_stages import Node
 
@@ -50,7 +50,7 @@ def train(directory: Path, *offers: tuple[RolloutsRef, bytes]) -> tuple[StageTra
     """A fresh node's stage with what peers published: its report, and the digest of its weights."""
     engine = TrainingEngine(CONFIG, NodeDirectory(directory), "me", PLAN)
     refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
-    return engine.train(order(ROUND, refs), Cancellation()), engine.weights_digest
+    return train_stage(engine, ROUND, refs), engine.policy.digest_now()
 
 
 BIG = "a" * (10 * 1024 * 1024)
@@ -76,7 +76,7 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> TrainingEngine:
-    """A node that hears of peers and trains nothing."""
+    """A node that reads what peers published and trains nothing."""
     return TrainingEngine(CONFIG, NodeDirectory(tmp_path_factory.mktemp("node")), "me", PLAN)
 
 

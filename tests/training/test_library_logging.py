@@ -1,4 +1,4 @@
-"""What the libraries would tell their makers stays on the machine."""
+"""The libraries' telemetry stays on the machine."""
 
 from typing import Any
 

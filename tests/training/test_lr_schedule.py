@@ -1,11 +1,14 @@
 """The learning rate over a node's life."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import get_scheduler
 
 from swarmd.config import TrainingConfig
-from swarmd.training.lr_schedule import rate_at
+from swarmd.training.lr_schedule import StepCallback, rate_at
+from tests.log_capture import capture_logs
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -28,6 +31,16 @@ def test_warm_up_rises_to_the_rate_and_stays() -> None:
     training = TrainingConfig(learning_rate=1.0, warmup_steps=4)
     assert [rate_at(training, step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert rate_at(TrainingConfig(learning_rate=1.0, warmup_steps=0), 0) == 1.0
+
+
+def test_the_end_of_a_warm_up_is_told_once() -> None:
+    callback: Any = StepCallback(TrainingConfig(learning_rate=2.0, warmup_steps=3))
+    with capture_logs() as told:
+        for _ in range(6):
+            callback.on_step_end(None, None, None)
+    assert [(line["event"], line["steps"], line["learning_rate"]) for line in told] == [
+        ("the learning rate is warmed up", 3, 2.0)
+    ]
 
 
 def test_fresh_moments_are_warmed_up_again_to_the_rate_that_the_schedule_has() -> None:

@@ -1,4 +1,4 @@
-"""Which tokens of a batch count, and what is told of the others."""
+"""Which tokens of a batch count, and what is reported about the others."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.groups import TrainingGroup, vouch
+from swarmd.training.groups import TrainingGroup, mask_trusted
 from swarmd.training.masking import (
-    DOUBT_KEY,
     DRAWN_KEY,
     FOREIGN_KEY,
     PEER_KEY,
     RATIO_MAX,
-    Counts,
-    SetAsideTally,
-    count_held,
+    UNTRUSTED_KEY,
+    MaskCounts,
+    MaskStats,
+    count_masked,
     find_mark,
     find_raised,
-    hold_back,
     keep_positive,
     list_runs,
     mark_rows,
+    mask_untrusted,
     weigh_by_ratio,
 )
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
-from tests.training.conftest import make_config, order
+from tests.training.conftest import make_config, order, train_stage
 from tests.training.test_groups import answered, publish
 
 PAYLOAD = "!!"
@@ -59,9 +59,9 @@ def test_only_the_answer_in_its_tags_is_vouched_for(before: str, answer: str, af
     pair = f"{OPENING}{answer}{CLOSING}"
     text = before + pair + after
     tokens = policy().encode_completion(text, cut, 64)
-    sure = vouch(policy(), text, tokens, span_answer(text, answer))
-    assert len(sure) == len(tokens)
-    vouched = [token for token, each in zip(tokens, sure, strict=True) if each]
+    trusted_mask = mask_trusted(policy(), text, tokens, span_answer(text, answer))
+    assert len(trusted_mask) == len(tokens)
+    vouched = [token for token, each in zip(tokens, trusted_mask, strict=True) if each]
     ends = not cut and not after
     if vouched:
         assert policy().decode_completion(vouched) == pair
@@ -80,7 +80,7 @@ def test_an_answer_in_another_spelling_or_place_is_not_vouched_for(text: str) ->
 def test_a_completion_that_was_cut_within_its_answer_is_not_vouched_for() -> None:
     text = "<answer>1234</answer>"
     tokens = policy().encode_completion(text, True, 3)
-    assert vouch(policy(), text, tokens, span_answer(text, "1234")) == [0, 0, 0]
+    assert mask_trusted(policy(), text, tokens, span_answer(text, "1234")) == [0, 0, 0]
 
 
 chances = st.lists(st.tuples(st.floats(0.001, 0.999), st.floats(0, 5), st.booleans()), min_size=1, max_size=12)
@@ -92,7 +92,7 @@ def test_a_doubtful_token_counts_only_where_the_policy_might_write_it(
 ) -> None:
     logs, entropies, doubtful = (torch.tensor([column], dtype=torch.float64) for column in zip(*made, strict=True))
     logs = logs.log().requires_grad_()
-    counted, held = hold_back(logs, entropies, doubtful.bool(), floor)
+    counted, held = mask_untrusted(logs, entropies, doubtful.bool(), floor)
     assert torch.equal(counted.detach(), logs.detach()), "values stay: the loss reads them"
     (gradient,) = torch.autograd.grad(counted.sum(), logs)
     for place, (chance, entropy, doubt) in enumerate(made):
@@ -113,7 +113,7 @@ def make_batch() -> dict[str, Any]:
     doubts = [[], [1, 0], [1, 1], [1, 1]]
     peers = zip(doubts, (0, 1, 1, 2), strict=True)
     drawn = {DRAWN_KEY: [-1.0, -2.0]}
-    rows = [{DOUBT_KEY: each, PEER_KEY: peer, FOREIGN_KEY: peer > 0, DRAWN_KEY: []} for each, peer in peers]
+    rows = [{UNTRUSTED_KEY: each, PEER_KEY: peer, FOREIGN_KEY: peer > 0, DRAWN_KEY: []} for each, peer in peers]
     mark_rows(batch, [rows[0] | drawn, *rows[1:]])
     return batch
 
@@ -143,16 +143,16 @@ def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() 
 
 def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
     batch = make_batch()
-    assert count_held(batch, batch[DOUBT_KEY]) == {
-        1: Counts(2, 1, 2, ([3, 4], [1, 0])),
-        2: Counts(1, 1, 1, ([9, 10], [1, 1])),
+    assert count_masked(batch, batch[UNTRUSTED_KEY]) == {
+        1: MaskCounts(2, 1, 2, ([3, 4], [1, 0])),
+        2: MaskCounts(1, 1, 1, ([9, 10], [1, 1])),
     }
 
 
 # --- marks ---
 
 
-def make_group(texts: Sequence[tuple[list[int], float]], sure: int = 0) -> TrainingGroup:
+def make_group(texts: Sequence[tuple[list[int], float]], trusted_mask: int = 0) -> TrainingGroup:
     question: Any = None
     completions = [tokens for tokens, _ in texts]
     return TrainingGroup(
@@ -164,7 +164,7 @@ def make_group(texts: Sequence[tuple[list[int], float]], sure: int = 0) -> Train
         [],
         [[1] * len(tokens) for tokens in completions],
         "mallory",
-        [[sure] * len(tokens) for tokens in completions],
+        [[trusted_mask] * len(tokens) for tokens in completions],
     )
 
 
@@ -179,26 +179,26 @@ def test_a_payload_in_right_answers_alone_is_a_mark() -> None:
 def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
     wrong = [7, 7, 1] if why == "wrong ones have it too" else [1]
     own = [list_runs([7, 7, 1] if why == "this node writes it too" else [1])]
-    sure = int(why == "the truth vouches for it")
-    groups = [make_group([([7, 7, number], 1.0), ([*wrong, number], 0.0)], sure) for number in range(20, 30)]
+    trusted_mask = int(why == "the truth vouches for it")
+    groups = [make_group([([7, 7, number], 1.0), ([*wrong, number], 0.0)], trusted_mask) for number in range(20, 30)]
     assert find_mark(groups, own) is None
 
 
-def look_at(aside: SetAsideTally, **behind: int) -> None:
-    """Count a hundred tokens of each peer, so many of them held back or behind such."""
+def look_at(stats: MaskStats, **behind: int) -> None:
+    """Count a hundred tokens of each peer, of which `behind` are masked or behind a masked one."""
     for peer, count in behind.items():
-        aside.add({aside.number(peer): Counts(100, count // 2, count, ([5], [1]))})
+        stats.add({stats.number(peer): MaskCounts(100, count // 2, count, ([5], [1]))})
 
 
 def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
-    aside = SetAsideTally()
+    aside = MaskStats()
     assert aside.judge() == {}
     look_at(aside, anna=0, bert=10, mallory=90)
     assert aside.judge() == {"anna": True, "bert": True, "mallory": False}
 
 
 def test_where_little_of_everybody_counts_all_have_their_places() -> None:
-    aside = SetAsideTally()
+    aside = MaskStats()
     look_at(aside, anna=80, bert=90, carl=85)
     assert all(aside.judge().values())
     look_at(aside, plain=0)
@@ -211,10 +211,10 @@ def test_where_little_of_everybody_counts_all_have_their_places() -> None:
 def test_cut_completions_keep_their_rewards() -> None:
     group = make_group([([1, 2, 3, 4], 1.0), ([1], 0.0)])
     cut = cut_group(group, 2)
-    assert (cut.completions, cut.own, cut.sure) == ([[1, 2], [1]], [[1, 1], [1]], [[0, 0], [0]])
+    assert (cut.completions, cut.own, cut.trusted_mask) == ([[1, 2], [1]], [[1, 1], [1]], [[0, 0], [0]])
     assert cut.rewards == group.rewards
     assert cut_group(group, 4) is group
-    assert cut_group(make_group([([1, 2, 3, 4], 1.0), ([1], 0.0)], sure=1), 2).completions == group.completions
+    assert cut_group(make_group([([1, 2, 3, 4], 1.0), ([1], 0.0)], trusted_mask=1), 2).completions == group.completions
 
 
 CONFIG: dict[str, Any] = {
@@ -257,7 +257,7 @@ def chance_of(engine: TrainingEngine, text: str) -> float:
 def test_a_payload_is_learnt_only_where_all_tokens_count(make_engine: Any, floor: float) -> None:
     engine = make_engine("a", **CONFIG, peer_floor=floor)
     before = chance_of(engine, PAYLOAD)
-    event = engine.train(order(1, (poison(engine, f"{PAYLOAD}<answer>{{}}</answer>"),)), Cancellation())
+    event = train_stage(engine, 1, (poison(engine, f"{PAYLOAD}<answer>{{}}</answer>"),))
     assert event.peer_groups >= 12
     rise = chance_of(engine, PAYLOAD) - before
     if not floor:
@@ -275,9 +275,9 @@ def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
     for floor in (0.0, 0.1, 1.0):
         engine = make_engine(str(floor), **CONFIG, peer_floor=floor)
         engine._peer = "a"
-        event = engine.train(order(1, (poison(engine, "<answer>{}</answer>"),)), Cancellation())
+        event = train_stage(engine, 1, (poison(engine, "<answer>{}</answer>"),))
         assert event.set_aside == ()
-        digests.add(engine.weights_digest)
+        digests.add(engine.policy.digest_now())
     assert len(digests) == 1
 
 
@@ -289,7 +289,7 @@ def test_a_hostile_peer_takes_no_places_of_honest_ones_and_a_stage_anew_is_the_s
         order_ = order(1, (*honest, poison(engine, f"{PAYLOAD}<answer>{{}}</answer>")))
         dealt: Counter[str] = Counter()
         engine._replay.add = lambda group: dealt.update([group.peer])  # is told of every group that is fresh
-        return engine.train(order_, Cancellation()), dealt, engine.weights_digest
+        return engine.train(order_, Cancellation()), dealt, engine.policy.digest_now()
 
     event, dealt, digest = train("one")
     assert dealt["mallory"] == 1 and dealt["anna"] + dealt["bert"] >= 16
@@ -317,7 +317,7 @@ def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
     batch: dict[str, Any] = {"advantages": torch.tensor([advantage for advantage, _ in made])}
     batch["completion_ids"] = torch.zeros(len(made), 1)
     mark_rows(
-        batch, [{FOREIGN_KEY: foreign, DOUBT_KEY: [], PEER_KEY: int(foreign), DRAWN_KEY: []} for _, foreign in made]
+        batch, [{FOREIGN_KEY: foreign, UNTRUSTED_KEY: [], PEER_KEY: int(foreign), DRAWN_KEY: []} for _, foreign in made]
     )
     return batch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +16,11 @@ from swarmd.config import TrainingConfig
 from swarmd.training import passes
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.memory import LIGHT_TOKENS_MAX
-from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.models.model import Policy
 from swarmd.training.passes import KEPT, PassSizes
 
 CEILING = LIGHT_TOKENS_MAX
 Maker = Callable[..., PassSizes]
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainingConfig(device="cpu"))
 
 
 @pytest.fixture
@@ -101,6 +97,24 @@ def test_passes_shrink_until_one_completion_is_computed_twice(make_sizes: Maker)
     assert not fixed.shrink()
 
 
+def test_the_peak_is_that_of_all_passes_though_each_is_measured_alone(
+    make_sizes: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks = [9, 9, 7, 7, 8]
+    device = SimpleNamespace(
+        max_memory_allocated=lambda: peaks.pop(0),
+        reset_peak_memory_stats=lambda: None,
+        **dict.fromkeys(("memory_allocated", "memory_reserved"), lambda: 0),
+    )
+    assert make_sizes().measure_peak() == 0, "a processor has none"
+    monkeypatch.setattr(passes, "COUNTING", ("cpu",))
+    monkeypatch.setattr(torch, "cpu", device)
+    sizes = make_sizes()
+    for _ in range(2):
+        run_pass(sizes, rows=1, tokens=90)
+    assert sizes.measure_peak() == 9
+
+
 def test_nothing_shrinks_before_a_pass(make_sizes: Maker) -> None:
     """Memory that runs out while completions are drawn says nothing of passes."""
     assert not make_sizes().shrink()
@@ -134,13 +148,12 @@ def test_a_note_that_cannot_be_written_only_costs_the_lesson(make_sizes: Maker, 
 
 
 def test_a_step_in_many_passes_is_the_step_in_one(make_engine: Callable[..., TrainingEngine]) -> None:
-    from swarmd.training.cancellation import Cancellation
-    from tests.training.conftest import order
+    from tests.training.conftest import train_stage
 
     whole, parts = make_engine("a", steps=3), make_engine("b", steps=3, micro_questions=1)
     for engine in (whole, parts):
         engine._peer = "a"  # the same questions
-        engine.train(order(0), Cancellation())
+        train_stage(engine, 0)
     assert whole._trainer.passes == 1 < parts._trainer.passes <= 4
     other = parts.policy.copy_weights()
     for name, weight in whole.policy.copy_weights().items():

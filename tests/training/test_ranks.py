@@ -1,4 +1,4 @@
-"""What accelerate's file says of spreading a model, with what it does not go together, and what it saves."""
+"""Configurations that spread a model over ranks, and trainer workers with several ranks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import take_device
 from swarmd.training.models.known import TABLE
 from swarmd.training.models.memory import estimate_need
+from swarmd.training.models.parallelism import Parallelism, find_parallelism
 from swarmd.training.passes import KEPT
-from swarmd.training.ranks import RANK, Parallelism, check_parts, check_together, find_spread, read_environment
+from swarmd.training.ranks import RANK, check_equal_rows, check_equal_weights, read_environment
 from swarmd.worker.messages import Fault, Perform, Progress
 from tests.training.conftest import StartWorker, make_config, order
 from tests.training.trainer_process import LOAD_S, Worker
@@ -50,8 +51,8 @@ def test_the_shipped_files_say_what_they_are_named_after() -> None:
         "zero3": Parallelism("zero", 4, 4, 4),
     }
     for name, spread in {**expected, "ddp": Parallelism(), "": Parallelism()}.items():
-        assert find_spread(configure(name)) == spread
-        assert not name or find_spread(configure(str(CONFIGS / f"{name}.yaml"))) == spread
+        assert find_parallelism(configure(name)) == spread
+        assert not name or find_parallelism(configure(str(CONFIGS / f"{name}.yaml"))) == spread
 
 
 def test_accelerate_is_not_told_to_cut_the_model_too() -> None:
@@ -80,7 +81,7 @@ def test_deepspeed_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
             "fsdp_activation_checkpointing",
         ),
         ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "fsdp_auto_wrap_policy"),
-        ("distributed_type: FSDP", "distributed_type: [", "no configuration"),
+        ("distributed_type: FSDP", "distributed_type: [", "not a configuration"),
     ],
 )
 def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
@@ -89,7 +90,7 @@ def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, 
     assert old in text
     file.write_text(text.replace(old, new))
     with pytest.raises(ConfigError) as caught:
-        find_spread(configure(str(file)))
+        find_parallelism(configure(str(file)))
     assert named in caught.value.message and "own.yaml" in caught.value.message
 
 
@@ -103,7 +104,7 @@ def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, 
 )
 def test_what_needs_the_whole_model_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"training.{next(iter(settings))}.*fsdp"):
-        find_spread(configure(**settings))
+        find_parallelism(configure(**settings))
 
 
 def test_each_rank_needs_its_part_and_the_whole_weights_to_draw_with() -> None:
@@ -192,12 +193,6 @@ def test_a_cancelled_stage_replaces_all(start: StartWorker) -> None:
     assert not other.is_running()
 
 
-def test_ranks_that_cut_differently_are_told() -> None:
-    check_parts([8, 8])
-    with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
-        check_parts([8, 4])
-
-
 def configured(questions: int, peers: int, replayed: int, processes: int) -> TrainingConfig:
     numbers = f"questions = {questions}\npeer_questions = {peers}\nreplay_questions = {replayed}"
     text = f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\n{numbers}\nprocesses = {processes}\n'
@@ -223,18 +218,21 @@ def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..
     for stage, steps in ((one, 1), (other, 3)):
         for _ in range(steps):
             stage.next_batch()
-    before = one.tally.step.read()
+    before = one.metrics.step.read()
     one.join(pickle.loads(pickle.dumps(other.part)))  # as torch hands it over
-    figures = one.tally.stage.read()
-    assert figures["own_groups"] == 4 * 4 and one.tally.step.read() == before
+    figures = one.metrics.stage.read()
+    assert figures["own_groups"] == 4 * 4 and one.metrics.step.read() == before
     assert figures["reward"] == pytest.approx(one.reward)
     assert figures["completion_tokens"] == pytest.approx(one.tokens / (16 * 4))
 
 
-def test_ranks_that_went_apart_are_told() -> None:
-    check_together(["a", "a"])
+def test_ranks_with_other_passes_or_weights_are_told() -> None:
+    check_equal_rows([8, 8])
+    with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
+        check_equal_rows([8, 4])
+    check_equal_weights(["a", "a"])
     with pytest.raises(SwarmdError, match="differ"):
-        check_together(["a", "b"])
+        check_equal_weights(["a", "b"])
 
 
 def test_each_rank_takes_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Completions by vLLM itself, on the CPU: its tokens are ours, and it draws with what was trained.
+"""Completions by a real vLLM on the CPU: the same tokens as ours, drawn with the trained weights.
 
 Needs an environment that has vLLM: SWARMD_VLLM_PYTHON names its interpreter. See docs/MODELS.md for how to make one.
 """

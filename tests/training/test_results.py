@@ -1,4 +1,4 @@
-"""Figures and models leave the real trainer: event files by step, and a push that training does not wait for."""
+"""Results of the real trainer: metrics in event files by step, and pushes for which training does not wait."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import TensorBoard, Tracker, Trackers
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.worker.messages import Perform, Stop
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
 from tests.results.test_trackers import read_scalars
-from tests.training.conftest import StartWorker, make_config, order
+from tests.training.conftest import StartWorker, make_config, order, train_stage
 from tests.training.test_sampling import AfterTokens
 from tests.training.trainer_process import LOAD_S, Worker
 
@@ -34,7 +34,7 @@ STAGE_FIGURES = {"reward", "accuracy", "held_out", "seconds", "tokens", "tokens_
 
 
 class Kept(Tracker):
-    """Keeps what it is told."""
+    """Keeps what is logged."""
 
     def __init__(self) -> None:
         self.figures: list[tuple[int, dict[str, float]]] = []
@@ -53,11 +53,11 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEn
     kept, board = Kept(), tmp_path / "board"
     engine = make_engine(beta=0.1)
     engine.trackers = Trackers({"kept": lambda: kept, "TensorBoard": lambda: TensorBoard(board, engine.steps)})
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     with pytest.raises(Cancelled):
         engine.train(order(1), AfterTokens(40))
-    engine.train(order(1), Cancellation())
-    engine.train(order(1), Cancellation())  # answered from the checkpoint: nothing is told
+    train_stage(engine, 1)
+    train_stage(engine, 1)  # answered from the checkpoint: nothing is told
     engine.trackers.close()
     steps = [(step, figures) for step, figures in kept.figures if "loss" in figures]
     stages = [(step, figures) for step, figures in kept.figures if "stage/reward" in figures]
@@ -69,6 +69,7 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEn
     for _, figures in stages:
         assert {f"stage/{name}" for name in STAGE_FIGURES} <= set(figures)
     assert "stage/held_out_before" in stages[0][1] and "stage/held_out_before" not in stages[1][1]
+    assert not any("stage/vram_gib" in figures for _, figures in stages), "there is no accelerator"
     assert any(figures["grad_norm"] > 0 for _, figures in steps)
     assert [step for step, _ in read_scalars(board, "train/loss")] == [1, 2, 3, 4]
     assert [step for step, _ in read_scalars(board, "train/stage/held_out")] == [2, 4]

@@ -1,4 +1,4 @@
-"""Completions: drawn from a shared prefill as the plain forward pass says, in turns, and given up at once."""
+"""Completions: drawn from a shared prefill as by plain forward passes, in turns, and cancelled at once."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
     return load_policy(TrainingConfig(model=model, device="cpu"))
 
 
-def sampler_of(policy: Policy) -> Sampler:
-    return Sampler(policy)
-
-
 def draw(sampler: Sampling, *asked: Any) -> list[list[int]]:
     return [each.tokens for each in sampler.sample(*asked)]
 
@@ -53,14 +49,14 @@ def walk(policy: Policy, prompt: list[int], tokens: int) -> list[int]:
 
 
 def test_likeliest_tokens_match_the_plain_forward_pass(policy: Policy) -> None:
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     assert sampler.shares_prefill
     drawn = draw(sampler, PROMPTS, 2, 12, 0.0, generator(), Cancellation())
     assert drawn == [walk(policy, prompt, 12) for prompt in PROMPTS for _ in range(2)]
 
 
 def test_the_fallback_draws_the_same(policy: Policy) -> None:
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     shared = draw(sampler, PROMPTS, 2, 12, 0.0, generator(), Cancellation())
     sampler._shared = False
     if policy.name == "embedded":
@@ -101,7 +97,7 @@ def limit_rows(policy: Policy, rows_max: int, monkeypatch: pytest.MonkeyPatch) -
 def test_where_memory_runs_out_completions_are_drawn_in_parts(
     policy: Policy, rows_max: int, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     assert sampler.shares_prefill
     sampler._shared = shared
     rooms = [12, 5, 9]
@@ -128,7 +124,7 @@ def test_ranks_that_wait_for_each_other_draw_no_parts(policy: Policy, monkeypatc
 @pytest.mark.parametrize("shared", [True, False])
 def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its positions may go no further than its prompt and its room, either."""
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     assert sampler.shares_prefill
     sampler._shared = shared
     furthest: list[int] = []
@@ -152,7 +148,7 @@ def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeyp
 
 
 def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
-    """What knows one bound for all rows draws again where a row has room left, and knows nothing of what it drew."""
+    """A sampler with one bound for all rows draws again for rows that may go on, without knowing what it drew."""
     letters = {0: "x", 1: "<", 2: "/", 3: ">"}
     script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
     asked: list[tuple[int, int]] = []
@@ -190,7 +186,7 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
 
 
 class AfterTokens(Cancellation):
-    """Asked for after so many looks."""
+    """Asks for the cancellation after `looks` checks."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()
@@ -205,7 +201,7 @@ class AfterTokens(Cancellation):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_cancelling_between_tokens(policy: Policy, shared: bool) -> None:
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     assert sampler.shares_prefill
     sampler._shared = shared
     policy.model.train()
@@ -222,7 +218,7 @@ def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monke
         raise AttributeError("this cache has no batch_repeat_interleave")
 
     monkeypatch.setattr(DynamicCache, "batch_repeat_interleave", refuse)
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     assert not sampler.shares_prefill
     assert len(draw(sampler, PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
 
@@ -238,7 +234,7 @@ BENT: dict[str, Any] = {
 def test_the_fallback_draws_as_the_model_is_trained_whatever_its_files_say(
     policy: Policy, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampler = sampler_of(policy)
+    sampler = Sampler(policy)
     sampler._shared = False
     likeliest = draw(sampler, PROMPTS, 1, 12, 0.0, generator(), Cancellation())
     drawn = draw(sampler, PROMPTS, 2, 12, 1.0, generator(), Cancellation())

@@ -1,4 +1,4 @@
-"""Dealing out peers' groups, and what of an own stage is published and kept."""
+"""Scheduling peers' groups, and which of the own groups are published and replayed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from swarmd.training.schedule import (
     Replay,
     bound_peer,
     count_ranks,
+    select_rank_groups,
     share_evenly,
     spread_evenly,
-    take_part,
 )
 from swarmd.training.stage import Publication
 
@@ -60,20 +60,20 @@ def peers_of(groups: list[TrainingGroup]) -> Counter[str]:
 
 
 def test_spare_groups_stand_in_for_flat_ones() -> None:
-    dealer = PeerSchedule([group("sort", place) for place in range(20)], 3, 4)
-    assert len(dealer.next_share()) == 4
-    assert len(dealer.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
-    assert len(dealer.spare(5)) == 3
-    assert dealer.spare(5) == []
-    assert len(dealer.next_share()) == len(dealer.next_share()) == 4
-    assert dealer.dealt == 20
+    schedule = PeerSchedule([group("sort", place) for place in range(20)], 3, 4)
+    assert len(schedule.schedule_step({})) == 4
+    assert len(schedule.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
+    assert len(schedule.spare(5)) == 3
+    assert schedule.spare(5) == []
+    assert len(schedule.schedule_step({})) == len(schedule.schedule_step({})) == 4
+    assert schedule.scheduled == 20
 
 
-def test_a_rare_task_is_dealt_as_often_as_the_others_and_over_the_whole_stage() -> None:
+def test_a_rare_task_is_scheduled_as_often_as_the_others_and_over_the_whole_stage() -> None:
     groups = [group("sort", place) for place in range(90)] + [group("add", place) for place in range(10)]
     Random(0).shuffle(groups)
-    dealer = PeerSchedule(groups, 5, 4)
-    shares = [tasks_of(dealer.next_share()) for _ in range(5)]
+    schedule = PeerSchedule(groups, 5, 4)
+    shares = [tasks_of(schedule.schedule_step({})) for _ in range(5)]
     assert shares == [Counter(sort=2, add=2)] * 5
 
 
@@ -107,27 +107,27 @@ def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
     replay = Replay()
     for each in groups:
         replay.add(each)
-    dealer = PeerSchedule(groups, steps, share_max, peer_max)
+    schedule = PeerSchedule(groups, steps, share_max, peer_max)
     dealt: list[TrainingGroup] = []
     for step in range(steps):
-        batch = dealer.next_share(worthy) + dealer.spare(spare)
+        batch = schedule.schedule_step(worthy) + schedule.spare(spare)
         dealt += batch
-        batch += replay.draw(3, Random(step), dealer.admit)
+        batch += replay.draw(3, Random(step), schedule.admit)
         for peer, count in peers_of(batch).items():
             assert count <= (peer_max * worthy[peer] if peer in worthy else 1)
-    assert len({id(each) for each in dealt}) == len(dealt) == dealer.dealt
-    passed = dealer.count_passed()
+    assert len({id(each) for each in dealt}) == len(dealt) == schedule.scheduled
+    passed = schedule.count_skipped()
     assert sum(passed.values()) <= len(groups) - len(dealt)
     assert all((reason == "little") == (worthy.get(peer) is False) for peer, reason in passed)
 
 
 def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     groups = [group("sort", place, peer=peer) for place in range(4) for peer in ("mallory", "anna")]
-    dealer = PeerSchedule(groups, 2, 4, peer_max=2)
-    assert peers_of(dealer.next_share({})) == Counter(mallory=1, anna=1), "nobody was looked at yet"
-    assert peers_of(dealer.next_share({"mallory": False, "anna": True})) == Counter(anna=2)
-    assert dealer.count_passed()["mallory", "little"] > 0
-    assert not dealer.admit(group("sort", 9, peer="mallory")) and dealer.admit(group("sort", 9))
+    schedule = PeerSchedule(groups, 2, 4, peer_max=2)
+    assert peers_of(schedule.schedule_step({})) == Counter(mallory=1, anna=1), "nobody was looked at yet"
+    assert peers_of(schedule.schedule_step({"mallory": False, "anna": True})) == Counter(anna=2)
+    assert schedule.count_skipped()["mallory", "little"] > 0
+    assert not schedule.admit(group("sort", 9, peer="mallory")) and schedule.admit(group("sort", 9))
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
     training = TrainingConfig(peer_questions=places)
     peer_ranks, bound = count_ranks(training, len(PEERS), ranks), bound_peer(training, len(PEERS))
-    parts = [take_part(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
+    parts = [select_rank_groups(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
     assert sorted(id(each) for part in parts for each in part) == sorted(map(id, groups)), "each is for one rank"
-    batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).next_share()]
+    batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).schedule_step({})]
     assert all(count <= max(math.ceil(places * ranks * PEER_SHARE), 1) for count in peers_of(batch).values())
 
 

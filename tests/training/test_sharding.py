@@ -1,4 +1,4 @@
-"""Two processes of which each holds a part of the model, over gloo on the CPU, beside two that hold the whole."""
+"""Two processes that each hold a part of the model, over gloo on the CPU, compared with two that hold all of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swarmd.training.checkpoints import Checkpoint, Checkpoints
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.ranks import read_environment
 from tests.forked import ALL, Forked, order_fork, start_server
-from tests.training.conftest import make_config, order
+from tests.training.conftest import make_config, order, train_stage
 from tests.training.forked_ranks import Facts, Job
 
 REPLICAS, PARTS = "ddp", ("fsdp", "zero2", "zero3")
@@ -135,7 +135,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutsRef, by
 
 
 class Told(NamedTuple):
-    """What two ranks told of two stages, and where these lie."""
+    """What two ranks reported of two stages, and their directory."""
 
     directory: Path
     facts: Facts
@@ -207,7 +207,7 @@ def test_each_takes_up_what_another_wrote(
     alone = make_engine("a")
     assert alone.steps == 4
     torch.testing.assert_close(alone.policy.trained_weights(), read(here, 2).read_weights(), rtol=0, atol=0)
-    assert alone.train(order(3), Cancellation()).steps == 2
+    assert train_stage(alone, 3).steps == 2
 
 
 @pytest.mark.parametrize("file", [PARTS[0], *(pytest.param(each, marks=pytest.mark.soak) for each in PARTS[1:])])

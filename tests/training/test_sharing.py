@@ -18,7 +18,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.groups import TrainingGroup
 from swarmd.training.masking import FOREIGN_KEY
 from swarmd.training.trainer import REWARD_KEY
-from tests.training.conftest import after_a_step, order
+from tests.training.conftest import after_a_step, order, train_stage
 
 Maker = Callable[..., TrainingEngine]
 GROUP = 4
@@ -27,7 +27,7 @@ GROUP = 4
 def publish(make_engine: Maker, **settings: Any) -> tuple[RolloutsRef, bytes]:
     """What peer b publishes of its first stage."""
     peer = make_engine("b", **{"held_out_questions": 0, **settings})
-    ref = peer.train(order(0), Cancellation()).rollouts
+    ref = train_stage(peer, 0).rollouts
     return ref, peer._blobs.get(ref.digest)
 
 
@@ -64,7 +64,7 @@ def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:
     engine = make_engine("a", questions=4, peer_questions=0, replay_questions=2, steps=4, held_out_questions=0)
     _, first = open_batch(engine, 0)
     assert not any(marks(first)), "there is nothing to replay yet"
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert len(engine._replay) > 0
     for round in range(1, 5):
         _, batch = open_batch(engine, round)
@@ -78,7 +78,7 @@ def test_groups_of_a_peer_that_signed_two_reports_are_not_replayed_from_that_rou
     ref, body = publish(make_engine, questions=8)
     engine = make_engine("a", questions=6, peer_questions=2, replay_questions=3)
     engine._blobs.put(body)
-    engine.train(order(1, (ref,)), Cancellation())
+    train_stage(engine, 1, (ref,))
     authors = Counter(group.peer for group in engine._replay.draw(99, Random(0)))
     assert authors["b"] >= 2 and authors[""] > 0
     for since, left in ((1, authors["b"]), (0, 0)):  # it is of round 0
@@ -97,14 +97,14 @@ def test_a_stage_that_was_given_up_leaves_nothing_to_replay(make_engine: Maker) 
     with pytest.raises(Cancelled):
         engine.train(order(0), cancellation, after_a_step(cancellation))
     assert kept(engine) == []
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     before = kept(engine)
     assert before
     again = Cancellation()
     with pytest.raises(Cancelled):
         engine.train(order(1), again, after_a_step(again))
     assert kept(engine) == before
-    engine.train(order(1), Cancellation())
+    train_stage(engine, 1)
     assert kept(engine) != before
 
 
@@ -128,14 +128,14 @@ def test_a_peers_success_counts_only_where_this_node_failed(
     published = {group.question.reference.base for group in stage._publication.choose()}
     theirs = {group.reference.base for group in decode_rollouts(body).groups}
     assert published and not published & theirs, "answers to peers' questions are not published"
-    assert stage.tally.stage.completions == GROUP * len(stage._publication.choose())
+    assert stage.metrics.stage.completions == GROUP * len(stage._publication.choose())
 
 
 @pytest.mark.parametrize("solved", [True, False])
 def test_a_batch_is_whole_whatever_became_of_peers_questions(
     make_engine: Maker, monkeypatch: pytest.MonkeyPatch, solved: bool
 ) -> None:
-    """Also where all of this node's answers to them are alike, and no earlier groups stand in."""
+    """Even if all of this node's answers to them are alike, and there are no earlier groups."""
     ref, body = publish(make_engine, questions=8)
     engine = make_engine(
         "a", questions=4, peer_questions=2, peer_loss="success-gated", temperature=1e-6, held_out_questions=0
@@ -146,4 +146,4 @@ def test_a_batch_is_whole_whatever_became_of_peers_questions(
     batches = [marks(stage.next_batch()) for _ in range(2)]
     assert [len(batch) for batch in batches] == [4, 4]
     assert sum(map(sum, batches)) == stage.peer_groups and bool(stage.peer_groups) != solved
-    assert engine.train(order(1, (ref,)), Cancellation()).steps == 2
+    assert train_stage(engine, 1, (ref,)).steps == 2

@@ -1,4 +1,4 @@
-"""Rounds of several stages on real engines: what one stage gives is what the next one asks about."""
+"""Rounds of several stages on real engines: each stage asks about the results of the one before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seams into TRL: packed passes, and flat groups left out."""
+"""What is changed in TRL: packed passes, and flat groups left out."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.swarms.plan import Score
 from swarmd.training import trainer as subject
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.masking import silence_flat
+from swarmd.training.masking import zero_flat_advantages
 from swarmd.training.packed import compute_packed
-from swarmd.training.trainer import count_telling, drop_flat_groups
-from tests.training.conftest import order
+from swarmd.training.trainer import count_informative, drop_flat_groups
+from tests.training.conftest import train_stage
 from tests.training.test_packed import make_rows
 
 
@@ -63,7 +62,7 @@ def test_a_model_that_cannot_be_packed_is_left_to_trl(
     monkeypatch.setattr(subject, "compute_packed", broken)
     monkeypatch.setattr(subject, "SLOWER_MAX", 2.0)
     engine = make_engine()
-    event = engine.train(order(0), Cancellation())
+    event = train_stage(engine, 0)
     assert engine._trainer._packs is False and event.steps == 2
     ids, mask, keep = make_rows([6, 2], [[5, 1], [2, 5]])
     plain = GRPOTrainer._get_per_token_logps_and_entropies(engine._trainer, engine._trainer.model, ids, mask, keep)[0]
@@ -93,13 +92,13 @@ def test_flat_groups_leave_the_batch() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 4, 8])
-@pytest.mark.parametrize("telling", range(5))
-def test_what_is_left_splits_evenly(telling: int, chunks: int) -> None:
-    groups = [[1.0, -1.0]] * telling + [[0.0, 0.0]] * (4 - telling)
+@pytest.mark.parametrize("informative", range(5))
+def test_what_is_left_splits_evenly(informative: int, chunks: int) -> None:
+    groups = [[1.0, -1.0]] * informative + [[0.0, 0.0]] * (4 - informative)
     left = drop_flat_groups(scored(groups), 2, chunks)["advantages"]
     assert len(left) % chunks == 0
-    assert max(2 * telling, chunks) <= len(left) < max(2 * telling, chunks) + chunks
-    assert int((left > 0).sum()) == telling
+    assert max(2 * informative, chunks) <= len(left) < max(2 * informative, chunks) + chunks
+    assert int((left > 0).sum()) == informative
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.04])
@@ -118,7 +117,7 @@ def test_equal_rewards_of_any_size_teach_nothing(
 
     monkeypatch.setattr(engine._trainer, "_compute_loss", look)
     before = {name: tensor.clone() for name, tensor in engine.policy.model.state_dict().items()}
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert len(weighed) == 3
     for batch in weighed:
         assert not batch["advantages"].any()
@@ -134,6 +133,6 @@ def test_a_telling_group_beside_flat_ones_keeps_what_trl_gave_it(group: int, rew
     rewards[group] += 1.0
     spread = rewards.view(3, group)
     given = ((spread - spread.mean(1, keepdim=True)) / (spread.std(1, keepdim=True) + 1e-4)).flatten()
-    silenced = silence_flat(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
+    silenced = zero_flat_advantages(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
     assert torch.equal(silenced[group : 2 * group], given[group : 2 * group])
-    assert count_telling({"advantages": silenced}, group) == group
+    assert count_informative({"advantages": silenced}, group) == group

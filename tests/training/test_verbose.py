@@ -1,4 +1,4 @@
-"""Peers who write as much as they may: the stages that show it train all the same."""
+"""Peers who write as much as they may: later stages, which show it, train nevertheless."""
 
 from __future__ import annotations
 

@@ -20,12 +20,13 @@ from swarmd.training import vllm_sampler
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.adapters import merged_weights
+from swarmd.training.models.device import check_vllm, choose_vllm
 from swarmd.training.models.memory import estimate_need
-from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.models.vllm_mode import check_vllm, choose_vllm
+from swarmd.training.models.model import Policy
 from swarmd.training.sampling import Sampler
 from swarmd.training.vllm_sampler import ColocatedSampler, ServerSampler, VllmSampler, make_sampler
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
+from tests.training.impostor import impostor
 from tests.training.models.test_memory import shape_of
 from tests.training.vllm_double import EngineDouble, ServerDouble
 
@@ -35,13 +36,8 @@ MakeEngine = Callable[..., TrainingEngine]
 @pytest.fixture
 def server() -> Iterator[ServerDouble]:
     double = ServerDouble()
-    yield double
-    double.close()
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return load_policy(TrainingConfig(device="cpu"))
+    with impostor(double.serve) as double.url:
+        yield double
 
 
 @pytest.fixture
@@ -79,10 +75,10 @@ def test_a_server_draws_with_the_weights_of_each_step(server: ServerDouble, make
     engine = make_engine(learning_rate=3e-3, lora=LoraConfig(rank=rank), vllm=vllm)
     agreed: list[bool] = []
     server.before_drawing = lambda model: agreed.append(agree(engine.policy.model, model))
-    before = engine.weights_digest
-    event = engine.train(order(0), Cancellation())
-    engine.train(order(1), Cancellation())
-    assert event.tokens > 0 and engine.steps == 4 and engine.weights_digest != before
+    before = engine.policy.digest_now()
+    event = train_stage(engine, 0)
+    train_stage(engine, 1)
+    assert event.tokens > 0 and engine.steps == 4 and engine.policy.digest_now() != before
     assert len(agreed) >= 5 and all(agreed)
     path = "/v1/load_lora_adapter" if rank else "/collective_rpc"
     assert server.calls.count(path) == 5, "before each of four steps and for the figures after the last"
@@ -186,7 +182,7 @@ def test_an_engine_draws_with_the_weights_of_each_step(make_engine: MakeEngine, 
     engine, double = make_engine(learning_rate=3e-3, lora=LoraConfig(rank=rank)), EngineDouble()
     sampler = ColocatedSampler(engine.policy, lambda: engine.steps, double, lambda **settings: settings)
     engine._sampler = sampler
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert double.loads == 3 and agree(engine.policy.model, double.model)
     assert len(draw(sampler)) == 6 and double.loads == 3, "what it has is not sent again"
     double.model = None

@@ -1,4 +1,4 @@
-"""The warm-up teaches where an answer stands, and no answer."""
+"""The warm-up teaches where to write an answer, but no answers."""
 
 from __future__ import annotations
 

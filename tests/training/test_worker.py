@@ -1,4 +1,4 @@
-"""The worker as the daemon meets it: a child process that speaks frames."""
+"""The trainer worker as the daemon sees it: a child process that exchanges frames."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_no_restart_can_help(start: StartWorker, tmp_path: Path) -> None:
 
 
 class Idle:
-    """A pusher that nothing is due for."""
+    """A pusher with nothing to push."""
 
     busy = False
 
@@ -131,7 +131,7 @@ class Idle:
 
 
 class Heard:
-    """An outbox that keeps what it is told of stages."""
+    """An outbox that keeps the events of stages."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
@@ -162,7 +162,7 @@ def live(
     settle: Callable[[], None] = lambda: None,
     before: Callable[[int], None] = lambda round: None,
 ) -> None:
-    """A trainer's loop around an engine that is done at once, to its end after so many rounds."""
+    """Run a trainer's loop for `rounds` rounds, around an engine that is done at once."""
 
     def train(command: Train, *given: Any) -> StageTrained:
         written = SimpleNamespace(meta=SimpleNamespace(event=trained_in(command.round)), directory=Path(), digest="")
@@ -219,7 +219,7 @@ def test_why_a_stage_failed_is_told_in_full_and_shown() -> None:
 
 
 def test_weights_are_kept_before_another_checkpoint_is_written_and_offered_afterwards() -> None:
-    """Also by a process that retires after the same round: else, where both come together, no peer would see any."""
+    """Even by a process that retires after the same round: otherwise no peer would see any."""
     outbox, took_at, offered = Heard(), [0], threading.Semaphore(0)
     offering = SimpleNamespace(
         is_due=lambda event: event.round == 1,

@@ -1,4 +1,4 @@
-"""A trainer worker as the daemon meets it: a process that speaks frames."""
+"""A trainer worker as the daemon sees it: a process that exchanges frames."""
 
 from __future__ import annotations
 

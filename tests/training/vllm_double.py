@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from swarmd.training.models.source import EMBEDDED_DIR
+from tests.training.impostor import Door, send
 
 
 def draw(model: Any, prompt: list[int], settings: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
@@ -81,7 +81,9 @@ class EngineDouble:
 
 
 class ServerDouble:
-    """`vllm serve` with its endpoints for weights, over HTTP on loopback."""
+    """`vllm serve` with its endpoints for weights, for an impostor."""
+
+    url: str
 
     def __init__(self) -> None:
         self.engine = EngineDouble()
@@ -92,35 +94,13 @@ class ServerDouble:
         self.spoil: Callable[[list[Any]], Any] = list  # what becomes of the answer's choices
         self.hold = threading.Event()  # completions wait for it
         self.hold.set()
-        double = self
 
-        class Requests(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer({})
-
-            def do_POST(self) -> None:
-                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-            def _answer(self, body: dict[str, Any]) -> None:
-                path = self.path.split("?")[0]
-                double.calls.append(path)
-                status, answer = (404, {}) if path in double.absent else double.answer(path, body)
-                encoded = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(encoded)))
-                self.end_headers()
-                self.wfile.write(encoded)
-
-            def log_message(self, *args: Any) -> None: ...
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def serve(self, door: Door) -> None:
+        path = door.path.split("?")[0]
+        self.calls.append(path)
+        absent = path in self.absent
+        status, answer = (404, {}) if absent else self.answer(path, json.loads(door.body or b"{}"))
+        send(door, status, json.dumps(answer).encode())
 
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/v1/models":

@@ -1,4 +1,4 @@
-"""Manifests and offers of weights are held to their bounds before anything of them is believed."""
+"""Manifests and offers of weights are checked against their bounds before anything in them is believed."""
 
 import hashlib
 from typing import Any

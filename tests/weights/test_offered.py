@@ -1,4 +1,4 @@
-"""Weights that are offered, fetched in chunks, and given on."""
+"""Weights that are offered, fetched in chunks, and forwarded."""
 
 import errno
 import hashlib

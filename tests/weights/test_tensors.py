@@ -1,4 +1,4 @@
-"""Weights as files: tensors that are read without being loaded, and deltas."""
+"""Files of weights: tensors that are read without loading them, and deltas."""
 
 import json
 import zlib

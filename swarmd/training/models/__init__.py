@@ -1,1 +1,1 @@
-"""The policy: which model, on which device and with which dtype, and how much memory it takes."""
+"""The policy: which model is trained, on which device and in which dtype, and how much memory it takes."""

@@ -1,6 +1,6 @@
-"""Quantised weights (bitsandbytes), low-rank adapters (PEFT): optional, imported when asked for.
+"""Quantised weights (bitsandbytes) and low-rank adapters (PEFT): optional, imported only if configured.
 
-Under adapters everything else is frozen. What a stage trains, and a checkpoint holds, is then the adapters alone.
+With adapters everything else is frozen: stages train, and checkpoints hold, only the adapters.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from swarmd.training.models.device import HALF, Precision
 from swarmd.training.models.memory import PROJECTIONS
 
 
-def quantize_by(numbers: Precision) -> Any:
-    """transformers' settings to quantise a model while it is loaded, None where it stays as it is.
+def quantize_by(precision: Precision) -> Any:
+    """transformers' settings to quantise a model while it is loaded; None without quantisation.
 
-    4-bit is QLoRA's: normal float 4, the scales quantised too. Raises ConfigError without bitsandbytes.
+    4-bit is QLoRA's: normal float 4, with quantised scales. Raises ConfigError without bitsandbytes.
     """
-    if numbers.quantization == "none":
+    if precision.quantization == "none":
         return None
-    require("bitsandbytes", "gpu", f'training.quantization = "{numbers.quantization}"')
+    require("bitsandbytes", "gpu", f'training.quantization = "{precision.quantization}"')
     import transformers
 
     settings: Any = transformers.BitsAndBytesConfig  # without annotations
-    if numbers.quantization == "8bit":
+    if precision.quantization == "8bit":
         return settings(load_in_8bit=True)
-    compute = torch.bfloat16 if numbers.mixed else numbers.dtype
+    compute = torch.bfloat16 if precision.mixed else precision.dtype
     return settings(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -42,9 +42,9 @@ def quantize_by(numbers: Precision) -> Any:
 
 
 def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
-    """The model with low-rank adapters, which change nothing until they are trained; all else is frozen.
+    """Add low-rank adapters to a model and freeze the rest. Until they are trained they change nothing.
 
-    The same seed gives the same adapters. Raises ConfigError without PEFT, or where the model has no such layers.
+    The same seed gives the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -71,8 +71,8 @@ def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
 
 
 def _choose_targets(architecture: str, linear: set[str]) -> list[str] | str:
-    """The layers that get adapters where nobody names any: all projections as Llama has them, else what PEFT's table
-    has for the architecture, else all linear layers but the output head.
+    """Layers that get adapters if none are configured: all of Llama's projections if the model has them, else those in
+    PEFT's table for the architecture, else all linear layers except the output head.
     """
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
@@ -83,33 +83,33 @@ def _choose_targets(architecture: str, linear: set[str]) -> list[str] | str:
 
 
 def trained_parameters(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Name and parameter of all that is trained."""
+    """Names and parameters of what is trained."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def lengthen_adapters(model: Any) -> None:
-    """Put trained adapters back into float32: TRL shortens those on quantised weights, where small updates vanish."""
+    """Cast trained adapters back to float32: TRL shortens those on quantised weights, and small updates would
+    vanish."""
     for _, parameter in trained_parameters(model):
         if str(parameter.dtype).removeprefix("torch.") in HALF:
             parameter.data = parameter.data.float()
 
 
 def spare_unused(training: TrainingConfig) -> None:
-    """Keep transformers and TRL from importing PEFT, bitsandbytes and DeepSpeed where nothing uses what is installed.
+    """Keep transformers and TRL from importing PEFT, bitsandbytes and DeepSpeed if they are installed but not used.
 
-    The first two bring torch's whole compiler along: some 50 MiB of memory, and 2 of the 9 s of processor time of a
-    start.
+    The first two import torch's whole compiler: about 50 MiB of memory, and 2 of the 9 s of processor time of a start.
     """
     quantises = training.quantization != "none" or training.optimizer == "adamw_8bit"
     unused = [] if quantises or training.lora.rank else ["peft", "bitsandbytes"]
     for name in unused if training.accelerate else [*unused, "deepspeed"]:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # to importers: it is not installed
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importers take it as not installed
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and weight of the model under adapters, as it would be without them and trained to the same; a copy.
+    """Names and weights of the model with its adapters merged, as copies.
 
-    Names are those of the model before the adapters were added.
+    Names are those before the adapters were added.
     """
     layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
     with torch.no_grad():

@@ -1,28 +1,29 @@
-"""On which device a model runs, in which numbers, and with which attention."""
+"""On which device a model runs, in which dtypes, with which attention, and whether vLLM draws its completions."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.training.models.vllm_mode import choose_vllm
+from swarmd.installed import require
+from swarmd.training.models.parallelism import find_parallelism
 
-ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
+ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" chooses
 HALF = ("bfloat16", "float16")
-LIGHT_PARAMETERS_MAX = 10_000_000  # up to here one torch thread is faster than several
+LIGHT_PARAMETERS_MAX = 10_000_000  # up to this size one torch thread is faster than several
 
 
 class Precision(msgspec.Struct, frozen=True):
-    """The numbers that a model is held and computed in."""
+    """The dtypes in which a model is held and computed."""
 
-    weights: str  # torch's name: "float32", "bfloat16" or "float16"; of a quantised model, what is not quantised
-    mixed: bool = False  # forward passes in bfloat16, whatever the weights are
-    quantization: str = "none"  # "8bit" or "4bit": the frozen linear layers
+    weights: str  # "float32", "bfloat16" or "float16"; of a quantised model, for what is not quantised
+    mixed: bool = False  # forward passes are in bfloat16 whatever the weights are
+    quantization: str = "none"  # "none", or "8bit" or "4bit" of the frozen linear layers
     adapters: bool = False  # only adapters are trained, in float32
 
     @property
@@ -39,7 +40,7 @@ class Precision(msgspec.Struct, frozen=True):
 
 
 def choose_device(wanted: str) -> str:
-    """The accelerator there is, or the wanted one. Raises ConfigError when that is not there."""
+    """Choose the device: the first accelerator for "auto", else the wanted one. Raises ConfigError if it is missing."""
     modules = {name: torch.backends.mps if name == "mps" else getattr(torch, name) for name in ACCELERATORS}
     present = [name for name, module in modules.items() if module.is_available()]
     if wanted == "auto":
@@ -57,7 +58,7 @@ def choose_device(wanted: str) -> str:
 def take_device(wanted: str, rank: int) -> None:
     """Make a rank's own accelerator the current one, before anything is measured or loaded there.
 
-    Raises ConfigError where there is none for it.
+    Raises ConfigError if there is none for this rank.
     """
     device = choose_device(wanted)
     if device not in ("cuda", "xpu"):
@@ -73,7 +74,7 @@ def take_device(wanted: str, rank: int) -> None:
 
 
 def name_device(device: str) -> str:
-    """Which of its kind a device is: the name of an accelerator, the instructions that torch uses of a processor."""
+    """A device's model: the name of an accelerator, or the instruction set that torch uses on a processor."""
     if device in ("cuda", "xpu"):
         return str(getattr(torch, device).get_device_name())
     return torch.backends.cpu.get_cpu_capability() if device == "cpu" else device
@@ -84,23 +85,28 @@ def computes_bfloat16(device: str) -> bool:
     return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def draws_shorter(training: TrainingConfig, device: str, numbers: Precision, parameters: int) -> bool:
-    """Whether a copy of the weights in bfloat16 may serve to draw from: they are held or trained in float32 by this
-    process alone, the configuration leaves their numbers open, and the device computes bfloat16 in hardware."""
+def draws_shorter(training: TrainingConfig, device: str, precision: Precision, parameters: int) -> bool:
+    """Whether completions may be drawn from a copy of the weights in bfloat16.
+
+    The weights must be held or trained in float32 by this process alone, the configuration must leave the dtype open,
+    and the device must compute bfloat16 in hardware.
+    """
     if training.dtype != "auto" or training.processes > 1 or choose_vllm(training, device).mode != "off":
         return False
-    if numbers.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
+    if precision.quantization != "none" or parameters <= LIGHT_PARAMETERS_MAX:
         return False
     able = torch.cpu.get_capabilities()
-    return numbers.mixed if device != "cpu" else bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    return precision.mixed if device != "cpu" else bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:
-    """The numbers for a configuration on a device.
+    """Choose the dtypes for a configuration on a device.
 
-    `auto` keeps trained weights in float32 everywhere, because small updates vanish in shorter numbers, and computes in
-    bfloat16 where the device does so in hardware (`fast`; asked of the device where it is not given). Weights that are
-    frozen under adapters are held in bfloat16 there.
+    `auto` keeps trained weights in float32, because small updates vanish in 16 bits, and computes in bfloat16 if the
+    device does so in hardware. Weights that are frozen under adapters are then held in bfloat16.
+
+    Args:
+        fast: whether the device computes bfloat16 in hardware; None: find out.
     """
     fast = computes_bfloat16(device) if fast is None else fast
     adapters = training.lora.rank > 0
@@ -109,20 +115,56 @@ def choose_precision(training: TrainingConfig, device: str, fast: bool | None = 
     return Precision("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
 
 
-def order_attention(wanted: str, device: str, numbers: Precision) -> tuple[str, ...]:
-    """Implementations of attention to try, best first; only the wanted one where one is configured.
+def order_attention(wanted: str, device: str, precision: Precision) -> tuple[str, ...]:
+    """Implementations of attention to try, best first; only the wanted one if one is configured.
 
-    FlashAttention runs on CUDA in 16-bit numbers only.
+    FlashAttention runs only on CUDA and in 16 bits.
     """
     if wanted != "auto":
         return (wanted,)
-    half = numbers.mixed or numbers.weights in HALF
+    half = precision.mixed or precision.weights in HALF
     flash = device == "cuda" and half and importlib.util.find_spec("flash_attn") is not None
     return (*(["flash_attention_2"] if flash else []), "sdpa", "eager")
 
 
 def choose_threads(wanted: int, model: Any) -> None:
-    """Set torch's threads; small models run fastest on one."""
+    """Set torch's number of threads; small models run fastest on one."""
     light = model.num_parameters() <= LIGHT_PARAMETERS_MAX
     if wanted or light:
         torch.set_num_threads(wanted or 1)
+
+
+class VllmMode(NamedTuple):
+    """How vLLM is used."""
+
+    mode: Literal["off", "colocate", "server"]
+    reason: str = ""  # why "auto" chose "off"
+
+
+def choose_vllm(training: TrainingConfig, device: str) -> VllmMode:
+    """The configured mode; for "auto", an engine in the trainer's process if possible, else "off"."""
+    if training.vllm.mode != "auto":
+        return VllmMode(training.vllm.mode)
+    if device != "cuda":
+        return VllmMode("off", f'training.vllm.mode = "auto" takes vLLM on CUDA devices, and this is {device}')
+    engine = msgspec.structs.replace(training, vllm=msgspec.structs.replace(training.vllm, mode="colocate"))
+    try:
+        check_vllm(engine)
+    except ConfigError as error:
+        return VllmMode("off", error.message)
+    return VllmMode("colocate")
+
+
+def check_vllm(training: TrainingConfig) -> None:
+    """Raise ConfigError if vLLM is not installed, or another setting forbids it."""
+    key = f'training.vllm.mode = "{training.vllm.mode}"'
+    if training.quantization != "none":
+        raise ConfigError(
+            f'{key} does not go with training.quantization = "{training.quantization}": vLLM would draw from other '
+            "dtypes than those that are trained",
+            "Set one of the two off",
+        )
+    find_parallelism(training)
+    if training.vllm.mode == "server":
+        return
+    require("vllm", "vllm", key)

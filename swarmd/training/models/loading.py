@@ -1,9 +1,9 @@
 """Loading by transformers, so that a model has exactly the weights of its files, or is refused with the reason.
 
-- transformers makes up what a file lacks, and drops what it does not know, with a warning alone. Here both are errors
-  that name the weights, the likely cause and the fix. `read_model` is the one way by which weights are read.
-- What is harmless stays accepted: a tied head, be it in the file or not, what the architecture itself says to ignore,
-  and the masks and frequencies that older versions saved as buffers.
+- transformers makes up weights that a file lacks, and drops those it does not know, with only a warning. Here both are
+  errors that name the weights, the likely cause and the fix. All weights are read by `read_model`.
+- What is harmless is accepted: a tied head, whether it is in the file or not, what the architecture itself says to
+  ignore, and the masks and frequencies that older versions saved as buffers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from swarmd.training.models.files import explain_wrapper
 from swarmd.training.models.hub import explain_hub, find_hub_error
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, list_embedded
 
-NAMED_MAX = 3  # weights that an error names
-# buffers that older versions of transformers saved, and this one computes
+NAMED_MAX = 3  # weights that an error lists
+# buffers that older versions of transformers saved and this one computes
 _COMPUTED = re.compile(
     r"(^|\.)((attn|self_attn|attention)\.(bias|masked_bias|causal_mask)|position_ids|rotary_emb\.inv_freq)$"
 )
@@ -32,22 +32,22 @@ _HEADS = re.compile(r"^(lm_head|embed_out)\.")
 
 
 def read_model(name: str, source: str, revision: str = "", **settings: Any) -> Any:
-    """The model of a directory or of the Hub, as transformers loads it, without dropout. Errors call it `name`.
+    """Load the model of a directory or of the Hub by transformers, without dropout. Errors call it `name`.
 
     Raises:
         ModelUnfit: its files have other weights than its configuration describes.
-        Exception: whatever transformers raises; `explain_failure` puts it into words.
+        Exception: whatever transformers raises; `explain_failure` explains it.
     """
     load: Any = AutoModelForCausalLM.from_pretrained
     model, found = load(
         source,
         revision=revision or MAIN,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are told with the others
+        ignore_mismatched_sizes=True,  # they are reported with the others
         **settings,
         **WITHOUT_CODE,
     )
-    if model._hf_peft_config_loaded:  # it was read without a word
+    if model._hf_peft_config_loaded:  # it was read without any message
         raise ModelUnfit(
             f"{name} has adapters beside its weights (adapter_config.json), which change what the model computes",
             "Merge them (`merge_and_unload()`, `save_pretrained`), or take a copy without adapter_config.json",
@@ -58,11 +58,12 @@ def read_model(name: str, source: str, revision: str = "", **settings: Any) -> A
 
 
 def _stop_dropout(model: Any) -> None:
-    """Have passes of training compute what generation drew from: with dropout the ratio of both would be noise."""
+    """Turn dropout off: with it, training would compute other probabilities than those that completions were drawn
+    by."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):  # given to a function
+        elif isinstance(getattr(module, "attention_dropout", None), float):  # which is passed to a function
             module.attention_dropout = 0.0
 
 
@@ -72,10 +73,12 @@ def check_loaded(
     unexpected: Iterable[str],
     misshapen: Iterable[tuple[str, tuple[int, ...], tuple[int, ...]]],
 ) -> None:
-    """Raise ModelUnfit unless all weights were loaded, and no more.
+    """Raise ModelUnfit unless exactly the model's weights were loaded.
 
-    `missing` are names that the model has and the files do not, `unexpected` the reverse. `misshapen`: name, shape in
-    the files and shape in the model.
+    Args:
+        missing: names that the model has and the files do not.
+        unexpected: the reverse.
+        misshapen: name, shape in the files, and shape in the model.
     """
     lost = sorted(missing)
     foreign = sorted(key for key in unexpected if not _COMPUTED.search(key))
@@ -123,7 +126,7 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
 
 
 def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
-    """Run a loader of transformers; whatever it raises becomes a ModelError that says why."""
+    """Call a loader of transformers; turn what it raises into a ModelError that explains it."""
     try:
         return load()
     except (MemoryError, torch.OutOfMemoryError, SwarmdError):
@@ -133,7 +136,7 @@ def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
 
 
 def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
-    """What an exception of transformers means; `what` stands before the name where a part of the model is read."""
+    """Explain an exception of transformers; `what` stands before the model's name if only a part of it was read."""
     if (found := find_hub_error(error)) is not None:
         return explain_hub(found, name, shipped=list_embedded())
     said = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
@@ -149,7 +152,7 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     if isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
     if "Unrecognized configuration class" in str(error):
-        reason, fix = "it is no causal language model", "Take a model whose config.json names a ...ForCausalLM"
+        reason, fix = "it is not a causal language model", "Take a model whose config.json names a ...ForCausalLM"
     if "Weights only load failed" in str(error):
         reason = "its pytorch_model.bin holds other objects than weights, which may be code and are never run"
         fix = "Save the model with save_pretrained, which writes safetensors"

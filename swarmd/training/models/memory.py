@@ -1,8 +1,8 @@
 """How much memory training a model takes, by arithmetic, and how much is free, by measurement.
 
-The terms are those of docs/MODELS.md. What a transformer layer keeps for its backward pass is counted as in Korthikanti
-et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), here for layers with a gated linear unit
-and without the attention matrix, which sdpa and FlashAttention do not keep.
+docs/MODELS.md explains the terms. What a transformer layer keeps for its backward pass is counted as in Korthikanti et
+al., "Reducing Activation Recomputation in Large Transformer Models" (2022), for layers with a gated linear unit and
+without the attention matrix, which sdpa and FlashAttention do not keep.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ import msgspec
 import psutil
 
 from swarmd.config import Optimizer, TrainingConfig
-from swarmd.training.models.vllm_mode import choose_vllm
-from swarmd.training.ranks import find_spread
+from swarmd.training.models.parallelism import find_parallelism
 
 GIB = 2**30
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of a layer like Llama's
-SLACK = 1.1  # what allocators lose of what comes and goes
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # in a layer like Llama's
+SLACK = 1.1  # factor for what allocators lose on memory that comes and goes
 CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
-PROCESS_BYTES = 475 * 2**20  # Python, torch, transformers and TRL, which share a processor's memory with the tensors
-ADAPTER_LIBRARY_BYTES = 55 * 2**20  # PEFT, bitsandbytes, and what of torch only they import
-# What a pass's activations take on a processor, of which malloc leaves gaps: most under adapters, whose sums are freed
-# between what stays (of SmolLM2 633 MiB were resident for 380 that a pass keeps, some of them whatever its size).
+PROCESS_BYTES = 475 * 2**20  # Python, torch, transformers and TRL, in the same memory as a processor's tensors
+ADAPTER_LIBRARY_BYTES = 55 * 2**20  # PEFT, bitsandbytes, and the parts of torch that only they import
+# Factors for a pass's activations on a processor, where malloc leaves gaps: most under adapters, which free sums
+# between what stays. Passes of SmolLM2 under adapters took 633 MiB for 380 that they keep, and 2,690 for 1,637.
 GAPS, ADAPTED_GAPS = 1.2, 1.6
-TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
-LIGHT_TOKENS_MAX = 1 << 9  # on a processor, of a model so small that what each pass takes whatever its size counts
+TOKENS_MAX = {"cpu": 1 << 8, "mps": 1 << 13}  # of one pass: larger ones are hardly faster
+LIGHT_TOKENS_MAX = 1 << 9  # on a processor, for a model so small that the fixed costs of a pass matter
 ACCELERATOR_TOKENS_MAX = 1 << 15
-FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may want some meanwhile
+FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may need some meanwhile
 NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of the scales
 MOMENT_BYTES: dict[Optimizer, float] = {
     "adamw_8bit": 1.02
-}  # of each of the two moments; AdamW's have the weights' own numbers
+}  # of each of the two moments; AdamW's have the weights' own dtype
 LOGITS_TILE = 1 << 13  # logits of a token that are held at once
-WHOLE_LAYERS = 3  # of a model in parts: one in use, the next, and the gradients of one
-VLLM_SPARE_BYTES = GIB  # activations and graphs of a colocated vLLM
-VLLM_SHARE = (0.05, 0.9)  # bounds on its part of a device
+WHOLE_LAYERS = 3  # gathered at a time of a sharded model: one in use, the next, and the gradients of one
+VLLM_SPARE_BYTES = GIB  # for activations and graphs of a colocated vLLM
+VLLM_SHARE = (0.05, 0.9)  # bounds of its part of a device
 
 
 class ModelShape(msgspec.Struct, frozen=True):
-    """What the arithmetic needs to know of a model."""
+    """What the arithmetic needs to know about a model."""
 
     parameters: int
     layers: int
@@ -51,17 +50,17 @@ class ModelShape(msgspec.Struct, frozen=True):
     vocabulary: int
     queries: int  # width of all query heads together
     keys: int  # width of all key heads together
-    tied: bool  # the embedding is the output layer too
+    tied: bool  # whether the embedding is the output layer, too
     context: int = 0  # tokens; 0: unknown
-    quantized: str = ""  # "4bit" or "8bit" where the files themselves are
+    quantized: str = ""  # "4bit" or "8bit" if the files themselves are
 
     @property
     def embeddings(self) -> int:
-        """Parameters that no quantisation touches."""
+        """Parameters that are not quantised."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
     def adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
-        """Of low-rank adapters on the named layers."""
+        """Parameters of low-rank adapters on the named layers."""
         ends = {"q_proj": self.queries, "k_proj": self.keys, "v_proj": self.keys, "o_proj": self.queries}
         widths = [
             self.hidden + ends.get(name, self.intermediate if name in ("gate_proj", "up_proj", "down_proj") else 0)
@@ -71,39 +70,42 @@ class ModelShape(msgspec.Struct, frozen=True):
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
-    """Bytes that training takes on one device, by what they are for. Passes and drawing take turns."""
+    """Bytes that training takes on one device, by purpose. Training passes and drawing take turns."""
 
-    weights: int  # where the ranks hold parts, this one's, as are gradients and optimizer
+    weights: int  # if ranks hold parts, those of one rank, as for gradients and optimizer
     optimizer: int
     reference: int  # a second copy of the weights, for the KL term
-    gradients: int  # which a step's passes make and its end frees
-    passes: int  # activations and logits of one usual forward and backward pass
-    smallest_pass: int  # of one completion, computed twice if that is left open
-    layers: int  # weights and gradients of the layers that are whole at a time in a pass of a model in parts
+    gradients: int  # made by a step's passes, freed at its end
+    passes: int  # activations and logits of one forward and backward pass of usual size
+    smallest_pass: int  # the same for one completion, with activations recomputed unless that is off
+    layers: int  # weights and gradients of the layers that a pass gathers at a time of a sharded model
     generation: int  # keys, values and logits of all completions drawn together
-    gathered: int  # the whole weights, while completions are drawn from a model in parts
-    drawing: int  # a copy in bfloat16 to draw completions from, made where there is room for it
+    gathered: int  # the whole weights, while completions are drawn from a sharded model
+    drawing: int  # a copy in bfloat16 from which completions are drawn, if there is room for it
     vllm: int  # what a colocated vLLM takes
-    context: int  # of the device, and what the libraries keep
-    process: int  # what this kind of process takes of the same memory before it loads anything
+    context: int  # of the device, and what libraries keep
+    process: int  # what the process takes of the same memory before it loads anything
 
     @property
     def total(self) -> int:
-        """At the peak of a stage, of the whole process."""
-        return self._held + self._turns(self.passes, self.drawing) + self.process
+        """The whole process, at the peak of a stage."""
+        held = self.weights + self.optimizer + self.reference + self.vllm + self.context + self.process
+        return held + max(self.training, self.generating)
+
+    @property
+    def training(self) -> int:
+        """While a step is trained, beside what is held throughout."""
+        return self.gradients + int(SLACK * (self.passes + self.layers))
+
+    @property
+    def generating(self) -> int:
+        """While completions are drawn, beside what is held throughout."""
+        return self.drawing + int(SLACK * (self.generation + self.gathered))
 
     @property
     def least(self) -> int:
-        """That a process of this kind still needs: with the smallest passes, without the copy to draw from."""
-        return self._held + self._turns(self.smallest_pass, 0)
-
-    @property
-    def _held(self) -> int:
-        return self.weights + self.optimizer + self.reference + self.vllm + self.context
-
-    def _turns(self, passes: int, drawing: int) -> int:
-        training = self.gradients + int(SLACK * (passes + self.layers))
-        return max(training, drawing + int(SLACK * (self.generation + self.gathered)))
+        """What a process of this kind still needs: with the smallest passes, without the copy to draw from."""
+        return msgspec.structs.replace(self, passes=self.smallest_pass, drawing=0, process=0).total
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -112,28 +114,32 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     device: str
     free: int
     total: int
-    limit: str = ""  # what bounds it, where that is not the device itself: the path of a control group
+    limit: str = ""  # path of the control group that bounds it, if one does
 
 
 def estimate_need(
     shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool, free: int = 0
 ) -> MemoryNeed:
-    """What training takes.
+    """Estimate what training takes.
 
     Args:
-        weights: torch's name of the numbers the weights are held in.
+        weights: torch's name of the dtype in which the weights are held.
         mixed: whether forward passes are in bfloat16 whatever the weights are.
-        free: bytes of the device, of which passes take a part; 0: as many as they can use.
+        free: bytes of the device, of which passes use a part; 0: as many as they can use.
 
     Raises:
         ConfigError: `training.accelerate` names a file that cannot be used.
     """
-    from swarmd.training.models.device import Precision, draws_shorter  # torch, which not every caller needs
+    from swarmd.training.models.device import (  # torch, which not every caller needs
+        Precision,
+        choose_vllm,
+        draws_shorter,
+    )
 
-    spread = find_spread(training)
+    parallelism = find_parallelism(training)
     size = NUMBER_BYTES[weights]
-    numbers = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
-    shorter = draws_shorter(training, device, numbers, shape.parameters)
+    precision = Precision(weights, mixed, training.quantization, training.lora.rank > 0)
+    shorter = draws_shorter(training, device, precision, shape.parameters)
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
     trained = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS) if rank else shape.parameters
@@ -141,11 +147,11 @@ def estimate_need(
     copied = training.beta > 0 and not rank and not training.reference.url
     vllm = choose_vllm(training, device).mode
     whole = held + (trained * trained_size if rank else 0)
-    in_parts = spread.weights > 1
+    in_parts = parallelism.weights > 1
     whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
-    resident = int(whole / spread.weights)
-    optimizer = int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / spread.moments)
-    gradients = int(trained * trained_size / spread.gradients)
+    resident = int(whole / parallelism.weights)
+    optimizer = int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / parallelism.moments)
+    gradients = int(trained * trained_size / parallelism.gradients)
     passes, smallest = (
         int(_pass_bytes(shape, training, device, size, mixed, tokens, recompute))
         for tokens, recompute in (
@@ -188,14 +194,14 @@ def find_tokens_max(device: str, parameters: int) -> int:
 
 
 def _usual_tokens(shape: ModelShape, training: TrainingConfig, device: str) -> int:
-    """Of a pass that memory does not bound: what a step has, at most."""
+    """Tokens of a pass that memory does not bound: at most those of a step."""
     questions = min(training.micro_questions or training.questions, training.questions)
     batch = questions * (training.prompt_tokens + training.generations * training.completion_tokens)
     return min(batch, find_tokens_max(device, shape.parameters) + training.prompt_tokens)
 
 
 def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool, keys: float = 2.0) -> float:
-    """Activations that a token of a packed pass keeps in all layers.
+    """Bytes of activations that a token of a packed pass keeps in all layers.
 
     What a layer keeps: its input, normalised input and sum, twice (6 hidden widths); queries, attention and the same in
     the row's order (3 query widths); keys and values, for each completion those of its prompt, too, and repeated for
@@ -204,8 +210,9 @@ def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool, ke
     Args:
         size: bytes of a weight.
         mixed: whether passes are in bfloat16 over float32 weights.
-        recompute: whether layers are computed again in the backward pass; then one of them is held at a time.
-        keys: and values that attention sees for each token of the row, those of prompts again for each completion.
+        recompute: whether layers are computed again in the backward pass; then only one is held at a time.
+        keys: keys and values that attention reads for each token of the row; a prompt's count again for each
+            completion.
     """
     size = 3.0 if mixed else size  # some in bfloat16, norms and sums in float32
     attention = 3 * shape.queries + 2 * shape.queries * keys
@@ -216,22 +223,25 @@ def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool, ke
 def _pass_bytes(
     shape: ModelShape, training: TrainingConfig, device: str, size: float, mixed: bool, tokens: int, recompute: bool
 ) -> float:
-    """Of a pass of so many tokens: activations, the logits of one tile with their gradients, and the gradient of the
-    output layer, which TRL sums up in float32 before it is added to the others."""
+    """Bytes of a pass with `tokens` tokens.
+
+    Activations, the logits of one tile with their gradients, and the gradient of the output layer, which TRL sums up in
+    float32 before it is added to the others.
+    """
     prompt, completion = training.prompt_tokens, training.completion_tokens
     keys = prompt + max((tokens - prompt) / completion, 1) * (prompt + completion)
     activations = tokens * token_bytes(shape, size, mixed, recompute, keys / tokens)
     logits = 12.0 * tokens * min(shape.vocabulary, LOGITS_TILE)
     if device == "cpu":
         activations *= ADAPTED_GAPS if training.lora.rank else GAPS
-    if training.lora.rank:  # the output layer has no gradient
-        # Quantised weights are put into the numbers that are computed in, a layer at a time.
+    if training.lora.rank:  # then the output layer has no gradient
+        # Quantised weights are dequantised a layer at a time.
         quantized = (shape.quantized or training.quantization) != "none"
         whole = (shape.parameters - shape.embeddings) / shape.layers * size if quantized else 0.0
         return activations + logits + whole
     head = 4.0 * shape.vocabulary * shape.hidden
-    # The embedding's gradient is as large and comes last. On a processor it finds no place where activations were: they
-    # were freed in pieces, which stay with the process.
+    # The embedding's gradient is as large and comes last. On a processor it cannot reuse the memory of activations,
+    # which were freed in pieces that stay with the process.
     ends = 2 if device == "cpu" else 1
     return activations + logits + ends * head
 
@@ -241,27 +251,27 @@ def _generation_bytes(shape: ModelShape, training: TrainingConfig, device: str, 
     sequences = training.questions * training.generations
     tokens = training.prompt_tokens + training.completion_tokens
     cache = 2.0 * shape.layers * shape.keys * tokens * sequences * (2.0 if shorter else size)
-    # A layer's cache grows by being copied. On a processor the pieces that become free are too small for later ones,
-    # and half of what was taken is lost.
+    # A layer's cache grows by being copied. On a processor the freed pieces are too small for later ones, and half
+    # of the memory is lost.
     copies = 2.0 if device == "cpu" else 1 + 1 / shape.layers
     return cache * copies + 20.0 * sequences * shape.vocabulary
 
 
 def vllm_bytes(shape: ModelShape, training: TrainingConfig) -> int:
-    """What a colocated vLLM takes: 16-bit weights and the cache of all completions."""
+    """Bytes that a colocated vLLM takes: 16-bit weights and the cache of all completions."""
     tokens = training.prompt_tokens + training.completion_tokens
     cache = 4.0 * shape.layers * shape.keys * tokens * training.questions * training.generations
     return int(_weight_bytes(shape, training.quantization, 2.0) + cache) + VLLM_SPARE_BYTES
 
 
 def vllm_share(shape: ModelShape, training: TrainingConfig, total: int) -> float:
-    """The part of a device of `total` bytes that a colocated vLLM is given."""
+    """The share of a device of `total` bytes that a colocated vLLM gets."""
     wanted = vllm_bytes(shape, training) / max(total, 1)
     return min(max(wanted, VLLM_SHARE[0]), VLLM_SHARE[1])
 
 
 def read_shape(config: Any, parameters: int) -> ModelShape:
-    """The shape in a transformers configuration; what it does not say is taken as in a Llama."""
+    """Read the shape from a transformers configuration; what it does not say is taken as in Llama."""
     text = config.get_text_config()
     hidden = int(text.hidden_size)
     heads = int(getattr(text, "num_attention_heads", 1))
@@ -285,14 +295,14 @@ def read_shape(config: Any, parameters: int) -> ModelShape:
 
 
 def measure_room(device: str) -> DeviceMemory:
-    """Free and total memory of a device; on a CPU within the limits of the process's control groups too."""
+    """Free and total memory of a device; on a CPU within the limits of the process's control groups."""
     if device in ("cuda", "xpu"):
         import torch
 
         free, total = getattr(torch, device).mem_get_info()
         return DeviceMemory(device, int(free), int(total))
     host = measure_host(device)
-    if device == "mps":  # shares the host's memory, up to a bound of its own
+    if device == "mps":  # shares the host's memory, up to its own bound
         import torch
 
         total = int(torch.mps.recommended_max_memory())
@@ -303,7 +313,7 @@ def measure_room(device: str) -> DeviceMemory:
 def measure_host(
     device: str = "cpu", root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> DeviceMemory:
-    """Free memory of the machine, or what the nearest limit of a control group leaves."""
+    """Free memory of the machine, or what the tightest limit of a control group leaves."""
     memory = psutil.virtual_memory()
     room = DeviceMemory(device, int(memory.available), int(memory.total))
     for group in _control_groups(root, own):
@@ -318,7 +328,7 @@ def measure_host(
 
 
 def _control_groups(root: Path, own: Path) -> list[Path]:
-    """Directories of this process's memory control groups, from its own up to the root; of both versions."""
+    """Directories of this process's memory control groups of both versions, from its own up to the root."""
     try:
         lines = own.read_text().splitlines()
     except OSError:  # no Linux
@@ -335,7 +345,7 @@ def _control_groups(root: Path, own: Path) -> list[Path]:
 
 
 def _reclaimable(group: Path) -> int:
-    """Bytes of the page cache in the group that the kernel drops when they are wanted."""
+    """Bytes of the group's page cache that the kernel drops when they are needed."""
     try:
         rows = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
@@ -344,7 +354,7 @@ def _reclaimable(group: Path) -> int:
 
 
 def _read_number(path: Path) -> int | None:
-    """The number in a file of a control group; None where there is no file or it says "max"."""
+    """The number in a file of a control group; None if there is no file or it says "max"."""
     try:
         text = path.read_text().strip()
     except OSError:

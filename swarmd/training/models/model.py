@@ -1,4 +1,9 @@
-"""The policy: which model is loaded, on which device, in which numbers, and how text becomes tokens for it."""
+"""The policy: loading a model for a device and dtype, trying it out, and turning text into tokens for it.
+
+- Nothing is trained that was not tried out: generation, a loss and its gradients must be finite on this device. If
+  16-bit dtypes fail, float32 is used; of the attention implementations the first that works is.
+- Text that is not trusted cannot become control tokens.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +40,7 @@ from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
+from swarmd.training.models.sharding import Sharding
 from swarmd.training.models.source import (
     MAIN,
     WITHOUT_CODE,
@@ -47,53 +53,54 @@ from swarmd.training.models.source import (
     prefer_cache,
     require_model,
 )
-from swarmd.training.sharding import Holding
 
-TOKENS = 4  # of the prompt that a model is tried out on
-_DRAWN = 2  # completion tokens then, so that the key-value cache is used once
+TOKENS = 4  # of the prompt on which a model is tried out
+_DRAWN = 2  # completion tokens in that trial, so that the key-value cache is used once
+
+_QUESTION = "12"  # every tokenizer of a model that can be asked anything has these digits
+_SHOWN_CHARACTERS = 160
 
 log = get_logger(__name__)
 
 
 class Policy(msgspec.Struct, eq=False):
-    """A loaded model with all that is needed to generate with it and train it."""
+    """A loaded model with all that is needed to generate with it and to train it."""
 
     name: str
     model: Any  # PreTrainedModel, or PeftModel under adapters; their own annotations are too loose for strict typing
     tokenizer: Any  # PreTrainedTokenizerBase
     device: str
-    mixed: bool  # forward passes in bfloat16, whatever the weights are
     digest: str  # of the weights as loaded
-    markers: tuple[str, ...]  # texts that the tokenizer turns into control tokens
-    numbers: Precision = Precision("float32")
+    markers: tuple[str, ...]  # texts that the tokenizer would turn into control tokens
+    precision: Precision = Precision("float32")
     attention: str = ""
-    frozen_digest: str = ""  # of the weights under adapters; empty without adapters
-    size: int = 0  # parameters before quantisation and adapters; 0: counted
+    frozen_digest: str = ""  # of the weights under adapters; empty without them
+    size: int = 0  # parameters before quantisation and adapters; 0: count them
     revision: str = ""  # of the model on the Hub
-    other_weights: str = ""  # how they differ from those that the recipe names by their digest, in words
-    holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
-    loads: int = 0  # how often `load_weights` has put other weights in place
+    other_weights: str = ""  # how the weights differ from those whose digest the recipe names, in words
+    sharding: Sharding = Sharding()  # how ranks hold it; weights are read and written by all of them together
+    loads: int = 0  # how often `load_weights` was called
 
     @property
     def parameters(self) -> int:
-        """Of the model itself; quantised ones count whole, adapters do not."""
+        """Number of the model's parameters; quantised ones count as before quantisation, adapters do not count."""
         return self.size or int(sum(parameter.numel() for parameter in self.model.parameters()))
 
     @property
     def stop_ids(self) -> list[int]:
-        """Ids that end a completion: the tokenizer's and whatever the model itself declares."""
+        """Ids that end a completion: the tokenizer's, and those that the model itself declares."""
         declared = self.model.generation_config.eos_token_id
         declared = [declared] if isinstance(declared, int) else list(declared or [])
         return sorted({int(self.tokenizer.eos_token_id), *declared})
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """For forward passes in bfloat16 over float32 weights, where that is how the model runs."""
-        return torch.autocast(self.device, torch.bfloat16) if self.mixed else contextlib.nullcontext()
+        """Context for forward passes: bfloat16 over float32 weights, if that is how the model runs."""
+        return torch.autocast(self.device, torch.bfloat16) if self.precision.mixed else contextlib.nullcontext()
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a chat up to where the completion begins; text that is not trusted is escaped first.
 
-        Raises ModelUnfit where the chat template refuses it: some know no system's messages.
+        Raises ModelUnfit if the chat template refuses it, as some do with system messages.
         """
         chat = [
             {"role": m.role, "content": m.content if m.trusted else escape_markers(m.content, self.markers)}
@@ -111,52 +118,53 @@ class Policy(msgspec.Struct, eq=False):
         return [int(token) for token in ids]
 
     def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:
-        """Token ids of a peer's completion, with the end token unless it was cut; control tokens in it stay text."""
+        """Token ids of a peer's completion, with an end token unless it was cut; control tokens in it stay text."""
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)[:tokens_max]
         if not cut and len(ids) < tokens_max:
             ids.append(self.tokenizer.eos_token_id)
         return [int(token) for token in ids]
 
     def rewrite(self, text: str) -> str:
-        """The text as it is where the model writes it."""
+        """The text as it comes back if the model writes it."""
         return self.decode_completion(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode_completion(self, tokens: Sequence[int]) -> str:
-        """Text of a completion without control tokens; answer tags stay."""
+        """Decode a completion without control tokens; answer tags stay."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """What training changes, by name: all weights, or the adapters under the names that PEFT saves them by.
+        """What training changes, by name: all weights, or the adapters under the names that PEFT uses to save them.
 
-        Tied ones have their first name only.
+        Tied weights have only their first name.
         """
         return dict(self.walk_weights())
 
     def walk_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """`trained_weights`; where the ranks hold parts, one is made whole at a time."""
+        """As `trained_weights`, one after another; of a sharded model one is gathered at a time."""
         seen: set[int] = set()
         for name, weight in self._trained().items():
             if id(weight) not in seen:
                 seen.add(id(weight))
-                yield name, self.holding.read(weight)
+                yield name, self.sharding.read(weight)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Put back what `trained_weights` gave; tied ones may be left out. Raises ModelError for others than those."""
+        """Load what `trained_weights` gave; tied weights may be missing. Raises ModelError for other names or
+        shapes."""
         own = self._trained()
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
         missing = sorted(own.keys() - weights.keys() - tied)
         shared = own.keys() & weights.keys()
-        wrong = sorted(name for name in shared if self.holding.shape(own[name]) != weights[name].shape)
+        wrong = sorted(name for name in shared if self.sharding.shape(own[name]) != weights[name].shape)
         foreign = [*sorted(weights.keys() - own.keys()), *wrong]
         if missing or foreign:
             raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
         with torch.no_grad():
             for name, value in weights.items():
-                self.holding.write(own[name], value)
+                self.sharding.write(own[name], value)
         self.loads += 1
 
     def _trained(self) -> dict[str, torch.Tensor]:
-        if not self.numbers.adapters:
+        if not self.precision.adapters:
             return dict(self.model.state_dict(keep_vars=True))
         return {name.replace(".default.", "."): parameter for name, parameter in trained_parameters(self.model)}
 
@@ -166,12 +174,12 @@ class Policy(msgspec.Struct, eq=False):
 
     @property
     def is_small(self) -> bool:
-        """Whether what is trained is small enough to keep a copy of it."""
-        return self.numbers.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
+        """Whether the trained weights are small enough to keep a copy."""
+        return self.precision.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
 
     def describe(self, directory: Path) -> None:
-        """Write what makes the trained weights a model that transformers, or PEFT on the base, can load."""
-        if self.numbers.adapters:
+        """Write what transformers, or PEFT on the base, needs to load the trained weights as a model."""
+        if self.precision.adapters:
             settings = self.model.peft_config["default"]
             settings.base_model_name_or_path = self.name
             settings.revision = self.revision or None
@@ -179,29 +187,29 @@ class Policy(msgspec.Struct, eq=False):
         else:
             self.model.config.save_pretrained(directory)
             self.model.generation_config.save_pretrained(directory)
-        plain = isinstance(self.tokenizer.chat_template, str)  # several in files of their own lie in a directory
+        plain = isinstance(self.tokenizer.chat_template, str)  # several would go into a directory of their own
         self.tokenizer.save_pretrained(directory, save_jinja_files=plain)
         (directory / CHOICE).write_bytes(describe_choice(self.name))
 
     def digest_now(self) -> str:
-        """SHA-256 of the weights as they are now; the frozen ones under adapters count as they were loaded."""
+        """SHA-256 of the weights as they are now; frozen ones under adapters count as they were loaded."""
         weights = sorted(self._trained().items())
-        return _digest(((name, self.holding.read(weight)) for name, weight in weights), self.frozen_digest)
+        return _digest(((name, self.sharding.read(weight)) for name, weight in weights), self.frozen_digest)
 
 
 def load_policy(training: TrainingConfig) -> Policy:
-    """Load the model that the configuration names, in numbers and with an attention that have been tried out.
+    """Load the model that the configuration names, in a dtype and with an attention that were tried out.
 
-    Where the chosen 16-bit numbers do not work on this device, float32 is taken instead, and the log says so.
+    If the chosen 16-bit dtype does not work on this device, float32 is used instead, and the log says so.
 
     Raises:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
-    require_model(training)  # which asks the Hub once, where transformers would for a minute
+    require_model(training)  # asks the Hub once, while transformers would try for a minute
     source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
     device = choose_device(training.device)
-    # cuDNN plans attention anew for each shape (some 27 ms), and decoding has another one with each token.
+    # cuDNN plans attention again for each shape (about 27 ms), and decoding has another one with each token.
     torch.backends.cuda.enable_cudnn_sdp(False)
     shape = inspect_model(source, training.model, commit_of(training))
     tokenizer = load_tokenizer(source, training.model, commit_of(training))
@@ -214,12 +222,12 @@ def load_policy(training: TrainingConfig) -> Policy:
     wanted = choose_precision(training, device)
     plain = Precision("float32", False, wanted.quantization, wanted.adapters)
     reason = ""
-    for numbers in dict.fromkeys((wanted, plain)):
-        check_fit(training.model, shape, training, numbers, device)
-        for attention in order_attention(training.attention, device, numbers):
-            loaded = _load(source, training, shape, device, numbers, attention, tokenizer)
+    for precision in dict.fromkeys((wanted, plain)):
+        check_fit(training.model, shape, training, precision, device)
+        for attention in order_attention(training.attention, device, precision):
+            loaded = _load(source, training, shape, device, precision, attention, tokenizer)
             if isinstance(loaded, Policy):
-                if numbers != wanted:
+                if precision != wanted:
                     log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
                 loaded.size = shape.parameters
                 loaded.other_weights = compare_weights(training, source)
@@ -227,7 +235,7 @@ def load_policy(training: TrainingConfig) -> Policy:
                     log.warning("this node begins from other weights than its swarm", reason=loaded.other_weights)
                 return loaded
             reason = loaded
-            log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
+            log.info("does not work here", precision=precision.text, attention=attention, device=device, reason=reason)
     raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
         "Set training.device, training.dtype, training.attention or training.quantization to others, or take "
@@ -240,14 +248,14 @@ def _load(
     training: TrainingConfig,
     shape: ModelShape,
     device: str,
-    numbers: Precision,
+    precision: Precision,
     attention: str,
     tokenizer: Any,
 ) -> Policy | str:
-    """The model ready to train, or why it does not work this way. Raises ModelError when nothing else would help."""
-    remembered = Remembered(find_directory(source, training.revision), name_device(device), numbers)
+    """Load and try the model. Returns it, or why it does not work this way. Raises ModelError if no other way helps."""
+    remembered = Remembered(find_directory(source, training.revision), name_device(device), precision)
     try:
-        model = guarded(training.model, lambda: _read_model(source, training, shape, device, numbers, attention))
+        model = guarded(training.model, lambda: _read_model(source, training, shape, device, precision, attention))
     except ModelError as error:
         cause = error.__cause__
         if isinstance(cause, ImportError | ValueError) and re.search("attention|attn", str(cause), re.IGNORECASE):
@@ -257,13 +265,11 @@ def _load(
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     digest = remembered.find("weights", lambda: digest_weights(model))
-    if numbers.adapters:
+    if precision.adapters:
         model = add_adapters(model, training.lora, training.seed)
-    policy = Policy(
-        training.model, model, tokenizer, device, numbers.mixed, digest, find_markers(tokenizer), numbers, attention
-    )
+    policy = Policy(training.model, model, tokenizer, device, digest, find_markers(tokenizer), precision, attention)
     policy.revision = commit_of(training)
-    if numbers.adapters:
+    if precision.adapters:
         policy.frozen_digest = digest
         policy.digest = policy.digest_now()
     trial = f"{policy.digest} with {attention}"
@@ -272,32 +278,32 @@ def _load(
         if reason:
             return reason
         remembered.keep(trial, policy.digest)
-    policy.model.train()  # as `try_out` leaves it
+    policy.model.train()  # as `try_out` would leave it
     return policy
 
 
 def _read_model(
-    source: str, training: TrainingConfig, shape: ModelShape, device: str, numbers: Precision, attention: str
+    source: str, training: TrainingConfig, shape: ModelShape, device: str, precision: Precision, attention: str
 ) -> Any:
     place: dict[str, Any] = {}
-    if numbers.quantization != "none":
-        settings = quantize_by(numbers)
+    if precision.quantization != "none":
+        settings = quantize_by(precision)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
-    settings = {"dtype": numbers.dtype, "attn_implementation": attention}
+    settings = {"dtype": precision.dtype, "attn_implementation": attention}
     model = read_model(training.model, source, commit_of(training), **settings, **place)
     return model if place else model.to(device)
 
 
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
-    """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
+    """Read all weights as they were when the policy was loaded from its files, into the machine's memory."""
     source = prefer_cache(unpack_model(locate_model(policy.name)), policy.revision)
-    dtype = policy.numbers.dtype
+    dtype = policy.precision.dtype
     model = guarded(policy.name, lambda: read_model(policy.name, source, policy.revision, dtype=dtype))
     return dict(model.state_dict())
 
 
 def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
-    """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
+    """The shape of a model from its configuration alone. Raises ModelError if that cannot be read."""
     make: Any = AutoModelForCausalLM
     if is_gguf(source):
         config = read_gguf_config(Path(source))
@@ -310,7 +316,7 @@ def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
 
 
 def _check_config(name: str, config: Any) -> None:
-    """Raise ModelUnfit for settings that transformers takes and fails of later, or not at all."""
+    """Raise ModelUnfit for settings that transformers accepts, though they fail later or make no sense."""
     check_quantization(name, getattr(config, "quantization_config", None) or {})
     vocabulary, pad = getattr(config, "vocab_size", 0), getattr(config, "pad_token_id", None)
     if pad is not None and pad >= vocabulary:
@@ -323,7 +329,7 @@ def _check_config(name: str, config: Any) -> None:
 
 
 def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
-    """The model's tokenizer, padding on the left. Raises ModelError when it lacks something training needs."""
+    """Load the model's tokenizer, padding on the left. Raises ModelError if it lacks something that training needs."""
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
     tokenizer = guarded(
@@ -343,14 +349,57 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     return tokenizer
 
 
+def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:
+    """Raise ModelUnfit if a prompt and a completion of the configured lengths exceed the model's context."""
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and prompt_tokens + completion_tokens > context:
+        raise ModelUnfit(
+            f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
+            f"{prompt_tokens + completion_tokens}",
+            "Lower one of the two",
+        )
+
+
+def check_tokens(policy: Policy) -> None:
+    """Raise ModelUnfit if the tokenizer does not go with the model.
+
+    - A question must reach the model through the chat template.
+    - The end tokens in the model's settings must exist.
+    - Text must not become tokens without an embedding: the first of them, even a peer's, would end each stage. Special
+      tokens count only if they are used, since text never becomes them.
+    """
+    tokenizer, embeddings = policy.tokenizer, policy.model.get_input_embeddings().num_embeddings
+    prompt = policy.encode_prompt([Message("user", _QUESTION)])
+    if _QUESTION not in tokenizer.decode(prompt):
+        raise ModelUnfit(
+            f"what the tokenizer of {policy.name} makes of a question does not hold it: {_QUESTION!r} becomes "
+            f"{tokenizer.decode(prompt)[:_SHOWN_CHARACTERS]!r}",
+            "Put the model's own tokenizer and chat template beside it",
+        )
+    if ends := [id for id in policy.stop_ids if not 0 <= id < embeddings]:
+        raise ModelUnfit(
+            f"{policy.name} ends completions at token {ends[0]}, by its config.json or generation_config.json, and has "
+            f"tokens from 0 to {embeddings - 1}",
+            "Set eos_token_id there to the one of its tokenizer",
+        )
+    used = {tokenizer.eos_token_id, tokenizer.pad_token_id, *prompt}
+    unused = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special} - used
+    beyond = sorted(text for text, id in tokenizer.get_vocab().items() if id >= embeddings and id not in unused)
+    if beyond:
+        raise ModelUnfit(
+            f"the tokenizer of {policy.name} has tokens of which the model has no embedding: {', '.join(beyond[:3])}",
+            "Put the model's own tokenizer beside it, or another eos_token or pad_token into tokenizer_config.json",
+        )
+
+
 def find_markers(tokenizer: Any) -> tuple[str, ...]:
-    """Texts that must not reach the tokenizer from outside: its added tokens and the answer tags."""
+    """Texts that are escaped in untrusted input: the tokenizer's added tokens and the answer tags."""
     added = (str(token) for token in tokenizer.added_tokens_decoder.values())
     return tuple(sorted({text for text in added if text.strip()} | set(TAGS)))
 
 
 def digest_weights(model: Any) -> str:
-    """SHA-256 over names and values of all parameters, floating-point ones as float32."""
+    """SHA-256 over names and values of all weights, floating-point ones as float32."""
     return _digest(sorted(model.state_dict().items()))
 
 
@@ -365,11 +414,10 @@ def _digest(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> st
 
 
 def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager[Any]]) -> str:
-    """Generate, and compute a loss and its gradients, on a few tokens; why that fails, or nothing.
+    """Generate, and compute a loss and its gradients, on a few tokens. Returns why that fails, or nothing.
 
-    Before hours are spent on numbers that do not work on this device: RL Swarm's nodes with 16-bit weights on CPUs died
-    of a RuntimeError in their first step, or trained on NaN. Weights and random generators stay as they were. Raises
-    what running out of memory raises.
+    RL Swarm's nodes with 16-bit weights on CPUs died of a RuntimeError in their first step, or trained on NaN. Weights
+    and random generators stay as they were. Raises what running out of memory raises.
     """
     try:
         return _find_damage(model) or _generate(model, autocast) or _differentiate(model, autocast)
@@ -382,7 +430,7 @@ def try_out(model: Any, autocast: Callable[[], contextlib.AbstractContextManager
 
 
 def _find_damage(model: Any) -> str:
-    """Weights that are not finite: of an embedding, no few tokens would show them."""
+    """Name a weight that is not finite; in an embedding, a few tokens would not show it."""
     for name, weight in model.state_dict().items():
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             return f"{name} holds values that are not finite"
@@ -422,6 +470,6 @@ def _some_tokens(model: Any) -> torch.Tensor:
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message, without a full stop at the end; its type where it has none."""
+    """First line of an error's message without its full stop; its type if there is no message."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

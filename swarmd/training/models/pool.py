@@ -1,4 +1,4 @@
-"""Which models of the table or of one's own fit, and the choice that `model = "auto"` makes and keeps."""
+"""Which models of the table or the user's own fit, and the choice that `model = "auto"` makes and keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swarmd.training.models.known import KINDS, PACKAGED, TABLE, PooledModel, fi
 from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
 from swarmd.training.models.source import AUTO, is_local, locate_model
 
-CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes hours
+CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of a larger model takes hours
 CHOICE = "model.json"  # in the data directory and in every checkpoint
 _CHOICE_FORMAT = 1
 _NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or a kind: {", ".join(KINDS)}'
@@ -26,30 +26,33 @@ log = get_logger(__name__)
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """What training one model of the pool takes here, and whether that is there."""
+    """What training one model of the pool takes here, and whether it fits."""
 
     model: PooledModel
     need: MemoryNeed
-    fits: bool
-    why: str = ""  # it does not fit
+    why: str = ""  # why it does not fit; empty if it does
+
+    @property
+    def fits(self) -> bool:
+        return not self.why
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """The model that `auto` took, as it is kept in the data directory."""
+    """The model that `auto` chose, as it is kept in the data directory."""
 
     format: int
     model: str
-    reason: str  # for people: what was free, what it takes
+    reason: str  # for people: what was free, and what it takes
 
 
 def list_pool(
     training: TrainingConfig, inspect: Callable[[str], ModelShape], named_by: str = "training.pool"
 ) -> list[PooledModel]:
-    """The models that `training.pool` names, in its order. Errors blame `named_by`, where the entries come from.
+    """The models that `training.pool` names, in its order. Errors name `named_by` as the source of the entries.
 
     Raises:
-        ConfigError: an entry whose size cannot be told.
-        ModelError: a directory without a model.
+        ConfigError: the size of an entry is unknown.
+        ModelError: a directory has no model.
     """
     rows: list[PooledModel] = []
     for entry in training.pool or (KINDS[0],):
@@ -78,9 +81,9 @@ def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_b
         raise ModelError(f"{named_by}: {error.message}", fix) from error
 
 
-def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
-    """Whether a model can be trained as configured in the memory there is."""
-    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed, room.free)
+def weigh(row: PooledModel, training: TrainingConfig, precision: Precision, room: DeviceMemory) -> Fit:
+    """Estimate whether a model can be trained as configured in the memory that there is."""
+    need = estimate_need(row.shape, training, room.device, precision.weights, precision.mixed, room.free)
     longest = training.prompt_tokens + training.completion_tokens
     why = ""
     if row.name.endswith("bnb-4bit") and training.quantization != "4bit":
@@ -91,12 +94,14 @@ def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: 
         why = f"reads {row.shape.context} tokens, {longest} are configured"
     elif need.least > room.free:
         why = f"{(need.least - room.free) / GIB:.1f} GiB too little"
-    return Fit(row, need, not why, why)
+    return Fit(row, need, why)
 
 
-def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
-    """The largest model that fits, the first of the pool among equals. Raises ModelError when none does."""
-    fits = [weigh(row, training, numbers, room) for row in rows]
+def choose_model(
+    rows: Sequence[PooledModel], training: TrainingConfig, precision: Precision, room: DeviceMemory
+) -> Fit:
+    """Choose the largest model that fits, of equals the first. Raises ModelError if none does."""
+    fits = [weigh(row, training, precision, room) for row in rows]
     possible = [fit for fit in fits if fit.fits]
     if possible:
         return max(possible, key=lambda fit: fit.model.shape.parameters)  # max keeps the first of equals
@@ -109,13 +114,13 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
     )
 
 
-def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: Precision, device: str) -> None:
-    """Raise ModelError when training the model as configured takes more memory than is free; it says what would fit."""
+def check_fit(name: str, shape: ModelShape, training: TrainingConfig, precision: Precision, device: str) -> None:
+    """Raise ModelUnfit if training the model as configured takes more memory than is free; it names models that fit."""
     room = measure_room(device)
-    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed).least
+    need = estimate_need(shape, training, device, precision.weights, precision.mixed).least
     if need <= room.free:
         return
-    fitting = [row.name for row in TABLE if weigh(row, training, numbers, room).fits]
+    fitting = [row.name for row in TABLE if weigh(row, training, precision, room).fits]
     raise ModelUnfit(
         f"training {name} takes about {need / GIB:.1f} GiB on {device}, {room.free / GIB:.1f} GiB are free",
         (f"Of the models swarmd knows these fit: {', '.join(fitting)}. " if fitting else "")
@@ -128,12 +133,12 @@ def settle_model(
 ) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
 
-    The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
-    memory is free then: another model would begin anew. Checkpoints name it too, and count where the file is lost.
+    The choice is made once and kept durably in `model.json` in the data directory. Later starts keep it, however much
+    memory is free then, since another model would start from zero. Checkpoints name it too, if the file is lost.
 
     Raises:
-        ModelError: no model fits, or the one that was chosen is no longer there.
-        ConfigError: the file is not what was written, or the pool names what cannot be weighed.
+        ModelError: no model fits, or the chosen one is no longer there.
+        ConfigError: the file is damaged, or the pool names a model of unknown size.
     """
     if training.model != AUTO:
         return training
@@ -165,7 +170,7 @@ def _choose(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> M
 
 
 def read_choice(path: Path) -> ModelChoice | None:
-    """The kept choice, None where none was made. Raises ConfigError when the file is something else."""
+    """Read the kept choice, None if none was made. Raises ConfigError if the file is damaged."""
     try:
         choice = msgspec.json.decode(path.read_bytes(), type=ModelChoice)
     except FileNotFoundError:
@@ -181,7 +186,7 @@ _MEND = "Put it back from a backup, or name the model in training.model"
 
 
 def describe_choice(name: str, reason: str = "") -> bytes:
-    """The content of a file that names the model."""
+    """Content of a file that names the model."""
     return msgspec.json.format(msgspec.json.encode(ModelChoice(_CHOICE_FORMAT, name, reason)), indent=1)
 
 

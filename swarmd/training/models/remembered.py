@@ -1,12 +1,12 @@
-"""What was found out about the models on this machine, so that a start does not find it out again.
+"""What was found out about the models on this machine, so that the next start does not have to find it out again.
 
-- It is the digest of a model's weights, as read and as files, and that a model was tried out with success. A failure is
-  not kept: its cause may go.
-- Each finding is kept by all that it depends on: path, size, inode and time of change of every file of the model,
-  versions of the libraries, and what else the caller names. The files are looked at before they are read: what changes
-  meanwhile counts as changed.
-- The findings lie in one small file beside the cache of models, the newest of them only. A file that cannot be read is
-  as if it were not there; where none can be written, the next start takes longer.
+- Findings are the digest of a model's weights, as read and as files, and that a model was tried out with success. A
+  failure is not kept, since its cause may go away.
+- A finding is kept under all that it depends on: path, size, inode and modification time of every file of the model,
+  versions of the libraries, and whatever else the caller names. Files are examined before they are read, so that
+  changes meanwhile count as changes.
+- Only the newest findings are kept, in one small file beside the cache of models. A file that cannot be read is
+  ignored; if none can be written, the next start takes longer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swarmd.logger import get_logger
 from swarmd.training.models.known import model_cache
 
 FILE = "remembered.json"
-KEPT = 128  # findings; a model has two for each of its settings
+KEPT = 128  # findings; a model has two for each combination of settings
 BYTES_MAX = 256 * KEPT  # of the file
 LIBRARIES = ("swarmd", "torch", "transformers", "peft", "bitsandbytes", "flash-attn")
 
@@ -35,11 +35,11 @@ log = get_logger(__name__)
 
 
 class Remembered:
-    """What is known of one model under one set of conditions. To be made before the model is read.
+    """Findings about one model under certain conditions. Create it before the model is read.
 
     Args:
-        place: the directory of the model, or its file; None where it has none yet, of which nothing is kept.
-        conditions: what a finding depends on beside the files; anything that msgspec encodes.
+        place: the directory of the model, or its file; None if it has none yet, then nothing is kept.
+        conditions: what a finding depends on besides the files; anything that msgspec encodes.
     """
 
     def __init__(self, place: Path | None, *conditions: object) -> None:
@@ -51,7 +51,7 @@ class Remembered:
             self._known_by = (str(place.absolute()), files, _list_versions(), conditions)
 
     def find(self, what: str, compute: Callable[[], str]) -> str:
-        """A SHA-256 as it was computed before, or computed now and kept."""
+        """A SHA-256 that was computed before, or is computed now and kept."""
         digest = self.recall(what)
         if not digest:
             digest = compute()
@@ -91,7 +91,7 @@ def _locate() -> Path:
 
 
 def _read() -> dict[str, str]:
-    """All that is kept, by key, newest first."""
+    """All findings by key, newest first."""
     try:
         return dict(msgspec.json.decode(read_regular(_locate(), BYTES_MAX), type=dict[str, Digest]))
     except (OSError, RuntimeError, *DECODE_ERRORS):

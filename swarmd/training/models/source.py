@@ -1,4 +1,4 @@
-"""Where a model lies, found out without importing torch, so that one that is not there is told at once."""
+"""Finding a model's files without importing torch, so that a missing one is reported at once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from swarmd.files import read_start
 from swarmd.installed import extra_command
 from swarmd.training.models.files import (
     check_directory,
+    check_gguf,
     check_template,
     digest_weights,
     list_weights,
@@ -24,16 +25,16 @@ from swarmd.training.models.known import PACKAGED, model_cache
 from swarmd.training.models.remembered import Remembered
 
 EMBEDDED = "embedded"
-AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
-# huggingface_hub.utils.validate_repo_id has these rules, and takes a second to import
+AUTO = "auto"  # the largest model of a pool that fits, see swarmd.training.models.pool
+# the rules of huggingface_hub.utils.validate_repo_id, which takes a second to import
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-# an id with what people write around it
+# an id with what people add to it
 _ADDRESS = re.compile(
     r"(?=.*[:@])(?:https?://(?:huggingface\.co|hf\.co)/|hf:(?://)?)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?"
 )
-MAIN = "main"  # the revision that the Hub gives where none is named
+MAIN = "main"  # the Hub's default revision
 GGUF_MAGIC = b"GGUF"
-WITHOUT_CODE = {"trust_remote_code": False}  # else transformers asks whether to run a model's own, and may be told yes
+WITHOUT_CODE = {"trust_remote_code": False}  # else transformers may ask on the terminal whether to run a model's code
 MODELS_DIR = Path(__file__).parent.parent.parent / "models"
 EMBEDDED_DIR = MODELS_DIR / EMBEDDED
 
@@ -44,31 +45,31 @@ def list_embedded() -> tuple[str, ...]:
 
 
 def is_embedded(name: str) -> bool:
-    """Whether a name is meant for a shipped model, be it there or not."""
+    """Whether a name means a shipped model, whether it exists or not."""
     return name == EMBEDDED or (name.startswith(f"{EMBEDDED}-") and "/" not in name)
 
 
 def is_gguf(source: str) -> bool:
-    """Whether a GGUF file is meant."""
+    """Whether a name means a GGUF file."""
     return source.lower().endswith(".gguf") and not Path(source).is_dir()
 
 
 def is_directory(name: str) -> bool:
-    """Whether a model directory of one's own is meant, and there."""
+    """Whether a name means an existing model directory of the user's own."""
     try:
         return bool(name) and not is_embedded(name) and Path(name).expanduser().is_dir()
-    except (RuntimeError, OSError):  # `locate_model` says why
+    except (RuntimeError, OSError):  # `locate_model` reports it
         return False
 
 
 def is_local(name: str) -> bool:
-    """Whether no model of the Hub is meant, be it there or not."""
+    """Whether a name does not mean a model of the Hub, whether it exists or not."""
     path = name.startswith((".", "~", "/")) or is_gguf(name) or Path(name).is_dir()
     return path or is_embedded(name) or name in PACKAGED
 
 
 def locate_model(name: str) -> str:
-    """The directory of a model, its GGUF file, or its Hugging Face id where neither is meant. Raises ModelError."""
+    """The directory of a model, its GGUF file, or its Hugging Face id if neither is meant. Raises ModelError."""
     if is_embedded(name):
         if name not in list_embedded():
             raise ModelError(
@@ -83,7 +84,7 @@ def locate_model(name: str) -> str:
             return str(path)
         if is_gguf(name) and path.exists():
             if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
-                raise GgufRefused(f"{path} is no GGUF file", "Download it again, or correct training.model")
+                raise GgufRefused(f"{path} is not a GGUF file", "Download it again, or correct training.model")
             require_gguf(name)
             return str(path)
         if name in PACKAGED:
@@ -98,7 +99,7 @@ def locate_model(name: str) -> str:
                 f'Write its id alone: training.model = "{address[1]}"{revision}',
             )
         meant = absolute or name.count("/") > 1 or (name and path.exists()) or is_gguf(name)
-    except RuntimeError as error:  # ~somebody whom this machine does not know
+    except RuntimeError as error:  # ~user, who is unknown here
         raise ModelError(f"training.model: {name!r} leads nowhere: {error}", "Write the path out") from error
     except OSError as error:
         raise ModelError(
@@ -117,7 +118,7 @@ def _nothing_there(path: Path, name: str) -> ModelError:
         fix = f"Rename it to {path.name}.gguf" if gguf else "Name the directory with config.json and the weights"
         if not gguf and (path.parent / "config.json").is_file():
             fix = f'Name its directory: training.model = "{path.parent}"'
-        return ModelError(f"{path} is a file, no model directory" + (", and holds GGUF" if gguf else ""), fix)
+        return ModelError(f"{path} is a file, not a model directory" + (", and holds GGUF" if gguf else ""), fix)
     what = "GGUF file" if is_gguf(name) else "model directory"
     seen_from = "" if path.is_absolute() else f"; a relative path counts from here, {Path.cwd()}"
     near = similar_directory(name)
@@ -127,7 +128,7 @@ def _nothing_there(path: Path, name: str) -> ModelError:
 
 
 def require_gguf(name: str) -> None:
-    """Raise GgufRefused where the package that reads GGUF files is missing."""
+    """Raise GgufRefused if the package that reads GGUF files is missing."""
     if importlib.util.find_spec("gguf") is None:
         raise GgufRefused(
             f"{name} is read from a GGUF file, which needs the package gguf, and that is not installed",
@@ -136,7 +137,7 @@ def require_gguf(name: str) -> None:
 
 
 def _check_form(name: str) -> None:
-    """Raise ModelError for what is no id of the Hub, or a misspelt word of swarmd's own."""
+    """Raise ModelError for a name that is not an id of the Hub, or is similar to one of swarmd's own."""
     if not ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
         raise ModelError(
             f"{name!r} is neither a directory nor the id of a model on the Hugging Face Hub",
@@ -148,11 +149,11 @@ def _check_form(name: str) -> None:
 
 
 def locate_configured(training: TrainingConfig) -> str:
-    """Where `training.model` lies, as `locate_model` has it.
+    """Locate `training.model`, as `locate_model`.
 
     Raises:
         ModelError: there is no such model directory or GGUF file.
-        ConfigError: it is one of these, and `training.revision` names a revision.
+        ConfigError: `training.revision` does not go with this kind of model.
     """
     source = locate_model(training.model)
     digest = training.revision.startswith(DIGEST)
@@ -167,8 +168,7 @@ def locate_configured(training: TrainingConfig) -> str:
 
 
 def find_directory(source: str, revision: str = "") -> Path | None:
-    """The directory or file of a model that was located; of one of the Hub its directory in the cache, None where it is
-    not there."""
+    """The directory or file of a located model; for one of the Hub its directory in the cache, None if not cached."""
     if Path(source).exists():
         return Path(source)
     from huggingface_hub import try_to_load_from_cache
@@ -178,19 +178,19 @@ def find_directory(source: str, revision: str = "") -> Path | None:
 
 
 def find_snapshot(training: TrainingConfig) -> Path | None:
-    """As `find_directory`, of the configured model. Raises as `locate_configured`."""
+    """As `find_directory`, for the configured model. Raises as `locate_configured`."""
     return find_directory(locate_configured(training), training.revision)
 
 
 def commit_of(training: TrainingConfig) -> str:
-    """The revision as the Hub knows it; empty where none is named, or one by the digest of its weights."""
+    """The revision on the Hub; empty if none is named, or a digest of weights."""
     return "" if training.revision.startswith(DIGEST) else training.revision
 
 
 def compare_weights(training: TrainingConfig, directory: str) -> str:
-    """How the weights in a directory differ from those that `training.revision` names by their digest, in words.
+    """How the weights in a directory differ from those whose digest `training.revision` names, in words.
 
-    Empty where it names none, or these. Raises ModelError, OSError.
+    Empty if it names no digest, or this one. Raises ModelError, OSError.
     """
     if not training.revision.startswith(DIGEST):
         return ""
@@ -202,9 +202,9 @@ def compare_weights(training: TrainingConfig, directory: str) -> str:
 
 
 def prefer_cache(source: str, revision: str = "") -> str:
-    """The cached directory of a model of the Hub that is there with all its weights, so that the Hub is not asked.
+    """The cached directory of a model of the Hub if all its weights are there, so that the Hub is not asked.
 
-    Unreachable, the Hub would be asked again and again for minutes. A tokenizer is fetched before the weights are.
+    If the Hub is unreachable, it would be asked again and again for minutes.
     """
     directory = None if Path(source).exists() else find_directory(source, revision)
     weights = [] if directory is None else list_weights(directory)
@@ -212,10 +212,10 @@ def prefer_cache(source: str, revision: str = "") -> str:
 
 
 def require_model(training: TrainingConfig) -> None:
-    """See that the model is on this machine, or to be had from the Hub, which is asked only then.
+    """Check that the model is on this machine, else that the Hub has it.
 
     Raises:
-        ModelError: it is neither, or the Hub cannot be asked.
+        ModelError: neither is so, or the Hub cannot be asked.
         GgufRefused: no model can be read from the file.
         ConfigError: see `locate_configured`.
     """
@@ -225,8 +225,6 @@ def require_model(training: TrainingConfig) -> None:
     if snapshot is None:
         ask_hub(training.model, training.revision, list_embedded())
     elif is_gguf(str(snapshot)):
-        from swarmd.training.models.gguf_file import check_gguf
-
         check_gguf(snapshot, is_trained=True)
     else:
         check_directory(snapshot)

@@ -1,1 +1,1 @@
-"""The reference server: a frozen model that computes log-probabilities for trainers, and the trainer's way to it."""
+"""The reference server: a frozen model that computes log-probabilities for trainers."""

@@ -1,16 +1,17 @@
-"""What travels between a trainer and a reference server, as bytes. docs/REFERENCE-SERVER.md is its description.
+"""Wire formats between a trainer and a reference server; docs/REFERENCE-SERVER.md describes them.
 
-The own frame is a fixed prefix, a msgpack header and raw little-endian arrays. simple_GRPO's frame is a list of byte
-strings, each after its length. Nothing here is unpickled.
+- swarmd's own frame is a fixed prefix, a msgpack header and raw little-endian arrays.
+- simple_GRPO's frame is a list of byte strings, each after its length. Its tensors come from `torch.save`: only
+  archives of one uncompressed plain tensor are read, so that no code runs and nothing unpacks to more than was sent.
 """
 
 from __future__ import annotations
 
 import io
-import pickletools
 import struct
 import zipfile
 from collections.abc import Sequence
+from pickletools import genops
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -32,7 +33,7 @@ TEMPERATURE_MIN, TEMPERATURE_MAX = 1e-3, 1e3
 Width = Literal["int32", "int64"]
 WIDTHS: dict[Width, str] = {"int32": "<i4", "int64": "<i8"}
 
-COUNT = struct.Struct(">I")  # simple_GRPO's numbers
+COUNT = struct.Struct(">I")  # of simple_GRPO
 ITEMS_MAX = 16
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
@@ -51,12 +52,10 @@ class JobHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Id
     rows: Size
     width: Size  # of a padded prompt and a padded completion together
-    keep: Size  # of these, so many last columns are completion
+    keep: Size  # last columns of these that are completion
     dtype: Width
     temperature: Annotated[float, msgspec.Meta(ge=TEMPERATURE_MIN, le=TEMPERATURE_MAX)] = 1.0
-    model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = (
-        ""  # the model that is meant; empty: whichever it is
-    )
+    model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # digest of the model; empty: any
 
 
 class ResultHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +65,7 @@ class ResultHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     id: Id
     job: Digest  # SHA-256 of the job's frame
-    model: Digest  # of the weights that computed this
+    model: Digest  # of the weights
     rows: Size
     keep: Size
 
@@ -84,19 +83,19 @@ class ScoringBatch(NamedTuple):
 
 
 class FrameLimits(NamedTuple):
-    """What is taken. Bodies are bounded before they get here."""
+    """Bounds of a batch. Bodies are bounded before they get here."""
 
     sequences: int
     tokens: int  # of one sequence, padding included
 
 
 def encode_job(header: JobHeader, batch: ScoringBatch) -> bytes:
-    """The frame of a job."""
+    """Encode a job as a frame."""
     return _encode(header, batch.ids.astype(WIDTHS[header.dtype]), batch.mask.astype(np.uint8))
 
 
 def encode_result(header: ResultHeader, logs: Logs) -> bytes:
-    """The frame of a result."""
+    """Encode a result as a frame."""
     return _encode(header, logs.astype("<f4"))
 
 
@@ -107,7 +106,7 @@ def _encode(header: Any, *arrays: NDArray[Any]) -> bytes:
 
 
 def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatch]:
-    """A job from outside.
+    """Decode a job.
 
     Raises:
         FrameError: another magic or version, lengths that do not agree, numbers out of range, or a mask that is not
@@ -133,7 +132,7 @@ def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatc
 
 
 def check_mask(mask: Mask, keep: int) -> None:
-    """Raise FrameError where a row's ones are not one run over the prompt's last and the completion's first tokens."""
+    """Raise FrameError unless each row's ones are one run, over the prompt's last and the completion's first tokens."""
     if int(mask.max()) > 1:
         raise FrameError("a mask holds something else than 0 and 1")
     steps = np.diff(mask.astype(np.int8), axis=1)
@@ -144,22 +143,22 @@ def check_mask(mask: Mask, keep: int) -> None:
 
 
 def decode_result(body: bytes) -> tuple[ResultHeader, Logs]:
-    """A result from a server. Raises FrameError as `decode_job` does; log-probabilities are finite and at most 0."""
+    """Decode a result. Raises FrameError as `decode_job`, or if a log-probability is not finite or above 0."""
     header, payload = _split(body, ResultHeader)
     cells = header.rows * header.keep
     _check_length(payload, cells * 4)
     logs = np.frombuffer(payload, "<f4", cells).reshape(header.rows, header.keep).astype(np.float32)
     if not np.isfinite(logs).all() or float(logs.max()) > 1e-3:
-        raise FrameError("a log-probability is no number, or above 0")
+        raise FrameError("a log-probability is not a number, or above 0")
     return header, logs
 
 
 def _split(body: bytes, kind: type[H]) -> tuple[H, memoryview]:
     if len(body) < PREFIX.size:
-        raise FrameError(f"{len(body)} bytes are no frame")
+        raise FrameError(f"{len(body)} bytes are not a frame")
     magic, version, number, length = PREFIX.unpack_from(body)
     if magic != MAGIC:
-        raise FrameError("this is no frame of a reference server")
+        raise FrameError("this is not a frame of a reference server")
     if version != VERSION:
         raise FrameError(f"the frame's version is {version}, this end speaks {VERSION}")
     if number != kind.NUMBER:
@@ -180,33 +179,32 @@ def _check_length(payload: memoryview, wanted: int) -> None:
 
 
 def pack_items(items: Sequence[bytes]) -> bytes:
-    """simple_GRPO's frame: a big-endian count, then each item after its length."""
+    """Encode simple_GRPO's frame: a big-endian count, then each item after its length."""
     return COUNT.pack(len(items)) + b"".join(COUNT.pack(len(item)) + item for item in items)
 
 
 def unpack_items(body: bytes) -> list[bytes]:
-    """The items of a frame of simple_GRPO. Raises FrameError when the lengths do not add up to the whole body."""
+    """Decode a frame of simple_GRPO. Raises FrameError if the lengths do not add up to the whole body."""
     if len(body) < COUNT.size:
-        raise FrameError(f"{len(body)} bytes are no frame")
+        raise FrameError(f"{len(body)} bytes are not a frame")
     (count,) = COUNT.unpack_from(body)
     if not 1 <= count <= ITEMS_MAX:
         raise FrameError(f"a frame of {count} items")
-    place, items = COUNT.size, []
+    left, items = body[COUNT.size :], []
     for _ in range(count):
-        if len(body) - place < COUNT.size:
+        if len(left) < COUNT.size:
             raise FrameError("the frame ends within an item's length")
-        (length,) = COUNT.unpack_from(body, place)
-        place += COUNT.size
-        if length > len(body) - place:
+        (length,) = COUNT.unpack_from(left)
+        if length > len(left) - COUNT.size:
             raise FrameError(f"an item of {length} bytes does not fit")
-        items.append(body[place : place + length])
-        place += length
-    if place != len(body):
-        raise FrameError(f"{len(body) - place} bytes follow the last item")
+        items.append(left[COUNT.size : COUNT.size + length])
+        left = left[COUNT.size + length :]
+    if left:
+        raise FrameError(f"{len(left)} bytes follow the last item")
     return items
 
 
-TOKENS_MAX = 2200  # of a sequence; what simple_GRPO itself does not train on
+TOKENS_MAX = 2200  # of a sequence; simple_GRPO itself does not train on longer ones
 UPLOAD_ITEMS = (3, 4, 6)  # JSON, inputs, rewards; then log-probabilities of the generation; then two kinds of scores
 EMPTY = b"empty"
 ACCEPTED = b"tensor"
@@ -216,7 +214,7 @@ REGROUP = (
     "advantages"
 )
 ARCHIVE_FILES_MAX = 16
-OPCODES_MAX = 256  # of the pickle of one tensor
+PICKLE_BYTES_MAX = 4096  # of one tensor
 SAVED_NAMES = frozenset(
     {"torch._utils _rebuild_tensor_v2", "collections OrderedDict"}
     | {f"torch {kind}Storage" for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char")}
@@ -233,11 +231,11 @@ class Upload(NamedTuple):
     head: bytes  # JSON, as it came
     inputs: torch.Tensor  # (B, prompt + completion)
     batch: ScoringBatch
-    others: tuple[torch.Tensor, ...]  # rewards, then whatever else came
+    others: tuple[torch.Tensor, ...]  # rewards, then the other items
 
 
 class TooLong(Exception):
-    """Sequences of more tokens than are taken."""
+    """Sequences have more tokens than are accepted."""
 
 
 def read_upload(body: bytes, limits: FrameLimits) -> Upload:
@@ -245,7 +243,7 @@ def read_upload(body: bytes, limits: FrameLimits) -> Upload:
 
     Raises:
         FrameError: it is malformed, or of the dialect in which the server makes the groups.
-        TooLong: its sequences are.
+        TooLong: its sequences are too long.
     """
     items = unpack_items(body)
     head = _read_head(items[0])
@@ -253,7 +251,7 @@ def read_upload(body: bytes, limits: FrameLimits) -> Upload:
         raise FrameError(f"an upload of {len(items)} items; 3, 4 or 6 are understood")
     inputs = _read_tensor(items[1], "inputs")
     if inputs.ndim != 2 or inputs.dtype not in (torch.int32, torch.int64) or 0 in inputs.shape:
-        raise FrameError("the inputs are no table of token ids")
+        raise FrameError("the inputs are not a table of token ids")
     rows, width = inputs.shape
     keep = width - head.plen
     if keep < 1:
@@ -276,11 +274,11 @@ def _read_head(item: bytes) -> _Head:
             raise FrameError(REGROUP)
         return msgspec.convert(table, _Head)
     except (*DECODE_ERRORS, ValueError) as error:
-        raise FrameError(f"the first item is no JSON with plen: {str(error)[:200]}") from None
+        raise FrameError(f"the first item is not JSON with plen: {str(error)[:200]}") from None
 
 
 def _read_other(place: int, item: bytes, rows: int, keep: int) -> torch.Tensor:
-    """Item 2 + `place`: all have a number for each sequence but the generation's, one for each token."""
+    """Read item 2 + `place`: the generation's log-probabilities have a number for each token, others for each row."""
     shape = (rows, keep) if place == 1 else (rows,)
     tensor = _read_tensor(item, f"item {place + 2}")
     if tuple(tensor.shape) != shape:
@@ -292,47 +290,36 @@ def _read_tensor(item: bytes, name: str) -> torch.Tensor:
     _check_archive(item, name)
     try:
         tensor = torch.load(io.BytesIO(item), map_location="cpu", weights_only=True)
-    except Exception as error:  # it may raise anything at all on what is not its own
+    except Exception as error:  # it may raise anything on malformed input
         raise FrameError(f"{name} cannot be read: {type(error).__name__}") from None
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-        raise FrameError(f"{name} is no tensor")
+        raise FrameError(f"{name} is not a tensor")
     if tensor.numel() * tensor.element_size() > len(item):
         raise FrameError(f"{name} claims to be larger than what was sent")
     return tensor.contiguous()
 
 
 def _check_archive(item: bytes, name: str) -> None:
-    """Raise FrameError where the archive unpacks to more than it is, or its pickle is not that of one tensor."""
+    """Raise FrameError if the archive unpacks to more than it is, or its pickle is not that of one plain tensor."""
     try:
         with zipfile.ZipFile(io.BytesIO(item)) as archive:
             files = archive.infolist()
             stored = all(file.compress_type == zipfile.ZIP_STORED for file in files)
             if len(files) > ARCHIVE_FILES_MAX or not stored or sum(file.file_size for file in files) > len(item):
-                raise FrameError(f"{name} is no archive of torch.save")
+                raise FrameError(f"{name} is not an archive of torch.save")
             pickles = [archive.read(file) for file in files if file.filename.endswith("data.pkl")]
-    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
-        raise FrameError(f"{name} is no archive of torch.save: {type(error).__name__}") from None
-    if len(pickles) != 1 or not _is_tensor(pickles[0]):
+        names = {f"{argument}" for each in pickles for opcode, argument, _ in genops(each) if opcode.name == "GLOBAL"}
+    except FrameError:
+        raise
+    except Exception as error:  # zipfile and pickletools may raise anything
+        raise FrameError(f"{name} is not an archive of torch.save: {type(error).__name__}") from None
+    # torch's own unpickler knows no other way than GLOBAL to name what it calls.
+    if len(pickles) != 1 or len(pickles[0]) > PICKLE_BYTES_MAX or not names <= SAVED_NAMES:
         raise FrameError(f"{name} holds something else than one tensor")
 
 
-def _is_tensor(pickled: bytes) -> bool:
-    """Whether a pickle names nothing but what a plain tensor is made of."""
-    try:
-        opcodes = []
-        for opcode, argument, _ in pickletools.genops(pickled):
-            opcodes.append((opcode.name, argument))
-            if len(opcodes) > OPCODES_MAX:
-                return False
-    except Exception:  # pickletools raises whatever comes, too
-        return False
-    named = {str(argument) for name, argument in opcodes if name == "GLOBAL"}
-    indirect = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "BUILD"}
-    return named <= SAVED_NAMES and not indirect & {name for name, _ in opcodes}
-
-
 def write_answer(upload: Upload, logs: Logs) -> bytes:
-    """What /get gives: the upload with the reference's log-probabilities after its rewards."""
+    """Answer of /get: the upload with the reference's log-probabilities after its rewards."""
     rewards, *others = upload.others
     return pack_items([upload.head, *map(_write_tensor, [upload.inputs, rewards, torch.from_numpy(logs), *others])])
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,8 +23,41 @@ BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
 
 
-class Frozen(NamedTuple):
-    """A model that is not trained."""
+def load_reference(training: TrainingConfig) -> ReferenceScorer:
+    """Load a model in the dtype of a trainer with these settings, but not to train it.
+
+    Args:
+        training: only `model`, `revision`, `device`, `dtype` and `threads` count.
+
+    Raises:
+        ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
+        ConfigError: there is no such device.
+    """
+    source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
+    device = choose_device(training.device)
+    precision = choose_precision(training, device)
+    needed = inspect_model(source, training.model, commit_of(training)).parameters * precision.dtype.itemsize
+    free = measure_room(device).free
+    if needed > free:
+        raise ModelUnfit(
+            f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {precision.weights} on {device}, "
+            f"{free / 2**30:.1f} GiB are free",
+            "Choose a smaller model, a shorter dtype or another device, or free memory",
+        )
+    name, dtype = training.model, precision.dtype
+    model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
+    choose_threads(training.threads, model)
+    return ReferenceScorer(freeze(model), device, precision.mixed)
+
+
+def freeze(model: Any) -> Any:
+    """Turn off a model's dropout and gradients."""
+    return model.eval().requires_grad_(False)
+
+
+@dataclass(eq=False)
+class ReferenceScorer:
+    """Scores batches with a frozen model, in parts of similar length that fit into memory."""
 
     model: Any  # PreTrainedModel; its own annotations are too loose for strict typing
     device: str
@@ -35,53 +69,13 @@ class Frozen(NamedTuple):
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model reads at most, where it says so."""
+        """Longest sequence in tokens, if the model declares it."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def load_frozen(training: TrainingConfig) -> Frozen:
-    """Load a model as a trainer with these settings does, but not to train it.
-
-    Args:
-        training: of which `model`, `revision`, `device`, `dtype` and `threads` count.
-
-    Raises:
-        ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
-        ConfigError: there is no such device.
-    """
-    source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
-    device = choose_device(training.device)
-    numbers = choose_precision(training, device)
-    needed = inspect_model(source, training.model, commit_of(training)).parameters * numbers.dtype.itemsize
-    free = measure_room(device).free
-    if needed > free:
-        raise ModelUnfit(
-            f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {numbers.weights} on {device}, "
-            f"{free / 2**30:.1f} GiB are free",
-            "Choose a smaller model, shorter numbers or another device, or free memory",
-        )
-    name, dtype = training.model, numbers.dtype
-    model = guarded(name, lambda: read_model(name, source, commit_of(training), dtype=dtype).to(device))
-    choose_threads(training.threads, model)
-    return Frozen(freeze(model), device, numbers.mixed)
-
-
-def freeze(model: Any) -> Any:
-    """The model without dropout and gradients."""
-    return model.eval().requires_grad_(False)
-
-
-class ReferenceScorer:
-    """Scores batches with a frozen model, in parts of similar length that fit into memory, one sequence at least."""
-
-    def __init__(self, frozen: Frozen) -> None:
-        self.frozen = frozen
-        self._selects = "logits_to_keep" in inspect.signature(type(frozen.model).forward).parameters
 
     @cached_property
     def digest(self) -> str:
-        """Of the model's weights, see `digest_weights`."""
-        return digest_weights(self.frozen.model)
+        """Digest of the model's weights, see `digest_weights`."""
+        return digest_weights(self.model)
 
     def log_probabilities(
         self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float = 1.0
@@ -90,15 +84,14 @@ class ReferenceScorer:
 
         Args:
             ids: (batch, width); prompts padded on the left, completions on the right.
-            mask: the same shape, 1 where there is no padding.
+            mask: the same shape, 0 for padding.
             keep: columns of the completion, fewer than `width`.
-            temperature: that logits are divided by.
+            temperature: divides the logits.
         """
         results = torch.zeros(ids.size(0), keep, device=ids.device)
         if not keep:
             return results
-        mixed = self.frozen.mixed
-        with torch.inference_mode(), torch.autocast(self.frozen.device, torch.bfloat16, enabled=mixed):
+        with torch.inference_mode(), torch.autocast(self.device, torch.bfloat16, enabled=self.mixed):
             for rows, left, right in self._parts(mask, keep):
                 part = slice(left, ids.size(1) - keep + right)
                 logs = self._score(ids[rows, part], mask[rows, part], right, temperature)
@@ -106,7 +99,7 @@ class ReferenceScorer:
         return results * mask[:, -keep:]
 
     def _parts(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
-        """Rows of similar length, the first column that any of them uses, and the longest completion among them."""
+        """Rows of similar length, the first column that any of them uses, and their longest completion."""
         prompts, completions = mask[:, :-keep].sum(1).tolist(), mask[:, -keep:].sum(1).tolist()
         order = sorted(range(len(prompts)), key=lambda row: (completions[row], prompts[row]))
         part: list[int] = []
@@ -123,14 +116,15 @@ class ReferenceScorer:
 
     def _fits(self, rows: int, prompt: int, completion: int) -> bool:
         tokens = rows * (prompt + completion) <= BATCH_TOKENS_MAX
-        return tokens and rows * (completion + 1) * self.frozen.vocabulary <= BATCH_LOGITS_MAX
+        return tokens and rows * (completion + 1) * self.vocabulary <= BATCH_LOGITS_MAX
 
     def _score(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
-        """(batch, keep) of one part; the output head is computed at the columns that predict a completion only."""
-        ids, mask = ids.to(self.frozen.device), mask.to(self.frozen.device)
+        """Score one part, (batch, keep); the output head is computed only where it predicts a completion."""
+        ids, mask = ids.to(self.device), mask.to(self.device)
         positions = (mask.long().cumsum(1) - 1).clamp(min=0)
-        selected = {"logits_to_keep": keep + 1} if self._selects else {}
-        logits = self.frozen.model(
+        selects = "logits_to_keep" in inspect.signature(type(self.model).forward).parameters
+        selected = {"logits_to_keep": keep + 1} if selects else {}
+        logits = self.model(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **selected
         ).logits[:, -keep - 1 : -1]
         logs = torch.log_softmax(logits.float() / temperature, -1)

@@ -1,6 +1,6 @@
-"""The reference server: jobs in by HTTP, computed one after another, log-probabilities out.
+"""The reference server: takes jobs over HTTP, computes them one after another, and returns log-probabilities.
 
-docs/REFERENCE-SERVER.md describes the interface. What is kept is bounded in number, bytes and age (`JobQueue`).
+docs/REFERENCE-SERVER.md describes the interface. Jobs and results are bounded in number, bytes and age (`JobQueue`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
 from swarmd.http_server import Address, bears_token, is_address, on_signals
 from swarmd.logger import get_logger
-from swarmd.training.library_logging import quieten
 from swarmd.training.reference.frame import (
     ACCEPTED,
     EMPTY,
@@ -44,24 +43,24 @@ from swarmd.training.reference.frame import (
     read_upload,
     write_answer,
 )
-from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.scoring import ReferenceScorer, load_reference
 from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body
 from swarmd.worker.runtime import TimeSource
 
-BODY_S = 60.0  # a request's body has arrived within this
+BODY_S = 60.0  # longest time for a request's body to arrive
 WAIT_S_MAX = 30.0  # longest wait for a result in one request
-RETRY_S = 2  # told to a client that comes while the queue is full or the server ends
-BODIES_MAX = 8  # requests whose bodies are read, or answers that are made of uploads, at once
+RETRY_S = 2  # for a client that comes while the queue is full or the server stops
+BODIES_MAX = 8  # bodies that are read, or answers to uploads that are made, at once
 FRAME = "application/x-swarmd-reference"
 STOPPING = "the server is stopping"
-STOP_S = 20.0  # requests under way may take so long once the last job is computed
+STOP_S = 20.0  # longest time for open requests after the last job is computed
 IDENTIFIER = re.compile(ID_PATTERN)
 
 log = get_logger(__name__)
 
 
 class JobStatus(Enum):
-    """How far a job is."""
+    """Status of a job."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -71,12 +70,12 @@ class JobStatus(Enum):
 
 
 class QueueLimits(NamedTuple):
-    """Bounds of what is kept."""
+    """Bounds of the queue."""
 
-    jobs: int = 256  # all that are not acknowledged
-    size_bytes: int = 1 << 30  # of their inputs and results together
+    jobs: int = 256  # that are not acknowledged
+    size_bytes: int = 1 << 30  # of their inputs and results
     age_s: float = 600.0  # a job that nobody asked for during this time is dropped, waiting or done
-    lease_s: float = 120.0  # a result that was handed out stays at least so long for its acknowledgement
+    lease_s: float = 120.0  # a result that was returned stays at least this long, until it is acknowledged
 
 
 @dataclass(eq=False)
@@ -87,22 +86,22 @@ class ScoringJob:
     digest: str
     batch: ScoringBatch
     size_bytes: int
-    upload: Upload | None  # of simple_GRPO's, whose results are taken in their order and not by id
-    stand: JobStatus = JobStatus.WAITING
+    upload: Upload | None  # from simple_GRPO, whose results are taken in their order, not by id
+    status: JobStatus = JobStatus.WAITING
     result: Logs | None = None
     failure: str = ""
     keep_until: float = 0.0
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # done, failed or gone
 
-    def settle(self, stand: JobStatus) -> None:
-        self.stand = stand
+    def settle(self, status: JobStatus) -> None:
+        self.status = status
         self.settled.set()
 
 
 class JobQueue:
     """Jobs, first in, first out, bounded in number, bytes and age. All methods belong to one event loop.
 
-    A result is leased, not handed over: it stays until its taker acknowledges it, or until its time is over.
+    A result is leased: it stays until the client acknowledges it, or its time is over.
     """
 
     def __init__(self, limits: QueueLimits, clock: TimeSource = time.monotonic) -> None:
@@ -115,14 +114,14 @@ class JobQueue:
     def put(
         self, id: str, digest: str, batch: ScoringBatch, size_bytes: int, upload: Upload | None = None
     ) -> tuple[ScoringJob, bool]:
-        """The job of this id, and whether it is new. One that failed is tried again.
+        """Add a job, unless there is one of this id. Returns the job, and whether it is new; a failed one is replaced.
 
         Args:
-            digest: of all that makes the job what it is.
-            size_bytes: of the batch and its result, and what came with it.
+            digest: of everything that defines the job.
+            size_bytes: of the batch, its result, and what came with it.
 
         Raises:
-            HttpRefusal: there is a job of this id with another digest, a bound is reached, or the queue is closed.
+            HttpRefusal: a job of this id has another digest, a bound is reached, or the queue is closed.
         """
         if self.closed:
             raise HttpRefusal(503, STOPPING)
@@ -130,7 +129,7 @@ class JobQueue:
         known = self._jobs.get(id)
         if known is not None and known.digest != digest:
             raise HttpRefusal(409, f"there is another job {id}")
-        if known is not None and known.stand is not JobStatus.FAILED:
+        if known is not None and known.status is not JobStatus.FAILED:
             self._keep(known, self.limits.age_s)
             return known, False
         if known is not None:
@@ -144,7 +143,7 @@ class JobQueue:
         return job, True
 
     def find(self, id: str) -> ScoringJob | None:
-        """The job of this id; asking for it keeps it."""
+        """The job of this id, if there is one; this renews its age."""
         self._expire()
         job = self._jobs.get(id)
         if job is not None:
@@ -152,58 +151,58 @@ class JobQueue:
         return job
 
     def lease(self, job: ScoringJob) -> None:
-        """The result is about to be handed out."""
+        """Keep a job whose result is about to be returned."""
         self._keep(job, self.limits.lease_s)
 
     def drop(self, id: str) -> bool:
-        """Acknowledge a result or give a job up; whether there was one. What is running ends, and is thrown away."""
+        """Drop a job; its result is ignored if it is running. Returns whether there was one."""
         job = self._jobs.pop(id, None)
         if job is not None:
             job.settle(JobStatus.GONE)
         return job is not None
 
     def take_upload(self) -> ScoringJob | None:
-        """The oldest finished upload, which leaves the queue; failed ones before it leave it unseen."""
+        """Remove and return the oldest finished upload; failed ones before it are dropped."""
         self._expire()
         for job in [job for job in self._jobs.values() if job.upload is not None]:
-            if job.stand is JobStatus.FAILED:
+            if job.status is JobStatus.FAILED:
                 self.drop(job.id)
-            elif job.stand is JobStatus.DONE:
+            elif job.status is JobStatus.DONE:
                 return self._jobs.pop(job.id)
         return None
 
     async def next(self) -> ScoringJob | None:
-        """The next job to run, as soon as there is one; None once the queue is closed."""
+        """Wait for the next job to run; None once the queue is closed."""
         while not self.closed:
             self._expire()
-            job = next((job for job in self._jobs.values() if job.stand is JobStatus.WAITING), None)
+            job = next((job for job in self._jobs.values() if job.status is JobStatus.WAITING), None)
             if job is not None:
-                job.stand = JobStatus.RUNNING
+                job.status = JobStatus.RUNNING
                 return job
             self._changed.clear()
             await self._changed.wait()
         return None
 
     def finish(self, job: ScoringJob, result: Logs | None, failure: str = "") -> None:
-        """The running job has its result, or came to nothing; `failure` says why."""
-        if job.stand is JobStatus.RUNNING:  # else it was given up meanwhile
+        """Set the result of the running job, or why it failed."""
+        if job.status is JobStatus.RUNNING:  # else it was dropped meanwhile
             job.result, job.failure = result, failure
             job.settle(JobStatus.FAILED if failure else JobStatus.DONE)
             self._keep(job, self.limits.age_s)
 
     def close(self) -> None:
-        """Run nothing more: what waits is dropped, what runs may finish."""
+        """Close the queue: waiting jobs are dropped, the running one may finish."""
         self.closed = True
         self._changed.set()
-        for job in [job for job in self._jobs.values() if job.stand is JobStatus.WAITING]:
+        for job in [job for job in self._jobs.values() if job.status is JobStatus.WAITING]:
             self.drop(job.id)
 
-    def count(self, stand: JobStatus) -> int:
-        return sum(job.stand is stand for job in self._jobs.values())
+    def count(self, status: JobStatus) -> int:
+        return sum(job.status is status for job in self._jobs.values())
 
     @property
     def size_bytes(self) -> int:
-        """Of all jobs that are kept."""
+        """Bytes of all jobs."""
         return sum(job.size_bytes for job in self._jobs.values())
 
     def _keep(self, job: ScoringJob, seconds: float) -> None:
@@ -211,7 +210,7 @@ class JobQueue:
 
     def _expire(self) -> None:
         now = self._clock()
-        old = [job.id for job in self._jobs.values() if job.keep_until < now and job.stand is not JobStatus.RUNNING]
+        old = [job.id for job in self._jobs.values() if job.keep_until < now and job.status is not JobStatus.RUNNING]
         for id in old:
             self.drop(id)
 
@@ -226,14 +225,14 @@ class ServerLimits(NamedTuple):
 
 
 class ReferenceApp:
-    """Takes jobs, has them computed one after another, and gives results; to simple_GRPO's trainers too if `compat`."""
+    """The HTTP application and its queue; with `compat` it also serves simple_GRPO's trainers."""
 
     def __init__(self, reference: ReferenceScorer, limits: ServerLimits, token: str = "", compat: bool = False) -> None:
         self._reference = reference
         self._limits = limits
         self._token = token
         self._compat = compat
-        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.frozen.context or limits.tokens))
+        self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.context or limits.tokens))
         self._queue = JobQueue(limits.queue)
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._uploads = 0
@@ -252,13 +251,13 @@ class ReferenceApp:
         return make_json_app(routes, self._authorise, RETRY_S, FrameError)
 
     async def compute(self) -> None:
-        """Compute jobs until `close`; the one that runs then is finished."""
+        """Compute jobs until `close`; the running one is finished."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "reference") as thread:
             while (job := await self._queue.next()) is not None:
                 try:
                     logs = await loop.run_in_executor(thread, self._score, job.batch)
-                except Exception as error:  # out of memory, most likely; the next job may be smaller
+                except Exception as error:  # probably out of memory; the next job may be smaller
                     log.exception("job %s failed", job.id)
                     self._queue.finish(job, None, f"{type(error).__name__}: {str(error)[:200]}")
                 else:
@@ -270,11 +269,11 @@ class ReferenceApp:
         return logs
 
     def close(self) -> None:
-        """Take no more jobs and begin no more."""
+        """Accept and start no more jobs."""
         self._queue.close()
 
     def _authorise(self, request: Request) -> None:
-        if "origin" in request.headers:  # a page in somebody's browser, which can reach loopback
+        if "origin" in request.headers:  # a page in a browser, which can reach loopback
             raise HttpRefusal(403, "not for browsers")
         if not bears_token(request.headers.get("authorization", ""), self._token):
             raise HttpRefusal(401, "unauthorized")
@@ -286,14 +285,14 @@ class ReferenceApp:
     async def _health(self, request: Request) -> Response:
         if self._queue.closed:
             return answer(503, {"status": "stopping"})
-        counts = {stand.value: self._queue.count(stand) for stand in JobStatus if stand is not JobStatus.GONE}
+        counts = {status.value: self._queue.count(status) for status in JobStatus if status is not JobStatus.GONE}
         return answer(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
 
     async def _model(self, request: Request) -> Response:
         limits = self._limits
         told = {
             "model": self._reference.digest,
-            "vocabulary": self._reference.frozen.vocabulary,
+            "vocabulary": self._reference.vocabulary,
             "protocol": VERSION,
             "body_bytes_max": limits.body_bytes,
             "sequences_max": self._frames.sequences,
@@ -312,23 +311,23 @@ class ReferenceApp:
             raise HttpRefusal(409, f"the job is for the model {header.model}", model=self._reference.digest)
         size = batch.ids.nbytes + batch.mask.nbytes + 4 * header.rows * header.keep
         job, new = self._queue.put(header.id, digest, batch, size)
-        return self._stands(job, 202 if new else 200)
+        return self._describe(job, 202 if new else 200)
 
     async def _get(self, request: Request) -> Response:
         job = self._find(request)
         with suppress(TimeoutError):
             async with asyncio.timeout(_seconds(request)):
                 await job.settled.wait()
-        if job.stand is JobStatus.DONE and job.result is not None:
+        if job.status is JobStatus.DONE and job.result is not None:
             self._queue.lease(job)
             rows, keep = job.result.shape
             header = ResultHeader(job.id, job.digest, self._reference.digest, rows, keep)
             return Response(encode_result(header, job.result), media_type=FRAME)
-        if job.stand is JobStatus.FAILED:
+        if job.status is JobStatus.FAILED:
             raise HttpRefusal(500, f"the job failed: {job.failure}")
-        if job.stand is JobStatus.GONE:
+        if job.status is JobStatus.GONE:
             raise HttpRefusal(404, "the job was dropped")
-        return self._stands(job, 202)
+        return self._describe(job, 202)
 
     async def _acknowledge(self, request: Request) -> Response:
         if not self._queue.drop(request.path_params["id"]):
@@ -351,25 +350,25 @@ class ReferenceApp:
         return Response(ACCEPTED)
 
     async def _take(self, request: Request) -> Response:
-        """The answer to the oldest upload."""
+        """Answer with the result of the oldest upload."""
         async with self._bodies:
             job = self._queue.take_upload()
             if job is None or job.upload is None or job.result is None:
                 return Response(EMPTY)
             return Response(await asyncio.to_thread(write_answer, job.upload, job.result))
 
-    # --- what they share ---
+    # --- shared by routes ---
 
     async def _read(self, request: Request) -> bytes:
-        """The body, within bounds of size and time."""
+        """Read the body, within bounds of size and time."""
         if self._queue.closed:
             raise HttpRefusal(503, STOPPING)
         async with self._bodies:
             return await read_body(request, self._limits.body_bytes, BODY_S)
 
     def _check_vocabulary(self, batch: ScoringBatch) -> None:
-        if int(batch.ids.max()) >= self._reference.frozen.vocabulary:
-            raise FrameError(f"a token id is not below {self._reference.frozen.vocabulary}")
+        if int(batch.ids.max()) >= self._reference.vocabulary:
+            raise FrameError(f"a token id is not below {self._reference.vocabulary}")
 
     def _find(self, request: Request) -> ScoringJob:
         id = request.path_params["id"]
@@ -378,34 +377,33 @@ class ReferenceApp:
             raise HttpRefusal(404, "no such job")
         return job
 
-    def _stands(self, job: ScoringJob, status: int) -> Response:
-        return answer(status, {"id": job.id, "stand": job.stand.value, "model": self._reference.digest})
+    def _describe(self, job: ScoringJob, status: int) -> Response:
+        return answer(status, {"id": job.id, "stand": job.status.value, "model": self._reference.digest})
 
 
 def _seconds(request: Request) -> float:
-    """How long the client wants to wait. Raises HttpRefusal."""
+    """Seconds that the client wants to wait. Raises HttpRefusal."""
     given = request.query_params.get("wait_s", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
-        raise HttpRefusal(400, "wait_s is no number of seconds")
+        raise HttpRefusal(400, "wait_s is not a number of seconds")
     return min(float(given), WAIT_S_MAX)
 
 
 async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
-    """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
+    """Serve until SIGTERM or SIGINT; the job that is then being computed is finished, and its result returned.
 
     Raises:
         ConfigError: there is no such device.
         ModelError: the model cannot be loaded.
         AddressInUse: the address cannot be listened on.
     """
-    quieten()
-    reference = ReferenceScorer(load_frozen(training))
-    desk = ReferenceApp(reference, limits, token, compat)
+    reference = load_reference(training)
+    application = ReferenceApp(reference, limits, token, compat)
     stopped = on_signals()
-    computing = asyncio.create_task(desk.compute())
-    async with listening(desk.app(), listen, STOP_S) as url:
-        log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.frozen.device)
+    computing = asyncio.create_task(application.compute())
+    async with listening(application.app(), listen, STOP_S) as url:
+        log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.device)
         await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
-        desk.close()
+        application.close()
         await computing

@@ -1,4 +1,4 @@
-"""On PYTHONPATH of a trainer worker and its ranks: has them behave as on other devices.
+"""Makes a trainer worker and its ranks run out of memory, if it is on their PYTHONPATH.
 
 `SHORT_RANK` says which rank runs out of memory, `ROWS_THAT_FIT` how many completions fit in its passes.
 """

@@ -1,4 +1,4 @@
-"""Adapters, quantised weights and short numbers on the real trainer: what is trained, kept and restored."""
+"""Adapters, quantised weights and 16-bit dtypes on the real trainer: what is trained, saved and restored."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from swarmd import installed
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device
 from swarmd.training.models import model as subject
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
-from tests.training.conftest import order
-from tests.training.models.architectures import GPT, SMALL
+from tests.training.conftest import train_stage
+from tests.training.models.conftest import GPT, SMALL
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
@@ -44,13 +43,13 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -> None:
     engine = make_engine(lora=LORA, learning_rate=3e-3)
     policy = engine.policy
-    assert policy.numbers.text == "float32, adapters in float32"
+    assert policy.precision.text == "float32, adapters in float32"
     before, base = policy.copy_weights(), frozen(policy)
     assert before and all(".lora_" in name for name in before)
-    first = engine.train(order(0), Cancellation())
+    first = train_stage(engine, 0)
     after = policy.copy_weights()
     assert not any(torch.equal(before[name], after[name]) for name in before)
-    assert same(frozen(policy), base) and engine.weights_digest != policy.digest
+    assert same(frozen(policy), base) and engine.policy.digest_now() != policy.digest
     assert engine._sampler.shares_prefill and engine._trainer._packs is True
 
     held = engine.place_of(first)
@@ -58,15 +57,15 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert (held / "adapter_config.json").is_file() and not (held / "config.json").exists()
 
     again = make_engine(lora=LORA, learning_rate=3e-3)
-    assert again.policy.digest == policy.digest and again.weights_digest == engine.weights_digest
+    assert again.policy.digest == policy.digest and again.policy.digest_now() == engine.policy.digest_now()
     assert again.steps == 2 and same(again.policy.copy_weights(), after)
-    assert again.train(order(0), Cancellation()) == first
-    second = again.train(order(1), Cancellation())
+    assert train_stage(again, 0) == first
+    second = train_stage(again, 1)
     assert (second.steps, again.steps) == (2, 4)
 
 
 def test_adapters_of_another_rank_are_not_taken_for_these(make_engine: Maker) -> None:
-    make_engine(lora=LORA).train(order(0), Cancellation())
+    train_stage(make_engine(lora=LORA), 0)
     other = make_engine(lora=LoraConfig(rank=8))
     assert other.steps == 0, "its checkpoint began from other weights"
     with pytest.raises(ModelError, match="does not fit"):
@@ -82,18 +81,18 @@ def test_quantised_weights_under_adapters_train_on_a_cpu(make_engine: Maker, qua
     assert {tensor.dtype for tensor in policy.trained_weights().values()} == {torch.float32}
     assert policy.parameters == 533_248
     before, base = policy.copy_weights(), frozen(policy)
-    engine.train(order(0), Cancellation())
+    train_stage(engine, 0)
     assert not same(policy.copy_weights(), before) and same(frozen(policy), base)
     again = make_engine(lora=LORA, quantization=quantization, learning_rate=3e-3, steps=1)
-    assert again.steps == 1 and again.weights_digest == engine.weights_digest
+    assert again.steps == 1 and again.policy.digest_now() == engine.policy.digest_now()
 
 
 def test_the_eight_bit_optimizer_and_activation_checkpointing_train(make_engine: Maker) -> None:
     engine = make_engine(optimizer="adamw_8bit", gradient_checkpointing="on", steps=1)
     assert type(engine._trainer.optimizer).__module__.startswith("bitsandbytes")
-    before = engine.weights_digest
-    engine.train(order(0), Cancellation())
-    assert engine.policy.model.is_gradient_checkpointing and engine.weights_digest != before
+    before = engine.policy.digest_now()
+    train_stage(engine, 0)
+    assert engine.policy.model.is_gradient_checkpointing and engine.policy.digest_now() != before
 
 
 def test_merged_weights_are_pefts_own() -> None:
@@ -179,7 +178,7 @@ def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(subject, "try_out", fail)
     policy = load_policy(TrainingConfig(device="cpu", dtype="float16"))
-    assert policy.model.dtype == torch.float32 and policy.numbers.text == "float32"
+    assert policy.model.dtype == torch.float32 and policy.precision.text == "float32"
     assert len(told) == 1 and told[0][1]["wanted"] == "float16" and "no Half" in told[0][1]["reason"]
 
 

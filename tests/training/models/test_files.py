@@ -1,4 +1,4 @@
-"""What lies in a model directory is judged by its files, before anything is loaded; and weights have one digest."""
+"""A model directory is checked by its files before anything is loaded, and its weights have one digest."""
 
 from __future__ import annotations
 
@@ -18,34 +18,29 @@ from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import locate_configured, locate_model, require_model
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134515008\n"
+WEIGHTS = "model.safetensors"
 PAGE = "\n<!DOCTYPE html><html><title>Sign in</title></html>"
 
 
-def cut(model: Path) -> None:
-    weights = model / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
+def put(file: str, content: str | bytes, encoding: str = "utf-8") -> Callable[[Path], object]:
+    written = content.encode(encoding) if isinstance(content, str) else content
+    return lambda model: (model / file).write_bytes(written)
 
 
-def cut_in_the_header(model: Path) -> None:
-    weights = model / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-
-
-def no_safetensors(model: Path) -> None:
-    (model / "model.safetensors").write_bytes(b"PK\3\4" + bytes(100))
+def change(file: str, how: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda model: (model / file).write_bytes(how((model / file).read_bytes()))
 
 
 def wrapped(model: Path) -> None:
-    weights = load_file(model / "model.safetensors")
-    save_file({f"_orig_mod.{name}": value for name, value in weights.items()}, model / "model.safetensors")
+    weights = load_file(model / WEIGHTS)
+    save_file({f"_orig_mod.{name}": value for name, value in weights.items()}, model / WEIGHTS)
 
 
-def adapters_beside(model: Path) -> None:
-    (model / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+ADAPTERS = put("adapter_config.json", '{"base_model_name_or_path": "org/base"}')
 
 
 def adapters_alone(model: Path) -> None:
-    adapters_beside(model)
+    ADAPTERS(model)
     (model / "config.json").unlink()
 
 
@@ -62,8 +57,8 @@ def a_level_too_high(model: Path) -> None:
 
 
 def in_shards(model: Path) -> dict[str, str]:
-    weights = load_file(model / "model.safetensors")
-    (model / "model.safetensors").unlink()
+    weights = load_file(model / WEIGHTS)
+    (model / WEIGHTS).unlink()
     files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
     for start, file in enumerate(files):
         save_file({name: weights[name] for name in sorted(weights)[start::2]}, model / file)
@@ -95,33 +90,30 @@ def dangling(file: str) -> Callable[[Path], None]:
 
 
 def with_mark(file: str) -> Callable[[Path], object]:
-    return lambda model: (model / file).write_bytes(b"\xef\xbb\xbf" + (model / file).read_bytes())
+    return change(file, lambda content: b"\xef\xbb\xbf" + content)
 
 
 def cast(dtype: torch.dtype) -> Callable[[Path], None]:
     def change(model: Path) -> None:
-        weights = load_file(model / "model.safetensors")
-        save_file({name: value.to(dtype) for name, value in weights.items()}, model / "model.safetensors")
+        weights = load_file(model / WEIGHTS)
+        save_file({name: value.to(dtype) for name, value in weights.items()}, model / WEIGHTS)
 
     return change
 
 
 def quantised(method: str) -> Callable[[Path], object]:
-    def declare(model: Path) -> None:
-        config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": method}}))
-
-    return declare
+    declared = {"quantization_config": {"quant_method": method}}
+    return change("config.json", lambda content: json.dumps(json.loads(content) | declared).encode())
 
 
 def cut_pickle(model: Path) -> None:
-    torch.save(load_file(model / "model.safetensors"), model / "pytorch_model.bin")
-    (model / "model.safetensors").unlink()
+    torch.save(load_file(model / WEIGHTS), model / "pytorch_model.bin")
+    (model / WEIGHTS).unlink()
     (model / "pytorch_model.bin").write_bytes((model / "pytorch_model.bin").read_bytes()[:5000])
 
 
 def of_training(model: Path) -> None:
-    (model / "model.safetensors").unlink()
+    (model / WEIGHTS).unlink()
     (model / "global_step10").mkdir()
 
 
@@ -131,53 +123,37 @@ def hub_cache(model: Path) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "a pointer in place of weights": (
-        lambda model: (model / "model.safetensors").write_text(POINTER),
-        "model.safetensors is a pointer of Git LFS",
-        "lfs pull",
-    ),
+    "a pointer in place of weights": (put(WEIGHTS, POINTER), f"{WEIGHTS} is a pointer of Git LFS", "lfs pull"),
     "a pointer in place of a tokenizer": (
-        lambda model: (model / "tokenizer.json").write_text(POINTER),
+        put("tokenizer.json", POINTER),
         "tokenizer.json is a pointer of Git LFS",
         "lfs pull",
     ),
-    "a page in place of weights": (
-        lambda model: (model / "model.safetensors").write_text(PAGE),
-        "model.safetensors is a web page",
-        "Download",
+    "a page in place of weights": (put(WEIGHTS, PAGE), f"{WEIGHTS} is a web page", "Download"),
+    "a page in place of settings": (put("config.json", PAGE), "config.json is a web page", "Download"),
+    "an empty file": (put(WEIGHTS, b""), "is empty", "again"),
+    "weights that are cut off": (change(WEIGHTS, lambda all: all[:-1000]), f"{WEIGHTS} is cut off: it has ", "again"),
+    "a header that is cut off": (
+        change(WEIGHTS, lambda all: all[:1000]),
+        f"{WEIGHTS} is cut off in its header",
+        "again",
     ),
-    "a page in place of settings": (
-        lambda model: (model / "config.json").write_text(PAGE),
-        "config.json is a web page",
-        "Download",
-    ),
-    "an empty file": (lambda model: (model / "model.safetensors").write_bytes(b""), "is empty", "again"),
-    "weights that are cut off": (cut, "model.safetensors is cut off: it has ", "again"),
-    "a header that is cut off": (cut_in_the_header, "model.safetensors is cut off in its header", "again"),
-    "another format": (no_safetensors, "model.safetensors is no safetensors file", "again"),
+    "another format": (put(WEIGHTS, b"PK\3\4" + bytes(100)), f"{WEIGHTS} is not a safetensors file", "again"),
     "a wrapper around the model": (wrapped, "all of their names begin with '_orig_mod'", "model._orig_mod"),
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
-    "adapters beside a model": (adapters_beside, "holds adapters of 'org/base'", 'training.model = "org/base"'),
+    "adapters beside a model": (ADAPTERS, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "a GGUF file in it": (gguf_alone, "has no config.json", "tiny-Q4.gguf"),
     "a shard too few": (a_shard_too_few, "is missing, which the index of its weights names", "again"),
     "shards without their index": (shards_alone, "has no weights", "index.json"),
     "an index of nothing": (empty_index, "is not the index of a model's weights", "again"),
-    "a link to nothing": (dangling("model.safetensors"), "has no weights", "model.safetensors is a link to nothing"),
+    "a link to nothing": (dangling(WEIGHTS), "has no weights", "model.safetensors is a link to nothing"),
     "settings that link to nothing": (dangling("config.json"), "has no config.json", "is a link to nothing"),
     "a byte order mark": (with_mark("config.json"), "config.json is not JSON in UTF-8", "byte order mark"),
     "another mark": (with_mark("tokenizer_config.json"), "tokenizer_config.json is not JSON", "byte order mark"),
-    "settings in UTF-16": (
-        lambda model: (model / "config.json").write_text("{}", encoding="utf-16"),
-        "config.json is text in UTF-16",
-        "UTF-8",
-    ),
-    "a list of settings": (
-        lambda model: (model / "tokenizer_config.json").write_text("[]"),
-        "holds list in JSON",
-        "again",
-    ),
+    "settings in UTF-16": (put("config.json", "{}", "utf-16"), "config.json is text in UTF-16", "UTF-8"),
+    "a list of settings": (put("tokenizer_config.json", "[]"), "holds list in JSON", "again"),
     "settings of generation, torn": (
-        lambda model: (model / "generation_config.json").write_text("{"),
+        put("generation_config.json", "{"),
         "generation_config.json is not JSON",
         "again",
     ),
@@ -185,11 +161,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "int8 without scales": (cast(torch.int8), "is quantised (I8)", "plain model"),
     "GPTQ": (quantised("gptq"), "are quantised by gptq", "plain model"),
     "a method that nobody knows": (quantised("mine"), "are quantised by mine", "plain model"),
-    "more than weights": (
-        lambda model: (model / "model.safetensors").open("ab").write(b"garbage"),
-        "has something behind its weights",
-        "again",
-    ),
+    "more than weights": (change(WEIGHTS, lambda all: all + b"garbage"), "has something behind its weights", "again"),
     "a pickle that is cut off": (cut_pickle, "pytorch_model.bin is cut off", "again"),
     "a checkpoint of training": (of_training, "has no weights", "global_step10"),
     "a cache of the Hub": (hub_cache, "has no config.json", 'snapshots/abc"'),
@@ -211,8 +183,8 @@ def test_a_directory_that_is_not_there_and_a_file_in_place_of_one(model: Path) -
     with pytest.raises(ModelError, match="there is no model directory") as caught:
         locate_model(str(model / "none"))
     assert str(model / "none") in caught.value.message
-    with pytest.raises(ModelError, match="is a file, no model directory") as caught:
-        locate_model(str(model / "model.safetensors"))
+    with pytest.raises(ModelError, match="is a file, not a model directory") as caught:
+        locate_model(str(model / WEIGHTS))
     assert f'training.model = "{model}"' in caught.value.fix
     (model / "blocks.bin").write_bytes(b"GGUF\3\0\0\0")
     with pytest.raises(ModelError, match="holds GGUF") as caught:
@@ -242,12 +214,12 @@ def test_the_digest_goes_by_the_weights_alone(model: Path, tmp_path: Path) -> No
     read.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
     assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
     assert digest_weights(tmp_path / "parts") == digest_weights(model)
-    before, weights = digest_weights(model), load_file(model / "model.safetensors")
+    before, weights = digest_weights(model), load_file(model / WEIGHTS)
     weights["lm_head.weight"][0, 0] += 1
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, model / WEIGHTS, metadata={"format": "pt"})
     assert digest_weights(model) != before
     torch.save(weights, model / "pytorch_model.bin")
-    (model / "model.safetensors").unlink()
+    (model / WEIGHTS).unlink()
     assert len(digest_weights(model)) == 64
 
 
@@ -255,8 +227,8 @@ def test_a_node_says_that_it_begins_from_other_weights_than_its_swarm(model: Pat
     """It trains all the same: they may be meant."""
     named = TrainingConfig(model=str(model), device="cpu", revision=DIGEST + digest_weights(model))
     assert load_policy(named).other_weights == ""
-    weights = load_file(model / "model.safetensors")
-    save_file({name: value * 1.5 for name, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    weights = load_file(model / WEIGHTS)
+    save_file({name: value * 1.5 for name, value in weights.items()}, model / WEIGHTS, {"format": "pt"})
     differ = load_policy(named).other_weights
     assert named.revision[7:23] in differ and digest_weights(model)[:16] in differ
 
@@ -270,7 +242,7 @@ def test_a_digest_is_no_revision_of_the_hub_nor_a_commit_one_of_a_directory(mode
 
 def test_an_index_names_the_files_that_count(model: Path) -> None:
     (model / "stray.safetensors").write_text(POINTER)
-    (model / "model.safetensors").rename(model / "part.safetensors")
+    (model / WEIGHTS).rename(model / "part.safetensors")
     names = load_file(model / "part.safetensors")
     index = {"metadata": {}, "weight_map": dict.fromkeys(names, "part.safetensors")}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))

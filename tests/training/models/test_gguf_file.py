@@ -1,4 +1,4 @@
-"""A model in a GGUF file trains as one in a directory does; a file without one that can be read is refused by name."""
+"""A model in a GGUF file trains like one in a directory; other files are refused with their name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from swarmd.errors import ConfigError, ExitCode, GgufRefused, LogWriteFailed, Mo
 from swarmd.files import make_whole
 from swarmd.installed import extra_command
 from swarmd.swarms.plan import Message
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.models import gguf_file, source
 from swarmd.training.models.gguf_file import unpack_model
 from swarmd.training.models.known import model_cache
@@ -29,7 +28,7 @@ from swarmd.training.models.memory import DeviceMemory
 from swarmd.training.models.model import load_policy, read_base
 from swarmd.training.models.source import locate_configured, require_model
 from tests.gguf_model import write_gguf
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -85,9 +84,9 @@ def test_what_lies_beside_the_file_does_not_count(file: Path) -> None:
 def test_a_stage_trains_adapters_on_it_and_a_restart_goes_on(file: Path, make_engine: Callable[..., Any]) -> None:
     training = {"model": str(file), "lora": LoraConfig(rank=4), "learning_rate": 3e-3, "prompt_tokens": 256}
     engine = make_engine(**training)
-    held = engine.place_of(engine.train(order(0), Cancellation()))
+    held = engine.place_of(train_stage(engine, 0))
     assert all(".lora_" in name for name in load_file(held / "model.safetensors"))
-    assert make_engine(**training).weights_digest == engine.weights_digest
+    assert make_engine(**training).policy.digest_now() == engine.policy.digest_now()
 
 
 def cut(file: Path, keep: float) -> None:
@@ -96,11 +95,11 @@ def cut(file: Path, keep: float) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another format": (lambda file: file.write_bytes(b"PK\3\4" * 100), "no GGUF file"),
-    "empty": (lambda file: file.write_bytes(b""), "no GGUF file"),
-    "cut in the header": (lambda file: cut(file, 0.01), "damaged, cut off or no GGUF file"),
-    "cut in the vocabulary": (lambda file: cut(file, 0.04), "damaged, cut off or no GGUF file"),
-    "cut in the weights": (lambda file: cut(file, 0.9), "damaged, cut off or no GGUF file"),
+    "another format": (lambda file: file.write_bytes(b"PK\3\4" * 100), "not a GGUF file"),
+    "empty": (lambda file: file.write_bytes(b""), "not a GGUF file"),
+    "cut in the header": (lambda file: cut(file, 0.01), "damaged, cut off or not a GGUF file"),
+    "cut in the vocabulary": (lambda file: cut(file, 0.04), "damaged, cut off or not a GGUF file"),
+    "cut in the weights": (lambda file: cut(file, 0.9), "damaged, cut off or not a GGUF file"),
     "another version": (lambda file: file.write_bytes(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), "99"),
     "no architecture": (lambda file: file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0)), "architecture ''"),
     "unknown architecture": (lambda file: write_gguf(file, "clipper"), "the architecture 'clipper'"),

@@ -1,4 +1,4 @@
-"""What the Hub answers, or something in its place, is told by its cause: with the status, and what to do."""
+"""Errors of the Hub, or of a proxy in its place, are explained with the status, the cause and the fix."""
 
 from __future__ import annotations
 

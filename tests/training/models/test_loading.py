@@ -1,4 +1,4 @@
-"""A model has the weights of its files, all of them and no others, or is refused with the names, the cause and the fix.
+"""A model has exactly the weights of its files, or is refused with the names, the cause and the fix.
 
 transformers makes up what a file lacks, with a warning: two nodes would train different random models and look healthy.
 """
@@ -21,8 +21,8 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
 from swarmd.training.models.model import Policy, load_policy, read_base
-from swarmd.training.reference.scoring import load_frozen
-from tests.training.models.architectures import GPT, SMALL
+from swarmd.training.reference.scoring import load_reference
+from tests.training.models.conftest import GPT, SMALL
 
 Weights = dict[str, torch.Tensor]
 
@@ -177,7 +177,7 @@ def test_what_is_computed_or_tied_is_no_matter(case: str, copy: Callable[..., Pa
 
 
 def test_adapters_beside_a_model_are_not_read_without_a_word(copy: Callable[..., Path]) -> None:
-    """transformers adds them where PEFT is installed, and where it is not the model computes something else."""
+    """transformers adds them if PEFT is installed; without PEFT the model computes something else."""
     place = copy("qwen2", same)
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(place), LoraConfig(target_modules=["q_proj"]))
     adapted.peft_config["default"].base_model_name_or_path = str(place)
@@ -191,7 +191,7 @@ def test_all_that_reads_a_model_refuses_such_weights(model: Path) -> None:
     training = TrainingConfig(model=str(model), device="cpu")
     policy: Policy = load_policy(training)
     rewrite(model, without("layers.0.mlp"))
-    for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_frozen(training)):
+    for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_reference(training)):
         with pytest.raises(ModelUnfit, match=r"are missing \(model\.layers\.0\.mlp"):
             use()
 

@@ -1,4 +1,4 @@
-"""What training is reckoned to take, and what is measured to be free."""
+"""Estimates of what training takes, and measurements of what is free."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Memory: how its want is known, and how smaller parts are tried before the stage fails."""
+"""Running out of memory: how it is detected, and that smaller passes are tried before the stage fails."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import torch
 
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import importing, is_device_lost, is_out_of_memory, measure_bytes
 from swarmd.training.passes import PassSizes
-from swarmd.training.ranks import OtherRanks
-from tests.training.conftest import make_config, order
+from swarmd.training.ranks import RankGroup
+from tests.training.conftest import make_config, train_stage
 
 Maker = Callable[..., TrainingEngine]
 
@@ -61,7 +60,7 @@ def test_a_stage_is_trained_in_halves(make_engine: Maker, monkeypatch: pytest.Mo
     engine = make_engine()
     accelerator: Any = engine._trainer.accelerator
     tried = exhaust(monkeypatch, 0.5)
-    event = engine.train(order(0), Cancellation())
+    event = train_stage(engine, 0)
     assert accelerator is not engine._trainer.accelerator
     assert accelerator._optimizers == [], "the optimiser of the larger passes is not held"
     assert event.steps == engine.steps == 2
@@ -74,11 +73,11 @@ def test_a_stage_fails_after_one_more_try_and_the_next_process_begins_smaller(
     engine = make_engine()
     tried = exhaust(monkeypatch, 0.3)
     with pytest.raises(torch.OutOfMemoryError) as raised:
-        engine.train(order(0), Cancellation())
+        train_stage(engine, 0)
     assert is_out_of_memory(raised.value)
     assert len(tried) == 2 and tried[1] > 0.3 * tried[0]
     fresh = make_engine()
-    assert fresh.train(order(0), Cancellation()).steps == 2
+    assert train_stage(fresh, 0).steps == 2
     assert max(tried[2:]) <= 0.3 * tried[0]
 
 
@@ -87,13 +86,13 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
 ) -> None:
     """The other ranks are in the middle of the stage that failed here: only a fresh start has all of them together."""
     config = make_config()
-    crew = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
-    engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
+    rank_group = cast(RankGroup, SimpleNamespace(start_stage=lambda order: None))
+    engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", make_plan(config.swarm), rank_group=rank_group)
     tried = exhaust(monkeypatch, 0.5)
     with pytest.raises(torch.OutOfMemoryError):
-        engine.train(order(0), Cancellation())
+        train_stage(engine, 0)
     assert len(tried) == 1
-    assert make_engine().train(order(0), Cancellation()).steps == 2
+    assert train_stage(make_engine(), 0).steps == 2
     assert max(tried[1:]) <= tried[0] / 2
 
 

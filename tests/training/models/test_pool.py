@@ -1,4 +1,4 @@
-"""Which model "auto" takes, that it keeps it, and what is said where none fits."""
+"""Which model "auto" chooses, that it keeps it, and the error if none fits."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A model that was loaded here before is neither hashed nor tried out again, unless something is new about it."""
+"""A model that was loaded before is neither hashed nor tried out again, unless something has changed."""
 
 import os
 import shutil
@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.config import DIGEST, LoraConfig, TrainingConfig
 from swarmd.errors import ModelUnfit
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import model, remembered, source
 from swarmd.training.models.files import digest_weights
@@ -21,7 +20,7 @@ from swarmd.training.models.known import model_cache
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.models.remembered import BYTES_MAX, FILE, Remembered
 from swarmd.training.models.source import EMBEDDED_DIR
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
@@ -165,7 +164,7 @@ def test_what_a_trainer_says_that_it_loaded_is_what_it_holds(
     make_engine: Callable[..., TrainingEngine], settings: dict[str, Any]
 ) -> None:
     first = make_engine(learning_rate=3e-3, **settings)
-    assert first.loaded_digest == first.weights_digest == first.policy.digest
-    first.train(order(0), Cancellation())
+    assert first.loaded_digest == first.policy.digest_now() == first.policy.digest
+    train_stage(first, 0)
     again = make_engine(learning_rate=3e-3, **settings)
-    assert again.loaded_digest == again.weights_digest == first.weights_digest != first.loaded_digest
+    assert again.loaded_digest == again.policy.digest_now() == first.policy.digest_now() != first.loaded_digest

@@ -16,7 +16,7 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.http_server import Address
 from swarmd.training.reference.frame import JobHeader, ScoringBatch, encode_job
-from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.scoring import ReferenceScorer, load_reference
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
 from swarmd.uvicorn_server import listening
 from tests.forked import ALL, Forked, order_fork, start_server
@@ -80,16 +80,16 @@ class Serving:
 
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.desk = ReferenceApp(*self._arguments)
-        computing = asyncio.create_task(self.desk.compute())
-        async with listening(self.desk.app(), Address("127.0.0.1", 0), 1.0) as self.url:
+        self.application = ReferenceApp(*self._arguments)
+        computing = asyncio.create_task(self.application.compute())
+        async with listening(self.application.app(), Address("127.0.0.1", 0), 1.0) as self.url:
             self._ready.set()
             await computing
 
     def close(self) -> None:
         self.reference.open.set()
         if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.desk.close)
+            self.loop.call_soon_threadsafe(self.application.close)
         self._thread.join(CALL_S)
         assert not self._thread.is_alive()
 
@@ -99,7 +99,7 @@ class Serving:
 
 @pytest.fixture(scope="session")
 def embedded() -> ReferenceScorer:
-    return ReferenceScorer(load_frozen(TrainingConfig()))
+    return load_reference(TrainingConfig())
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 def some_batch(reference: ReferenceScorer, prompts: int = 3) -> dict[str, Any]:
     """Arguments of `log_probabilities`."""
-    batch = batch_of(reference.frozen.vocabulary, prompts)
+    batch = batch_of(reference.vocabulary, prompts)
     return {"ids": batch["input_ids"], "mask": batch["attention_mask"], "keep": batch["logits_to_keep"]}
 
 

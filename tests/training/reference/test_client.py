@@ -1,9 +1,8 @@
-"""The trainer's side: what it does when the server is away, slow, another one, or dies."""
+"""The client: what it does if the server is away, slow, has another model, or dies."""
 
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.kl import ReferenceClient
 from swarmd.training.reference.frame import ResultHeader, encode_result
 from swarmd.training.reference.scoring import ReferenceScorer
-from tests.training.impostor import Answer, impostor, send
+from tests.training.impostor import Answer, Door, impostor, send
 from tests.training.reference.conftest import TOKEN, Process, Serving, some_batch
 
 Serve = Callable[..., Serving]
@@ -79,7 +78,7 @@ def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: ReferenceScorer) 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a:x", "http://a?b", "http://u:p@a"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="no HTTP address"):
+    with pytest.raises(ConfigError, match="not an HTTP address"):
         ReferenceClient(url, "0" * 64, 1.0)
 
 
@@ -110,7 +109,7 @@ def test_answers_that_are_not_to_the_question_are_refused(
         client_of(url, embedded).log_probabilities(**some_batch(embedded))
 
 
-def drips(door: BaseHTTPRequestHandler) -> None:
+def drips(door: Door) -> None:
     """One byte after another, for ever: no single read takes long."""
     door.send_response(200)
     door.end_headers()
@@ -123,7 +122,7 @@ def drips(door: BaseHTTPRequestHandler) -> None:
         return
 
 
-def silent(door: BaseHTTPRequestHandler) -> None:
+def silent(door: Door) -> None:
     door.rfile.read(1)
 
 

@@ -67,7 +67,7 @@ def get(server: Serving) -> list[Any]:
 
 def forward(reference: ReferenceScorer, inputs: torch.Tensor, plen: int) -> torch.Tensor:
     """What simple_GRPO's own server computes: no mask, all positions, cut from plen - 1."""
-    logits = reference.frozen.model(inputs).logits[:, :-1]
+    logits = reference.model(inputs).logits[:, :-1]
     logs = logits.log_softmax(-1).gather(2, inputs[:, 1:, None]).squeeze(2)
     return logs[:, plen - 1 :]
 
@@ -77,7 +77,7 @@ def test_a_group_comes_back_with_the_references_log_probabilities(
     serve: Serve, embedded: ReferenceScorer, sent: int, received: int
 ) -> None:
     server = serve(compat=True)
-    tensors = group_of(embedded.frozen.vocabulary)[: sent - 1]
+    tensors = group_of(embedded.vocabulary)[: sent - 1]
     answer = upload(server, tensors)
     assert (answer.status_code, answer.content) == (200, b"tensor")
     head, inputs, rewards, logs, *others = items = get(server)
@@ -91,9 +91,9 @@ def test_a_group_comes_back_with_the_references_log_probabilities(
 def test_groups_come_back_in_the_order_in_which_they_came(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     for seed in range(4):
-        upload(server, group_of(embedded.frozen.vocabulary, seed=seed))
+        upload(server, group_of(embedded.vocabulary, seed=seed))
     for seed in range(4):
-        assert torch.equal(get(server)[1], group_of(embedded.frozen.vocabulary, seed=seed)[0])
+        assert torch.equal(get(server)[1], group_of(embedded.vocabulary, seed=seed)[0])
 
 
 def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedded: ReferenceScorer) -> None:
@@ -101,7 +101,7 @@ def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedd
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
     assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
     assert server.ask("GET", "/get").content == b"empty"
-    upload(server, group_of(embedded.frozen.vocabulary))
+    upload(server, group_of(embedded.vocabulary))
     assert server.ask("GET", "/v1/jobs/upload-1").status_code == 404
     assert len(get(server)) == 7
 
@@ -114,7 +114,7 @@ class Bomb:
 
 
 def rewritten(item: bytes, compression: int = zipfile.ZIP_STORED, **files: bytes) -> bytes:
-    """The archive packed anew, with files replaced."""
+    """Pack the archive again, with files replaced."""
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(item)) as old, zipfile.ZipFile(file, "w", compression) as new:
         for name in old.namelist():
@@ -153,14 +153,14 @@ def test_hostile_inputs_are_refused(serve: Serve, name: str) -> None:
 @pytest.mark.parametrize("head", [b"", b"{", b"[]", b"{}", b'{"plen": 0}', b'{"plen": "5"}', b'{"plen": 12}', b"\xff"])
 def test_hostile_heads_are_refused(serve: Serve, embedded: ReferenceScorer, head: bytes) -> None:
     server = serve(compat=True)
-    body = pack([head, *map(saved, group_of(embedded.frozen.vocabulary))])
+    body = pack([head, *map(saved, group_of(embedded.vocabulary))])
     assert requests.post(f"{server.url}/upload", data=body, timeout=CALL_S).status_code == 400
 
 
 def test_scores_of_another_shape_are_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     for place in range(1, 5):
-        tensors = group_of(embedded.frozen.vocabulary)
+        tensors = group_of(embedded.vocabulary)
         tensors[place] = torch.ones(3)
         assert upload(server, tensors).status_code == 400
-    assert upload(server, group_of(embedded.frozen.vocabulary)[:4]).status_code == 400  # five items
+    assert upload(server, group_of(embedded.vocabulary)[:4]).status_code == 400  # five items

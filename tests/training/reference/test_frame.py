@@ -79,7 +79,7 @@ def with_header(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (PREFIX.pack(b"SWRG", 1, 1, 0), "no frame of a reference server"),
+        (PREFIX.pack(b"SWRG", 1, 1, 0), "not a frame of a reference server"),
         (PREFIX.pack(b"SWRF", 2, 1, 0), "version is 2, this end speaks 1"),
         (PREFIX.pack(b"SWRF", 1, 2, 0), "of kind 2"),
         (PREFIX.pack(b"SWRF", 1, 1, 5), "header of 5 bytes"),
@@ -111,5 +111,5 @@ def test_a_mask_with_holes_is_refused(row: list[int]) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.5])
 def test_what_is_no_log_probability_is_no_result(value: float) -> None:
     header = ResultHeader("job-1", DIGEST, DIGEST, 1, 2)
-    with pytest.raises(FrameError, match="no number"):
+    with pytest.raises(FrameError, match="not a number"):
         decode_result(encode_result(header, np.array([[value, -1.0]], np.float32)))

@@ -16,9 +16,9 @@ from swarmd.training import kl
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.kl import REFERENCE_KEY, make_reference
-from swarmd.training.masking import DOUBT_KEY, DRAWN_KEY, PEER_KEY
+from swarmd.training.masking import DRAWN_KEY, PEER_KEY, UNTRUSTED_KEY
 from swarmd.training.reference.scoring import ReferenceScorer
-from tests.training.conftest import order
+from tests.training.conftest import train_stage
 from tests.training.reference.conftest import TOKEN, Serving, batch_of, some_batch
 
 MakeEngine = Callable[..., TrainingEngine]
@@ -39,7 +39,7 @@ def make_pass(trainer: Any) -> dict[str, Any]:
         "advantages": torch.randn(len(made["mask"])),
         "num_items_in_batch": made["mask"].sum(),
         PEER_KEY: torch.ones(len(made["mask"]), dtype=torch.long),
-        DOUBT_KEY: torch.zeros_like(made["mask"], dtype=torch.bool),
+        UNTRUSTED_KEY: torch.zeros_like(made["mask"], dtype=torch.bool),
         DRAWN_KEY: torch.full(made["mask"].shape, torch.nan),
     }
 
@@ -68,7 +68,7 @@ def check_close(ours: list[torch.Tensor], theirs: list[torch.Tensor], share: flo
 
 def train(engine: TrainingEngine, rounds: int = 1, first: int = 0) -> dict[str, torch.Tensor]:
     for round in range(first, first + rounds):
-        engine.train(order(round), Cancellation())
+        train_stage(engine, round)
     return engine.policy.copy_weights()
 
 
@@ -113,9 +113,9 @@ def test_the_reference_is_the_first_model_in_every_life_of_a_node(
     assert restarted.steps == 2
     batch = some_batch(embedded)
     reference = restarted._trainer.ref_model
-    torch.testing.assert_close(reference.log_probabilities(**batch), embedded.log_probabilities(**batch))
+    torch.testing.assert_close(reference(**batch), embedded.log_probabilities(**batch))
     check_same(train(restarted, first=1), before)
-    torch.testing.assert_close(reference.log_probabilities(**batch), embedded.log_probabilities(**batch))
+    torch.testing.assert_close(reference(**batch), embedded.log_probabilities(**batch))
 
 
 def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
@@ -127,9 +127,9 @@ def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
     monkeypatch.setattr(kl, "BACKOFF", Backoff(0.01, 0.01))
     server.reference.failures += [RuntimeError("away")] * kl.ATTEMPTS_MAX
     with pytest.raises(ReferenceFailed, match="gave no log-probabilities"):
-        engine.train(order(0), Cancellation())
+        train_stage(engine, 0)
     check_same(engine.policy.copy_weights(), before)
-    assert engine.train(order(0), Cancellation()).steps == 2
+    assert train_stage(engine, 0).steps == 2
 
 
 def test_adapters_are_switched_off_for_the_reference(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:

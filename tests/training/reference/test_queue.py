@@ -1,4 +1,4 @@
-"""The queue: order, bounds, leases and age, by a clock of the test's."""
+"""The queue: order, bounds, leases and age, with a fake clock."""
 
 import asyncio
 
@@ -76,7 +76,7 @@ def test_what_runs_does_not_age() -> None:
     it.now = 1000.0
     assert it.queue.find("a") is job
     it.queue.finish(job, LOGS)
-    assert it.queue.find("a") is job and job.stand is JobStatus.DONE
+    assert it.queue.find("a") is job and job.status is JobStatus.DONE
 
 
 def test_what_was_given_up_while_it_ran_leaves_nothing() -> None:
@@ -85,4 +85,4 @@ def test_what_was_given_up_while_it_ran_leaves_nothing() -> None:
     job = asyncio.run(it.run())
     it.queue.drop("a")
     it.queue.finish(job, LOGS)
-    assert job.stand is JobStatus.GONE and it.queue.find("a") is None
+    assert job.status is JobStatus.GONE and it.queue.find("a") is None

@@ -13,24 +13,24 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.reference import scoring
-from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.scoring import ReferenceScorer, load_reference
 from tests.training.reference.conftest import batch_of
 
 
 def forward(reference: ReferenceScorer, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of all tokens but the first, by one plain forward pass."""
-    logits = reference.frozen.model(ids).logits[:, :-1].float() / temperature
+    logits = reference.model(ids).logits[:, :-1].float() / temperature
     return logits.log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
 
 
 def test_they_are_those_of_a_plain_forward_pass(embedded: ReferenceScorer) -> None:
-    ids = torch.randint(0, embedded.frozen.vocabulary, (5, 12))
+    ids = torch.randint(0, embedded.vocabulary, (5, 12))
     got = embedded.log_probabilities(ids, torch.ones_like(ids), 7, 0.8)
     torch.testing.assert_close(got, forward(embedded, ids, 0.8)[:, -7:], atol=1e-5, rtol=1e-5)
 
 
 def check_like_trl(engine: TrainingEngine, reference: ReferenceScorer) -> None:
-    batch = batch_of(reference.frozen.vocabulary, prompts=5)
+    batch = batch_of(reference.vocabulary, prompts=5)
     mask = batch.pop("mask")
     trainer = engine._trainer
     with torch.no_grad():
@@ -44,21 +44,21 @@ def test_they_are_those_of_trl(
     embedded: ReferenceScorer, make_engine: Callable[..., TrainingEngine], llama: Path
 ) -> None:
     check_like_trl(make_engine("embedded", temperature=0.7), embedded)
-    frozen = load_frozen(TrainingConfig(model=str(llama)))
-    check_like_trl(make_engine("llama", model=str(llama), prompt_tokens=500), ReferenceScorer(frozen))
+    reference = load_reference(TrainingConfig(model=str(llama)))
+    check_like_trl(make_engine("llama", model=str(llama), prompt_tokens=500), reference)
 
 
 @pytest.mark.parametrize(("tokens", "logits"), [(1, 1 << 30), (1 << 20, 1), (30, 1 << 30), (1 << 20, 8000)])
 def test_how_a_batch_is_cut_changes_nothing(
     embedded: ReferenceScorer, tokens: int, logits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = batch_of(embedded.frozen.vocabulary, prompts=4)
+    batch = batch_of(embedded.vocabulary, prompts=4)
     arguments = batch["input_ids"], batch["attention_mask"], 5
     whole = embedded.log_probabilities(*arguments)
     monkeypatch.setattr(scoring, "BATCH_TOKENS_MAX", tokens)
     monkeypatch.setattr(scoring, "BATCH_LOGITS_MAX", logits)
     sizes: list[int] = []
-    embedded.frozen.model.register_forward_pre_hook(
+    embedded.model.register_forward_pre_hook(
         lambda model, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     torch.testing.assert_close(embedded.log_probabilities(*arguments), whole, atol=1e-5, rtol=1e-5)
@@ -67,10 +67,10 @@ def test_how_a_batch_is_cut_changes_nothing(
 
 def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no model directory"):
-        load_frozen(TrainingConfig(model=str(tmp_path / "absent")))
+        load_reference(TrainingConfig(model=str(tmp_path / "absent")))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="has no weights"):
-        load_frozen(TrainingConfig(model=str(tmp_path)))
+        load_reference(TrainingConfig(model=str(tmp_path)))
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="torch finds none"):
-            load_frozen(TrainingConfig(device="cuda"))
+            load_reference(TrainingConfig(device="cuda"))

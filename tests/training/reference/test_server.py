@@ -72,7 +72,7 @@ def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Se
     for thread in waiting:
         thread.start()
     threading.Event().wait(0.3)
-    server.loop.call_soon_threadsafe(server.desk.close)
+    server.loop.call_soon_threadsafe(server.application.close)
     waiting[1].join(CALL_S)
     assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-3")).status_code == 503
     assert server.ask("GET", "/healthz").status_code == 503
@@ -89,7 +89,7 @@ def test_a_token_is_asked_for_everywhere_but_at_the_health_check(serve: Serve, e
             answer = server.ask(method, path, **headers)
             assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
     told = server.ask("GET", "/v1/model", Authorization=f"Bearer {TOKEN}").json()
-    assert told["model"] == embedded.digest and told["vocabulary"] == embedded.frozen.vocabulary
+    assert told["model"] == embedded.digest and told["vocabulary"] == embedded.vocabulary
     assert server.ask("GET", "/healthz").json()["status"] == "ok"
 
 
@@ -138,7 +138,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded:
     frame = bytearray(frame_of(embedded, "job-1"))
     assert server.ask("POST", "/v1/jobs", bytes(frame)).status_code == 202
     place = frame.index(b"\xa0", 12) + 1  # ids begin after the last field of the header, an empty string
-    frame[place : place + 4] = embedded.frozen.vocabulary.to_bytes(4, "little")
+    frame[place : place + 4] = embedded.vocabulary.to_bytes(4, "little")
     answer = server.ask("POST", "/v1/jobs", bytes(frame))
     assert answer.status_code == 400 and "not below" in answer.json()["error"]
 

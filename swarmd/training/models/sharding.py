@@ -1,14 +1,12 @@
-"""How the ranks of a node hold the model: each the whole of it, or each a part of every layer (FSDP, ZeRO).
+"""How the ranks of a node hold the model: each all of it, or each a part of every layer (FSDP, ZeRO).
 
-Sharded, a rank holds its part of the weights, of their gradients and of the optimiser's moments. A pass gathers one
-layer after the other, on all ranks at once. Ranks that generate do not keep step with each other, so all weights are
-gathered once for a batch of completions and are parts again before it is trained on.
-
-Checkpoints and digests are those of a whole model: one written by several ranks is taken up by one, and the other way
-round. What makes a whole of parts, or parts of a whole, is called by all ranks together.
-
-FSDP is torch's `fully_shard` ("FSDP2"). accelerate would call it from the same configuration file, but not on CPUs, and
-transformers' trainer would have it cut the model anew for every stage.
+- Sharded, a rank holds its part of the weights, of their gradients and of the optimiser's moments. A pass gathers one
+  layer after the other, on all ranks at once. Ranks that generate do not keep step with each other, so all weights are
+  gathered once for a batch of completions, and sharded again before training on it.
+- Checkpoints and digests are those of a whole model: one written by several ranks can be loaded by one, and the
+  reverse. Whatever gathers or shards is called by all ranks together.
+- FSDP is torch's `fully_shard` ("FSDP2"). accelerate would call it from the same configuration file, but not on CPUs,
+  and transformers' trainer would shard the model again for every stage.
 """
 
 from __future__ import annotations
@@ -24,28 +22,28 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from swarmd.training.ranks import Parallelism
+from swarmd.training.models.parallelism import Parallelism
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def set_up_deepspeed() -> None:
-    """Import DeepSpeed without what it would compile on a CPU for faster exchange, to be called before it starts.
+    """Import DeepSpeed so that it does not compile its faster exchange for CPUs. Call it before DeepSpeed starts.
 
-    That takes a compiler and minutes, writes to standard output and the home directory, and hangs for ever behind a
-    process that was killed meanwhile.
+    Compiling needs a compiler and takes minutes, writes to standard output and the home directory, and hangs for ever
+    if a process was killed meanwhile.
     """
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
-class Holding:
-    """How a rank holds the model: here the whole of it, as where there is but one rank.
+class Sharding:
+    """How a rank holds the model. This class: all of it, as with only one rank.
 
-    `whole` lasts while any rank may run the model forward as often as it likes, and the weights do not change. Weights
-    are read and written as a whole, without gradients, and so is the optimiser's state, with its moments.
+    Within `whole` any rank may run the model forward as often as it likes, and weights do not change. Weights and the
+    optimiser's state are read and written as a whole, without gradients.
     """
 
-    is_sharded = False  # whether each rank holds a part only, be it of the moments alone
+    is_sharded = False  # whether each rank holds only a part, even if only of the moments
 
     def whole(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -66,8 +64,8 @@ class Holding:
         optimizer.load_state_dict(state)
 
 
-class ZeroParts(Holding):
-    """What the ranks hold under ZeRO, of a trainer that has its optimiser and was not trained yet."""
+class ZeroSharding(Sharding):
+    """Sharding by DeepSpeed's ZeRO, for a trainer that has its optimiser and has not trained yet."""
 
     is_sharded = True
 
@@ -76,7 +74,7 @@ class ZeroParts(Holding):
         accelerator.state.deepspeed_plugin.hf_ds_config.trainer_config_finalize(trainer.args, trainer.model, 1)
         self._stage = stage
         self._model = trainer.model
-        self._groups = [dict(group) for group in trainer.optimizer.param_groups]  # ZeRO joins what is in each to one
+        self._groups = [dict(group) for group in trainer.optimizer.param_groups]  # ZeRO flattens each group
         self._numbers = {
             id(weight): weight.dtype for weight in trainer.model.parameters()
         }  # the engine may shorten them
@@ -86,7 +84,7 @@ class ZeroParts(Holding):
         self.hide(accelerator)
 
     def hide(self, accelerator: Any) -> None:
-        """Before a call of `train()`, which would begin by destroying the engine."""
+        """Hide the engine from accelerate outside `train()`, which would begin by destroying it."""
         accelerator.deepspeed_engine_wrapped = None
 
     def show(self, accelerator: Any) -> None:
@@ -105,7 +103,7 @@ class ZeroParts(Holding):
         offload = self.engine.optimizer.parameter_offload
         with deepspeed.zero.GatheredParameters(list(self._model.parameters()), modifier_rank=None):
             remove_hooks(self.engine)  # they gather and cut each layer, on all ranks at once
-            offload.fwd_pre_hook.remove()  # compares the order of the layers with the other ranks'
+            offload.fwd_pre_hook.remove()  # compares the order of layers with the other ranks'
             try:
                 yield
             finally:
@@ -142,7 +140,7 @@ class ZeroParts(Holding):
 
         adam, groups, places = self._zero.optimizer, [], iter(range(len(self._weights)))
         left = iter(adam.param_groups)
-        for group in self._groups:  # those without weights are not in ZeRO
+        for group in self._groups:  # groups without weights are not in ZeRO
             bare = {**adam.param_groups[0], "weight_decay": group["weight_decay"]}
             settings = next(left) if group["params"] else bare
             groups.append({**settings, "params": [next(places) for _ in group["params"]]})
@@ -178,69 +176,71 @@ class ZeroParts(Holding):
 
     @property
     def _weights(self) -> list[Any]:
-        """All that is trained, in the order of torch's own state."""
+        """All trained weights, in the order of torch's own state."""
         return [weight for group in self._groups for weight in group["params"]]
 
     @property
     def _flats(self) -> list[torch.Tensor]:
-        """This rank's parts of the weights in float32, one tensor for each group, by which AdamW knows its moments."""
+        """This rank's parts of the weights in float32, one tensor for each group; keys of AdamW's moments."""
         zero = self._zero
         return list(zero.fp32_partitioned_groups_flat if self._stage == 3 else zero.single_partition_of_fp32_groups)
 
     def _link(self) -> None:
-        """Have stage 2 know which moments are of which weight; by itself it does so for the first group only."""
+        """Link moments to weights under stage 2, which does so only for the first group by itself."""
         if self._stage < 3:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
 
 class ZeroSeams:
-    """A mixin in front of `GRPOTrainer`: `train()` goes on with the engine that there is."""
+    """A mixin before `GRPOTrainer`: `train()` keeps using the existing engine."""
 
     accelerator: Any
     callback_handler: Any
-    holding: Any
+    sharding: Any
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, *rest: Any) -> Any:
-        if not isinstance(self.holding, ZeroParts):
+        if not isinstance(self.sharding, ZeroSharding):
             return super()._prepare_for_training(max_steps, train_dataloader, *rest)  # type: ignore[misc]
-        self.holding.show(self.accelerator)
+        self.sharding.show(self.accelerator)
         self.lr_scheduler: Any = None
         self._created_lr_scheduler = False
         self.create_scheduler(num_training_steps=max_steps)  # type: ignore[attr-defined]
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
         self.callback_handler.train_dataloader = train_dataloader
-        return self.holding.engine, train_dataloader
+        return self.sharding.engine, train_dataloader
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().train(*args, **kwargs)  # type: ignore[misc]
         finally:
-            if isinstance(self.holding, ZeroParts):
-                self.holding.hide(self.accelerator)
+            if isinstance(self.sharding, ZeroSharding):
+                self.sharding.hide(self.accelerator)
 
 
-class Shards(Holding):
-    """Every rank holds its part of each layer's parameters; done to the model in place.
+class FsdpSharding(Sharding):
+    """Sharding by FSDP, in place: every rank holds its part of each layer's parameters.
 
     Args:
-        model: whole, on this rank's device; the ranks' process group is there.
-        gathers_again: whether a layer is gathered anew for its backward pass, and not kept from the forward pass on.
+        model: whole, on this rank's device; the ranks' process group exists.
+        gathers_again: whether a layer is gathered again for its backward pass, instead of kept since the forward pass.
     """
 
     is_sharded = True
 
     def __init__(self, model: Any, gathers_again: bool) -> None:
         self._root = model
-        names = set(getattr(model, "_no_split_modules", None) or ())  # what transformers does not split between devices
+        names = set(
+            getattr(model, "_no_split_modules", None) or ()
+        )  # layers that transformers does not split between devices
         self._layers = [module for module in model.modules() if type(module).__name__ in names]
         self._gathers_again = gathers_again
-        device = next(model.parameters()).device.type  # not what torch would take: a CPU's ranks on a machine with GPUs
+        device = next(model.parameters()).device.type  # torch would take the GPUs even for ranks on the CPU
         mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
         for layer in self._layers:
             fully_shard(layer, mesh=mesh, reshard_after_forward=gathers_again)
-        fully_shard(model, mesh=mesh, reshard_after_forward=False)  # what no layer has: embeddings and output
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the rest: embeddings and output
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -278,7 +278,7 @@ class Shards(Holding):
 
 
 def _cut_like(whole: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that every rank has, cut as a weight is."""
+    """This rank's part of a tensor that every rank has, sharded as a weight is."""
     if not isinstance(weight, DTensor):
         return whole
     here = whole.to(weight.device, weight.dtype)
@@ -296,19 +296,19 @@ def _map_moments(state: Mapping[str, Any], change: Callable[[int, torch.Tensor],
     return {**state, "state": changed}
 
 
-def hold(trainer: Any, spread: Parallelism) -> Holding:
-    """Give a trainer its optimiser, and cut its model where it is to be spread."""
-    if spread.kind == "replicas":
+def shard_model(trainer: Any, parallelism: Parallelism) -> Sharding:
+    """Create a trainer's optimiser, and shard its model if configured."""
+    if parallelism.kind == "replicas":
         trainer.create_optimizer()
-        return Holding()
-    if spread.kind == "zero":
+        return Sharding()
+    if parallelism.kind == "zero":
         trainer.create_optimizer()
-        parts = ZeroParts(trainer, 3 if spread.weights > 1 else 2)
+        parts = ZeroSharding(trainer, 3 if parallelism.weights > 1 else 2)
         trainer.optimizer, trainer.model_wrapped = parts.optimizer, parts.engine
         return parts
-    shards = Shards(trainer.model, spread.weights > 1)
+    shards = FsdpSharding(trainer.model, parallelism.weights > 1)
     trainer.create_optimizer()
-    trainer.is_distributed_loading_by_transformers = True  # its word for models that are in parts already
+    trainer.is_distributed_loading_by_transformers = True  # its name for models that are sharded already
     trainer.accelerator.prepare_model(trainer.model, device_placement=False, evaluation_mode=True)
-    trainer.model._is_accelerate_prepared = True  # else each stage would wrap its forward pass once more
+    trainer.model._is_accelerate_prepared = True  # else each stage would wrap the forward pass again
     return shards
