@@ -57,19 +57,26 @@ def test_what_a_predecessor_wrote_by_a_clock_that_was_ahead_is_no_twins() -> Non
     assert run(6, jumps=20.0, hours=0.6).crashes > 10
 
 
+ONCE: dict[str, Any] = {"hours": 0.6, "jumps": 0.0, "hostile": "none"}
+
+
 @pytest.mark.parametrize(
-    ("seed", "what"),
+    ("seed", "what", "given"),
     [
-        (701612, "a stop that a frozen daemon takes up together with others ends its life"),
-        (703286, "a held stage that closes before its new announcement is out takes that back"),
-        (705134, "a restored node waits for the end of a swarm that then goes on"),
-        (700127, "a stage that is given up and comes to its end all the same is trained, and not skipped"),
-        (707909, "a late answer to a cancelling does not free a trainer that is at the stage once more"),
-        (703330, "steps of the contract that others took count towards the submissions that are kept"),
+        (701612, "a stop that a frozen daemon takes up together with others ends its life", ONCE),
+        (703286, "a held stage that closes before its new announcement is out takes that back", ONCE),
+        (705134, "a restored node waits for the end of a swarm that then goes on", ONCE),
+        (700127, "a stage that is given up and comes to its end all the same is trained, and not skipped", ONCE),
+        (707909, "a late answer to a cancelling does not free a trainer that is at the stage once more", ONCE),
+        (703330, "steps of the contract that others took count towards the submissions that are kept", ONCE),
+        (125, "a held stage goes on, with all members' reports, for those whom it was held for", {}),
+        (49, "a clock that faults have set back makes nobody's rollouts old", {}),
+        (171, "what a restored node's log holds of before the backup counts once", {}),
+        (72, "a coordinator's clock is ahead for minutes and right again", {"hostile": "all", "hours": 0.5}),
     ],
 )
-def test_a_seed_that_once_broke_an_invariant_keeps_it(seed: int, what: str) -> None:
-    assert run(seed, hours=0.6, jumps=0.0, hostile="none").stages_trained > 0, what
+def test_a_seed_that_once_broke_an_invariant_keeps_it(seed: int, what: str, given: dict[str, Any]) -> None:
+    assert run(seed, **given).stages_trained > 0, what
 
 
 def test_a_restored_node_whose_clock_is_ahead_takes_part_again() -> None:

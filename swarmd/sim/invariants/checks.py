@@ -98,6 +98,7 @@ class Checks:
     def forget(self, node: SimNode) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
         self.ledgers[node.index] = self._by_peer[node.peer] = NodeChecks(self.world, node)
+        self.honest.forget(node)
 
     def on_dispatch(self, node: SimNode, command: Command) -> None:
         """Check a command that is dispatched."""

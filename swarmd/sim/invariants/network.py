@@ -157,10 +157,14 @@ class NetworkChecks:
             return
         joined = [each.node for each in self.world.dht.workers if each.joined]
         there = [node for node in joined if node.side == worker.node.side and node.state.link.chart == "up"]
-        wrote = {node.peer for node in there if node.clock() - node.state.link.since > took_s}
-        # What was there well before gathering began, as far as its owner's clock can be believed.
-        early_s = began - 2 * profile.skew_s - EARLY_S + RECORD_S
-        early = {owner for owner, record in found.items() if owner in wrote and record.expiration < early_s}
+        wrote = {node.peer: node for node in there if node.clock() - node.state.link.since > took_s}
+        # What was there well before gathering began: a record expires so long after its owner's clock showed its time.
+        early_s = began - EARLY_S + RECORD_S
+        early = {
+            owner
+            for owner, record in found.items()
+            if owner in wrote and record.expiration - wrote[owner].skew_s < early_s
+        }
         missing = sorted(early & reports.keys() - gathered - {peer})
         if missing and not (profile.sharded and len(gathered) >= profile.gather_peers):
             self.world.fail(

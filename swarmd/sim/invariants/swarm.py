@@ -223,7 +223,10 @@ class CoordinatorModel:
             self._close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
-        if now.chart == "open.collecting" and self._is_full(now, after) and not self._is_alone(after):
+        held = now.held_since is not None and not self.reports.keys() - {
+            self.node.peer
+        }  # for others, who may still come
+        if now.chart == "open.collecting" and self._is_full(now) and not held:
             self._fail(f"stage {_place(now)} stays open although all have reported")
 
     def _counted(self, then: Coordination, now: Coordination, pending: tuple[Command, ...]) -> set[bytes]:
@@ -336,7 +339,7 @@ class CoordinatorModel:
         if places != sorted(places):
             self._fail("the leaderboard is out of order")
 
-    def _is_full(self, now: Coordination, state: State) -> bool:
+    def _is_full(self, now: Coordination) -> bool:
         """Whether all have reported that may."""
         present = [each.peer for each in now.members if each.worked and not each.left]
         waited = [peer for peer in present if not self._is_barred(peer, now.round)]
@@ -388,6 +391,13 @@ class Honest:
     def expect(self) -> None:
         """Expect progress from now on: no more faults are injected."""
         self.calm_at = self.world.now + SETTLE_S
+
+    def forget(self, node: SimNode) -> None:
+        """A node goes on from a backup, whose events are counted again."""
+        self.told[node.index].clear()
+        self._collected[node.index] = 0
+        for place in [place for place in self._told_of if place[0] == node.index]:
+            del self._told_of[place]
 
     # --- what happens ---
 
