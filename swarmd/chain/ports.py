@@ -2,7 +2,7 @@
 
 Watcher, submitter and wallet know the chain by these protocols alone. In a node they are answered over the endpoints of
 the configuration (`Blocks`, `Coordinator`, `Ethereum`, `Rpc`, `Heads`, `AccountKey`), in the simulator by its
-own chain (`swarmd.sim.ports.chain_worker`).
+own chain (`swarmd.sim.chain_worker`).
 
 Every method that waits may raise:
 

@@ -195,10 +195,6 @@ swarmd/shell/ports.py
     - self.trainer.perform(command)
     + self.network.perform(command)
 swarmd/shell/supervision.py
-  an end is told once more after a kill
-    - if self._end_told[worker] or self.is_stopping:
-    + if self.is_stopping:
-    with faults=150.0
   a program that could not be executed counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
     -         return [Tell(WorkerStartFailed
@@ -210,29 +206,9 @@ swarmd/shell/supervision.py
     -         return [Tell(exit_of
     +         self._end_told[worker] = True
     +         return [Tell(exit_of
-  nobody asks workers to end before they are ended
-    -                 actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))
-  workers have no time to end by themselves
-    - process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
-    + process.terminate_at = now
-  SIGKILL comes with SIGTERM
-    - process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
-    + process.kill_at = now
   a worker that does not heed SIGTERM is waited for without an end
     - process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
     + process.kill_at = math.inf
-  the node counts as stopped while workers end
-    -  or any(self._processes.values()):
-    + :
-  unanswered pings are never forgiven
-    - process.heard, process.missed = True, 0
-    + process.heard = True
-  a silent worker is never killed
-    -         if process.missed > PINGS_MISSED:
-    +         if False:
-  a worker is killed for one ping that it did not answer
-    - process.missed > PINGS_MISSED
-    + process.missed > 1
   what others cause counts against the worker
     - outside=not process.killed_for and not process.planned and is_from_outside(status),
     + outside=False,

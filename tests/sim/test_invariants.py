@@ -11,11 +11,11 @@ from swarmd.core.coordinator import waiting
 from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
 from swarmd.core.values import RolloutsRef
-from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.invariants.node import HUNG, find_stall
 from swarmd.sim.node import SimNode
+from swarmd.sim.node_checks import HUNG, find_stall
 from swarmd.sim.profile import CALM, SimProfile
-from swarmd.sim.world import BEGIN, World, run
+from swarmd.sim.simulation import BEGIN, InvariantBroken
+from swarmd.sim.world import World, run
 
 RUNNING = State(chart="waiting", network=WorkerState(pid=1), training=WorkerState(pid=2))
 CLOCK = Deadline("clock", 9.0)
@@ -67,20 +67,20 @@ def world() -> World:
 
 def test_a_command_without_a_durable_cause_is_refused(world: World) -> None:
     with pytest.raises(InvariantBroken, match="without a durable commit"):
-        world.checks.on_dispatch(world.nodes[0], Train("train/0/0", 0, 0))
+        world.on_dispatch(0, Train("train/0/0", 0, 0))
 
 
 def test_an_id_never_changes_its_content(world: World) -> None:
     node = world.nodes[1]
     ordered = Applied(Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
-    world.checks.ledgers[node.index].apply(ordered)
-    world.checks.on_dispatch(node, Train("train/0/0", 0, 0))
+    world.checks.nodes[node.index].apply(ordered)
+    world.on_dispatch(node.index, Train("train/0/0", 0, 0))
     with pytest.raises(InvariantBroken, match="another content"):
-        world.checks.on_dispatch(node, Train("train/0/0", 0, 1))
+        world.on_dispatch(node.index, Train("train/0/0", 0, 1))
 
 
 def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
-    ledger, before, skipped = world.checks.ledgers[1], State(), RoundsSkipped(0, 2, "late")
+    ledger, before, skipped = world.checks.nodes[1], State(), RoundsSkipped(0, 2, "late")
     after = replace(before, skipped_to=2, rounds_skipped=3)
     ledger.apply(Applied(Envelope(0, 0.0, skipped), before, after, ()))
     with pytest.raises(InvariantBroken, match="rounds 0 to 2 are skipped"):

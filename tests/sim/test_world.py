@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.state import State
-from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import CALM, ROUGH, draw_profile
+from swarmd.sim.simulation import InvariantBroken
 from swarmd.sim.world import World, run
 
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0}
@@ -156,5 +156,5 @@ def test_a_violation_names_the_seed_and_the_line_that_repeats_it() -> None:
     assert (drawn.nodes, drawn.loss) != (7, 0.25)
     world = World(11, draw_profile(11, nodes=7, loss=0.25))
     with pytest.raises(InvariantBroken, match="seed 11, node 1") as caught:
-        world.fail(world.nodes[1], "it has gone mad")
+        world.nodes[1].fail("it has gone mad")
     assert caught.value.fix == "Repeat it with: swarmd sim --seed 11 --set nodes=7 --set loss=0.25"

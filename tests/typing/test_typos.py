@@ -71,7 +71,7 @@ TYPOS = (
     Typo("swarmd/core/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
     Typo("swarmd/core/contract/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
     Typo(
-        "swarmd/sim/invariants/node.py",
+        "swarmd/sim/node_checks.py",
         'is_command(event.command, "train")',
         'is_command(event.command, "training")',
     ),
@@ -103,9 +103,9 @@ TYPOS = (
         'what = "the node" if layer == "process"',
         'what = "the node" if layer == "daemon"',
     ),
-    Typo("swarmd/sim/invariants/node.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
+    Typo("swarmd/sim/node_checks.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
     Typo(
-        "swarmd/sim/invariants/node.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
+        "swarmd/sim/node_checks.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
     ),
     Typo("swarmd/web/views/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
     Typo("swarmd/web/views/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,6 +21,7 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.dht.evidence import RecordComparison
+from swarmd.dht.ports import Record
 from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
 from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
 from swarmd.dht.rounds.report_collector import NEWCOMERS_MAX
@@ -39,12 +39,12 @@ from swarmd.dht.wire.records import (
     is_far,
     is_sharded,
 )
-from swarmd.sim.ports.dht import CLOCK, MEMBERS, RECORD_S, SWARM, Place, Written, is_alive
-
-if TYPE_CHECKING:
-    from swarmd.sim.node import SimNode
-    from swarmd.sim.ports.network import NetworkWorker
-    from swarmd.sim.world import World
+from swarmd.sim.dht import CLOCK, MEMBERS, RECORD_S, SWARM, is_alive
+from swarmd.sim.machine import Machine
+from swarmd.sim.network import NetworkWorker
+from swarmd.sim.node import SimNode
+from swarmd.sim.simulation import Place
+from swarmd.sim.swarm import Swarm
 
 EARLY_S = 5.0  # what was published so long before rollouts are gathered is there for whoever looks
 PUBLISH_S = 30.0  # longest from the first record of a stage that is stored to the fact that all are published
@@ -59,12 +59,12 @@ CALM_MIN_S = 650.0  # a shorter calm has no renewal that must have been
 class NetworkChecks:
     """Checks of all nodes' network workers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Swarm) -> None:
         self.world = world
         self.calm_at = math.inf
         self._latest: list[dict[str, Kept]] = [{} for _ in world.nodes]  # key → own record, by node
         self._announced: tuple[int, int, bool] = (-1, -1, False)
-        self._began: dict[tuple[int, str], float] = {}  # (pid, command) → when gathering began
+        self._gathers: dict[tuple[NetworkWorker, str], tuple[Gather, float]] = {}  # by worker and id: what, since when
         self.brought = BroughtReports(world)
 
     def expect(self) -> None:
@@ -77,7 +77,7 @@ class NetworkChecks:
         """A node's disk is lost, and what it remembers of its records with it."""
         self._latest[node.index].clear()
 
-    def on_signed(self, node: SimNode, record: Written) -> None:
+    def on_signed(self, node: SimNode, record: Record) -> None:
         """Each record of a node under a key expires later than those before: else peers would keep an old one.
 
         Of those that a node need not keep in mind it hears from the peers that have them.
@@ -88,7 +88,7 @@ class NetworkChecks:
         before = 0.0 if kept is None else kept.expiration
         if record.expiration <= before and not is_far(before, node.clock()):
             what = f"{content.key} is signed until {record.expiration:.3f}, before until {before:.3f}"
-            self.world.fail(node, f"{what}: an earlier record would stand in its way")
+            node.fail(f"{what}: an earlier record would stand in its way")
         latest[content.key] = Kept(content, record.expiration)
         same = [key for key, kept in latest.items() if type(kept.content) is type(content)]
         for key in same[: -KEPT[type(content)]]:
@@ -100,7 +100,7 @@ class NetworkChecks:
         """What is renewed is never an announcement of before: it would lead the swarm back."""
         told = (content.round, content.stage, not content.final)  # after a final one a swarm may go on
         if told < self._announced:
-            self.world.fail(node, f"it announces {told} anew, and has announced {self._announced}")
+            node.fail(f"it announces {told} anew, and has announced {self._announced}")
         self._announced = told
 
     def on_fact(self, worker: NetworkWorker, event: Event) -> None:
@@ -114,28 +114,31 @@ class NetworkChecks:
             if own is not None and not (own.expiration >= self.world.now and is_alive(own, self.world.now)):
                 continue  # a node whose clock is wrong, and who is alone with that
             if worker.node.peer not in worker.store.find(key, self.world.now):
-                self.world.fail(worker.node, f"{type(event).__name__} is told, and nobody can show {key}")
+                worker.node.fail(f"{type(event).__name__} is told, and nobody can show {key}")
 
     # --- what it gathers ---
 
     def on_gather(self, worker: NetworkWorker, command: Gather) -> None:
         """A node is told to gather."""
-        self._began[worker.pid, command.id] = self.world.now
+        self._gathers[worker, command.id] = (command, self.world.now)
 
-    def on_gathered(self, worker: NetworkWorker, command: Gather, event: RolloutsGathered) -> None:
+    def on_gathered(self, worker: NetworkWorker, event: RolloutsGathered) -> None:
         """A node has gathered: in time, what it was told to, with bodies that are what was announced."""
-        node, began = worker.node, self._began.pop((worker.pid, command.id), self.world.now)
+        node, asked = worker.node, self._gathers.pop((worker, event.command), None)
+        if asked is None:
+            return
+        command, began = asked
         place = (command.source_round, command.source_stage)
         for ref in event.rollouts:
             if (ref.round, ref.stage) != place or ref.peer == node.peer:
-                self.world.fail(node, f"{command.id} asks for the rollouts of {place}, and has {ref}")
+                node.fail(f"{command.id} asks for the rollouts of {place}, and has {ref}")
             if not worker.session.bodies.has(ref.digest):
-                self.world.fail(node, f"it has gathered {ref} without its body")
+                node.fail(f"it has gathered {ref} without its body")
         if began > self.calm_at and worker.frozen_until < began and place[0] >= 0:
             had_s = command.until_at - node.skew_s - began
             took_s = self.world.now - began
             if took_s > max(had_s - ANSWER_S, LEAST_S) + SLACK_S:  # training has begun without it
-                self.world.fail(node, f"{command.id} took {took_s:.1f} s and had {had_s:.1f} s")
+                node.fail(f"{command.id} took {took_s:.1f} s and had {had_s:.1f} s")
             # From more peers than are asked at once, of a large swarm, it takes longer.
             profile = self.world.profile
             sources = min(profile.nodes, profile.gather_peers + profile.gather_peers // SPARE)
@@ -152,11 +155,11 @@ class NetworkChecks:
         found = store.find_all(names.rollouts(SWARM, *place), worker.node.clock())
         reports = store.find_all(names.reports(SWARM, *place), worker.node.clock())
         gathered = {ref.peer for ref in event.rollouts}
-        slow = profile.latency_s > 0.1 or self.world.hostile is not None
+        slow = profile.latency_s > 0.1 or self.world.has_strangers
         if slow or not reports.keys() <= found.keys() | {peer}:
             return
-        joined = [each.node for each in self.world.dht.workers if each.joined]
-        there = [node for node in joined if node.side == worker.node.side and node.state.link.chart == "up"]
+        workers = [each for each in self.world.dht.workers if each.joined and each.side == worker.side]
+        there = [each.node for each in workers if each.node.state.link.chart == "up"]
         wrote = {node.peer: node for node in there if node.clock() - node.state.link.since > took_s}
         # What was there well before gathering began: a record expires so long after its owner's clock showed its time.
         early_s = began - EARLY_S + RECORD_S
@@ -167,14 +170,13 @@ class NetworkChecks:
         }
         missing = sorted(early & reports.keys() - gathered - {peer})
         if missing and not (profile.sharded and len(gathered) >= profile.gather_peers):
-            self.world.fail(
-                worker.node,
+            worker.node.fail(
                 f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s",
             )
         # A look at a stage in shards reads two keys of each, one after another.
         look_s = 4 * READ_MAX * profile.latency_s if profile.sharded else 0.0
         if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + look_s:
-            self.world.fail(worker.node, f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")
+            worker.node.fail(f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")
 
     # --- the end ---
 
@@ -190,13 +192,13 @@ class NetworkChecks:
         self._check_known()
 
     def _check_member(self, node: SimNode) -> None:
-        record = self.world.dht.stores[node.side].find_all(MEMBERS, self.world.now).get(node.peer)
+        record = (
+            self.world.dht.stores[self.world.dht.sides[node.index]].find_all(MEMBERS, self.world.now).get(node.peer)
+        )
         lives_s = 0.0 if record is None else record.expiration - self.world.now
         renewed_s = RECORD_S / RENEWALS
         if lives_s < RECORD_S - 2 * renewed_s - RENEWAL_S:
-            self.world.fail(
-                node, f"its membership lives for {lives_s:.0f} s more, it is renewed every {renewed_s:.0f} s"
-            )
+            node.fail(f"its membership lives for {lives_s:.0f} s more, it is renewed every {renewed_s:.0f} s")
 
     def _check_known(self) -> None:
         """The coordinator knows who is there."""
@@ -209,7 +211,7 @@ class NetworkChecks:
             link = node.state.link
             linked_s = min(node.clock() - link.since, self.world.nodes[0].clock() - since)
             if link.chart == "up" and linked_s > KNOWN_S and node.peer not in here:
-                self.world.fail(node, "it has been there for long, and the coordinator does not know it as a member")
+                node.fail("it has been there for long, and the coordinator does not know it as a member")
 
 
 def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
@@ -238,15 +240,15 @@ BROUGHT_S = 1.0  # longest from a report that its owner brings to the fact that 
 class BroughtReports:
     """Reports that are stored with a node which collects them from shards are told before long."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Swarm) -> None:
         self.world = world
-        self._told: dict[int, tuple[Place, set[str]]] = {}  # pid → (stage, whose reports of it were told)
+        self._told: dict[NetworkWorker, tuple[Place, set[str]]] = {}  # stage, and whose reports of it were told
 
     def on_seen(self, worker: NetworkWorker, event: ReportSeen) -> None:
         """A worker tells of a report."""
         self._told_of(worker, (event.round, event.stage)).add(event.peer)
 
-    def on_stored(self, worker: NetworkWorker, record: Written) -> None:
+    def on_stored(self, worker: NetworkWorker, record: Record) -> None:
         """A record was stored with a worker by its owner.
 
         Where there are more newcomers than a stage has places for, some are not told.
@@ -266,13 +268,13 @@ class BroughtReports:
             return
         place = (content.round, content.stage)
         if content.key in worker.session.store.watches and owner not in self._told_of(worker, place):
-            self.world.fail(worker.node, f"{owner} has brought its report of {place}, and it is not told")
+            worker.node.fail(f"{owner} has brought its report of {place}, and it is not told")
 
     def _told_of(self, worker: NetworkWorker, place: Place) -> set[str]:
         """Whose reports of a stage a process has told of; of the stage that it is at alone."""
-        if worker.pid not in self._told or self._told[worker.pid][0] != place:
-            self._told[worker.pid] = (place, set())
-        return self._told[worker.pid][1]
+        if worker not in self._told or self._told[worker][0] != place:
+            self._told[worker] = (place, set())
+        return self._told[worker][1]
 
 
 STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rounds.publisher` has it
@@ -281,10 +283,10 @@ STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rou
 class SignedRecords:
     """Sees the record of each order that makes one, in the order in which a node gets them, over all of its lives."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Swarm) -> None:
         self._world = world
         self._at = 0.0
-        self._node: SimNode | None = None
+        self._node: Machine | None = None
         coordinator = next((node.peer for node in world.nodes if node.coordinates), "")
         self._compared = RecordComparison(coordinator, lambda peer: True, self._accuse)
 
@@ -298,7 +300,7 @@ class SignedRecords:
     def _accuse(self, evidence: Evidence) -> None:
         assert self._node is not None
         one, other = evidence.first.content, evidence.second.content
-        self._world.fail(self._node, f"two different records that others would take for a lie: {one} and {other}")
+        self._node.fail(f"two different records that others would take for a lie: {one} and {other}")
 
 
 def record_of(command: Command) -> Payload | None:

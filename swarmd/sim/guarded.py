@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from random import Random
-from typing import TYPE_CHECKING
 
 from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits
 from swarmd.dht.store.seniority import choose_guides
-from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
+from swarmd.dht.wire.records import RolloutsRecord
 from swarmd.errors import NetworkDown
-from swarmd.sim.ports.dht import (
-    Written,
-    is_alive,
-)
-from swarmd.sim.ports.network import NetworkWorker
-from swarmd.sim.ports.network_ports import ROLLOUTS_BYTES, body_of
+from swarmd.sim.dht import SimDht, Written, is_alive
+from swarmd.sim.network import ROLLOUTS_BYTES, NetworkWorker, body_of
+from swarmd.sim.processes import SimSupervisor
+from swarmd.sim.simulation import peer_of
 
-if TYPE_CHECKING:
-    from swarmd.sim.node import SimNode
-
-BOOTSTRAP = ("peer-000", "peer-001")  # that every node was given
+BOOTSTRAP = (peer_of(0), peer_of(1))  # that every node was given
 STRANGERS = tuple(f"beside-{number}" for number in range(5))  # who answer for every key of a node in the dark
 GIVING = ("sleeper",)  # hostile identities that give the bodies of what they name
 SILENT = ("sybil",)  # that never answer
@@ -29,14 +23,13 @@ SILENT = ("sybil",)  # that never answer
 class GuardedNetworkWorker(NetworkWorker):
     """A node's place in a DHT with strangers in it."""
 
-    def __init__(self, node: SimNode, pid: int) -> None:
-        super().__init__(node, pid)
+    def __init__(self, supervisor: SimSupervisor, pid: int, dht: SimDht[NetworkWorker]) -> None:
+        super().__init__(supervisor, pid, dht)
         self.hints = GossipLimits(HINTS, ALL_HINTS, self.runtime.now)
 
     def make_chance(self) -> Random:
         """Honest chances under attack have a stream of their own."""
-        assert self.world.hostile is not None, "there are strangers"
-        return self.world.hostile.random
+        return self.world.guarded_random
 
     # --- what searches find ---
 
@@ -46,15 +39,15 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def _is_surrounded(self) -> bool:
         """Whether those nearest to every key are strangers."""
-        return self.node.index in self.dht.eclipsed and self.node.peer != self.world.coordinator
+        return self.index in self.dht.eclipsed and self.peer != self.world.coordinator
 
     def reaches(self, peer: Hashable) -> bool:
         """With "all" nobody honest can be called."""
-        return self.dht.eclipsed.get(self.node.index) != "all" and super().reaches(peer)
+        return self.dht.eclipsed.get(self.index) != "all" and super().reaches(peer)
 
     def guides(self) -> list[str]:
         view, coordinator = self.session.view, self.world.coordinator
-        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.random.sample)
+        return choose_guides(self.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.random.sample)
 
     def near(self, place: int, count: int) -> list[str]:
         return list(STRANGERS[:count]) if self._is_surrounded() else super().near(place, count)
@@ -66,17 +59,14 @@ class GuardedNetworkWorker(NetworkWorker):
         return {} if self._is_in_the_dark() else super().search(name)
 
     def keep(self, name: str, record: Written) -> bool:
-        """As in any DHT; but where honest peers have no room for what every node has to write, that is wrong."""
+        """As in any DHT. Honest peers must have room for what every node has to write."""
         store, content = self.store, record.content
         held = store.keys.get(name, {}).get(record.owner)
         kept = super().keep(name, record)
         later = held is not None and held.expiration >= record.expiration
         lives = is_alive(record, self.world.now) and store.is_now(content) and not later
-        what = "membership" if isinstance(content, Membership) else "report"
-        if lives and not (isinstance(content, RolloutsRecord) and content.body):
-            self.world.checks.honest.on_kept(self.node, what, kept)
-        if kept and isinstance(content, ReportRecord):
-            self.world.checks.honest.on_stored(record.owner, (content.round, content.stage))
+        due = lives and not (isinstance(content, RolloutsRecord) and content.body)
+        self.world.on_kept(self.index, record, kept, due)
         return kept
 
     def body_from(self, peer: str, digest: str) -> bytes | None:

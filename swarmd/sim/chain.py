@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from swarmd.chain.logs import LogEntry
 from swarmd.core.events import AnyChainLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from swarmd.core.values import BlockRef
-
-if TYPE_CHECKING:
-    from swarmd.sim.world import World
+from swarmd.sim.simulation import Place, Simulation
 
 Kind = Literal["register", "reward", "winners", "advance", "allow", "bar", "idle"]
 Undo = list[tuple[Hashable, Any]]
@@ -60,9 +58,9 @@ class View:
     # --- what it says ---
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Place:
         """Round and stage."""
-        place: tuple[int, int] = self._get("place", (0, 0))
+        place: Place = self._get("place", (0, 0))
         return place
 
     @property
@@ -288,6 +286,10 @@ def entry_of(said: AnyChainLog, ref: BlockRef, timed: bool) -> Spoken:
 class SimChain:
     """What all honest endpoints agree on.
 
+    Args:
+        on_receipt: called with each transaction that a block has.
+        on_head: called when there are new blocks.
+
     Attributes:
         blocks: the present branch; a block's number is its place.
         receipts: of the present branch, by hash.
@@ -300,8 +302,16 @@ class SimChain:
         furthest: the last round and stage that any branch ever reached.
     """
 
-    def __init__(self, world: World, contract: SimContract) -> None:
+    def __init__(
+        self,
+        world: Simulation,
+        contract: SimContract,
+        on_receipt: Callable[[SimReceipt], None],
+        on_head: Callable[[], None],
+    ) -> None:
         self.world = world
+        self._on_receipt = on_receipt
+        self._on_head = on_head
         self.random = world.random
         self.contract = contract
         genesis = BlockRef(0, "0xgenesis", "", float(int(world.now)))
@@ -392,7 +402,7 @@ class SimChain:
         self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._tick)
         if self.world.now >= self.halted_until:
             self._mine(float(int(self.world.now)), 0.0 if self._calm else DAWDLE)
-            self.world.note_head()
+            self._on_head()
 
     def _mine(self, at: float, left_out: float) -> None:
         """Add a block of what waits."""
@@ -410,7 +420,7 @@ class SimChain:
         self.furthest = max(self.furthest, contract.place)
         for receipt in receipts:
             self.receipts[receipt.tx.hash] = receipt
-            self.world.checks.on_receipt(receipt)
+            self._on_receipt(receipt)
 
     def _ripe(self, left_out: float) -> list[Tx]:
         """Transactions whose turn it is and that pay enough, taken out of the pool."""
@@ -456,7 +466,7 @@ class SimChain:
         for number in range(depth + 1):
             at = gone[number].ref.at if number < depth else float(int(self.world.now))
             self._mine(at, REJOIN)
-        self.world.note_head()
+        self._on_head()
 
     def evict(self) -> None:
         """Every pool forgets a transaction."""

@@ -1,25 +1,20 @@
-"""What a node claims on the chain: each thing once, in order, nothing before it is in the log, nothing forgotten.
+"""What a node submits to a chain: each thing once, in order, nothing before it is in the log, nothing forgotten.
 
 Counted from the node's durable events and from the chain; the core's own books are only compared with that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from swarmd.core.applied import Applied
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit
 from swarmd.core.contract.submissions import REPEATABLE, SETTLED
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
 from swarmd.core.ids import submission_id
 from swarmd.core.state import State
-from swarmd.sim.ports.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
-from swarmd.sim.ports.dht import Place
-
-if TYPE_CHECKING:
-    from swarmd.core.applied import Applied
-    from swarmd.sim.node import SimNode
-    from swarmd.sim.world import World
+from swarmd.sim.chain import CALL_WEI, GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
+from swarmd.sim.machine import Machine
+from swarmd.sim.simulation import Place
 
 DRAIN_S = 120.0  # from a claim in a calm world until it is settled
 TWICE = ("RewardAlreadySubmitted", "WinnerAlreadyVoted", "PeerIdAlreadyRegistered")
@@ -34,9 +29,10 @@ class SubmissionChecks:
         charts: how far each submission ever intended is, as the state last said.
     """
 
-    def __init__(self, world: World, node: SimNode) -> None:
-        self.world = world
+    def __init__(self, node: Machine, chain: SimChain) -> None:
+        self.world = node.world
         self.node = node
+        self._chain = chain
         self.trained: dict[Place, float] = {}
         self.refused: dict[str, str] = {}
         self.charts: dict[str, SubmissionState] = {}
@@ -63,18 +59,18 @@ class SubmissionChecks:
         nonces.add(tx.nonce)
         for other in self._sent.get(tx.submission, ()):
             if self._succeeded(other.hash) and not self._strayed(tx):
-                self._fail(f"{tx.submission} is signed again although the chain has it")
+                self.node.fail(f"{tx.submission} is signed again although the chain has it")
             if self._reorgs[other.hash] < chain.reorgs or (tx.nonce < other.nonce and tx.call.kind != "advance"):
                 continue  # it had no place on a branch of before; or none yet, and the contract takes only one of both
             if other.nonce >= chain.contract.nonce_of(other.call.account):
-                self._fail(
+                self.node.fail(
                     f"{tx.submission} is signed with nonce {tx.nonce} while its attempt {other.nonce} can be mined"
                 )
 
     def on_sent(self, tx: Tx) -> None:
         """Nothing leaves that a crash could make the node forget."""
         if tx.hash not in self._durable:
-            self._fail(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
+            self.node.fail(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
         self._sent.setdefault(tx.submission, []).append(tx)
         self._pay(tx)
 
@@ -86,8 +82,8 @@ class SubmissionChecks:
         )
         self._costs[tx.nonce] = max(cost_wei, before_wei)
         self._spent_wei += self._costs[tx.nonce] - before_wei
-        if 0 < self.world.day_wei_max() < self._spent_wei:
-            self._fail(f"it may pay {self._spent_wei} wei, and {self.world.day_wei_max()} is a day's budget")
+        if 0 < day_wei_max(self.node) < self._spent_wei:
+            self.node.fail(f"it may pay {self._spent_wei} wei, and {day_wei_max(self.node)} is a day's budget")
 
     def on_receipt(self, receipt: SimReceipt) -> None:
         """A block has one of this node's transactions."""
@@ -95,18 +91,18 @@ class SubmissionChecks:
         undisturbed = self._reorgs[tx.hash] == chain.reorgs
         alone = len({each.nonce for each in self._sent.get(tx.submission, ())}) == 1  # see `on_signed` of two nonces
         if receipt.error in TWICE and undisturbed and alone:
-            self._fail(f"{tx.submission} was sent although the chain had it: {receipt.error}")
+            self.node.fail(f"{tx.submission} was sent although the chain had it: {receipt.error}")
         if receipt.error:
             return
         mined = self._mined.setdefault(tx.submission, [])
         twice = [known for known in mined if known != tx.hash and self._succeeded(known)]
         if twice and not self._strayed(tx):
-            self._fail(f"{tx.submission} is on the chain twice, as {twice[0]} and {tx.hash}")
+            self.node.fail(f"{tx.submission} is on the chain twice, as {twice[0]} and {tx.hash}")
         mined.append(tx.hash)
         if tx.call.kind == "reward":
             place = (tx.call.round, tx.call.stage)
             if chain.reorgs == 0 and place < self._last:
-                self._fail(f"the reward of {place} came after that of {self._last}")
+                self.node.fail(f"the reward of {place} came after that of {self._last}")
             self._last = place
 
     def _strayed(self, tx: Tx) -> bool:
@@ -124,7 +120,7 @@ class SubmissionChecks:
             "moved-on": command.kind == "advance" and self._chain.furthest > (command.round, command.stage),
         }
         if not reasons.get(code, False):
-            self._fail(f"{command.submission} is refused with {code}, which nothing justifies")
+            self.node.fail(f"{command.submission} is refused with {code}, which nothing justifies")
 
     # --- the node's books ---
 
@@ -137,7 +133,9 @@ class SubmissionChecks:
             self.world.counts["confirmed"] += 1
             # No block of this number was ever as deep as the profile asks for.
             if event.block.number + self.world.profile.depth - 1 > self._chain.highest:
-                self._fail(f"{event.submission} counts as confirmed in block {event.block.number}, at the very head")
+                self.node.fail(
+                    f"{event.submission} counts as confirmed in block {event.block.number}, at the very head"
+                )
         elif isinstance(event, SubmissionRefused):
             self.world.counts["refused"] += 1
         elif isinstance(event, StageTrained) and (event.round, event.stage) > before.done:
@@ -154,17 +152,17 @@ class SubmissionChecks:
                 here = self.charts.get(each.id, "intended")
                 again = here == "intended" or (each.kind in REPEATABLE and here in SETTLED)
                 if each.chart == "intended" and not again:
-                    self._fail(f"{each.id} begins anew, and was {here}")
+                    self.node.fail(f"{each.id} begins again, and was {here}")
                 self.charts[each.id] = each.chart
                 if each.chart == "refused":
                     self.refused[each.id] = each.code
                 if each.kind == "winners" and (after.clock is None or each.round >= after.clock.round):
-                    self._fail(f"{each.id} is wanted before the round is over: the swarm is at {after.clock}")
+                    self.node.fail(f"{each.id} is wanted before the round is over: the swarm is at {after.clock}")
         if any(each.id not in now and self.charts[each.id] not in SETTLED for each in before.submissions):
-            self._fail("a submission that is not settled was forgotten")
+            self.node.fail("a submission that is not settled was forgotten")
         kept = [each.id for each in before.submissions if each.id in now and each.kind not in REPEATABLE]
         if kept != [each.id for each in after.submissions if each.id in was and each.kind not in REPEATABLE]:
-            self._fail("submissions have changed their order")
+            self.node.fail("submissions have changed their order")
 
     # --- at the end ---
 
@@ -173,19 +171,19 @@ class SubmissionChecks:
         settled_by = self.world.now - DRAIN_S
         contract = self._chain.contract
         if contract.account_of(self.node.peer) != self.node.account:
-            self._fail("it is not registered, although all faults have ceased")
+            self.node.fail("it is not registered, although all faults have ceased")
         for place, at in self.trained.items():
             refused = submission_id("reward", f"{place[0]}/{place[1]}") in self.refused
             if at < settled_by and not refused and not self._is_on_chain("reward", place):
-                self._fail(f"the reward of {place} is neither on the chain nor refused")
+                self.node.fail(f"the reward of {place} is neither on the chain nor refused")
         for each in self.node.state.submissions:
             if each.chart not in SETTLED and each.intended_at < settled_by - abs(self.node.skew_s):
-                self._fail(f"{each.id} is still {each.chart}: {each.reason or 'for no reason'}")
+                self.node.fail(f"{each.id} is still {each.chart}: {each.reason or 'for no reason'}")
         for name, chart in self.charts.items():
             kind, *numbers = name.split("/")
             round, stage = [*[int(number) for number in numbers], 0, 0][:2]
             if chart == "confirmed" and not self._is_on_chain(kind, (round, stage)):
-                self._fail(f"{name} counts as confirmed, but is not on the chain")
+                self.node.fail(f"{name} counts as confirmed, but is not on the chain")
 
     def _is_on_chain(self, kind: str, place: Place) -> bool:
         contract, peer = self._chain.contract, self.node.peer
@@ -195,10 +193,8 @@ class SubmissionChecks:
             return contract.vote_block(place[0], peer) is not None
         return kind == "advance" or contract.registration_block(peer) is not None
 
-    @property
-    def _chain(self) -> SimChain:
-        assert self.world.chain is not None, "claims are made only where there is a chain"
-        return self.world.chain
 
-    def _fail(self, what: str) -> None:
-        self.world.fail(self.node, what)
+def day_wei_max(node: Machine) -> int:
+    """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""
+    world = node.world
+    return world.profile.day_calls * CALL_WEI if world.now < world.calm_from else 0

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -34,12 +34,7 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
 )
-from swarmd.sim.profile import NONE
-
-if TYPE_CHECKING:
-    from swarmd.sim.node import SimNode
-    from swarmd.sim.ports.network import NetworkWorker
-    from swarmd.sim.world import World
+from swarmd.sim.simulation import Place, Simulation, peer_of
 
 DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
 
@@ -122,7 +117,6 @@ BARE_BYTES = 450  # without
 SIGNED_KEPT = 1 << 16
 CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, where it is not given
 
-Place = tuple[int, int]  # round, stage
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
 
 
@@ -184,7 +178,7 @@ class Store:
         before: owner → the record of the clock that was replaced last.
     """
 
-    def __init__(self, dht: SimDht) -> None:
+    def __init__(self, dht: SimDht[Any]) -> None:
         self.dht = dht
         self.keys: dict[str, dict[str, Written]] = {}
         self.before: dict[str, Written] = {}
@@ -335,7 +329,7 @@ class Store:
     @property
     def clock(self) -> ClockRecord | None:
         """Where the swarm is, as the coordinator told last."""
-        record = self.find(CLOCK, self.dht.world.now).get("peer-000")
+        record = self.find(CLOCK, self.dht.world.now).get(peer_of(0))
         return record.content if record is not None and isinstance(record.content, ClockRecord) else None
 
     def has_report(self, place: Place, peer: str) -> bool:
@@ -365,13 +359,35 @@ def is_alive(record: Written, now: float) -> bool:
     return now - PAST_S <= record.expiration <= now + TTL_MAX_S + PAST_S
 
 
-class SimDht:
+class Participant(Protocol):
+    """A network worker, as the network between them knows it."""
+
+    @property
+    def index(self) -> int:
+        """Number of its node."""
+
+    @property
+    def peer(self) -> str:
+        """Its peer id."""
+
+    @property
+    def linked(self) -> bool:
+        """Whether it reaches the swarm."""
+
+
+W = TypeVar("W", bound=Participant)
+
+
+class SimDht(Generic[W]):
     """The network between the nodes. Side 0 is all of it while it is whole.
 
     Attributes:
-        shelves: index of a node → the own records that its disk keeps.
-        standings: index of a node → the newest leaderboard that its disk keeps.
-        blobs: index of a node → digests of bodies on its disk.
+        sides: of a partition, by number of the node.
+        workers: that take part.
+        watching: name → those that want to hear of its records.
+        own_records: number of a node → the own records that its disk keeps.
+        standings: number of a node → the newest leaderboard that its disk keeps.
+        blobs: number of a node → digests of bodies on its disk.
         signed: records as they travel, the same ones for all who see them.
         boards: what is made of leaderboards.
         lossy_at: when records that were stored may have been lost last.
@@ -382,62 +398,68 @@ class SimDht:
         eclipsed: node → how it is kept in the dark: "keys" or "all"; searches give it only what its guides know.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Simulation) -> None:
         self.world = world
-        self.bounded = world.profile.hostile != NONE
+        self.bounded = world.has_strangers
         self.seniority = Seniority(lambda peer: peer == world.coordinator, b"the holders of records")
         self.works: dict[str, int] = {}
         self.eclipsed: dict[int, str] = {}
         self.stores = [Store(self), Store(self)]
-        self.workers: list[NetworkWorker] = []
+        self.sides = [0] * world.profile.nodes
+        self.workers: list[W] = []
         self._on_side = [0, 0]
-        self._by_peer: dict[Hashable, NetworkWorker] = {}
-        self.watching: dict[str, dict[NetworkWorker, None]] = {}  # name → those that want to hear of its records
+        self._by_peer: dict[Hashable, W] = {}
+        self.watching: dict[str, dict[W, None]] = {}
         self.split = False
-        self.shelves: dict[int, list[Kept]] = {}
+        self.own_records: dict[int, list[Kept]] = {}
         self.standings: dict[int, KeptStandings] = {}
         self.blobs: dict[int, dict[str, bytes]] = {}
         self.signed = Once(seen_of, SIGNED_KEPT)
         self.boards = Boards()
         self.lossy_at = 0.0
 
-    def forget_disk(self, node: SimNode) -> None:
+    def forget_disk(self, node: int) -> None:
         """A machine is lost, and what no backup has with it."""
-        self.shelves.pop(node.index, None)
-        self.standings.pop(node.index, None)
-        self.blobs.pop(node.index, None)
-        self.world.checks.network.forget(node)
+        self.own_records.pop(node, None)
+        self.standings.pop(node, None)
+        self.blobs.pop(node, None)
 
-    def join(self, worker: NetworkWorker) -> None:
-        """A worker's process takes part from now on. Where nobody was, nothing is stored any more."""
-        if not self.at_side(worker.node.side):
-            self.stores[worker.node.side] = Store(self)
+    def join(self, worker: W) -> None:
+        """A worker's process takes part from now on. If nobody was there, nothing is stored any more."""
+        side = self.sides[worker.index]
+        if not self.at_side(side):
+            self.stores[side] = Store(self)
             self.lossy_at = self.world.now
         self.workers.append(worker)
-        self._on_side[worker.node.side] += 1
-        self._by_peer[worker.node.peer] = worker
+        self._on_side[side] += 1
+        self._by_peer[worker.peer] = worker
 
-    def leave(self, worker: NetworkWorker) -> None:
+    def leave(self, worker: W) -> None:
+        """It does not any more, and watches nothing."""
         if worker in self.workers:
             self.workers.remove(worker)
-            self._on_side[worker.node.side] -= 1
-            if self._by_peer[worker.node.peer] is worker:
-                del self._by_peer[worker.node.peer]
-            for name in worker.session.store.watches:
+            self._on_side[self.sides[worker.index]] -= 1
+            if self._by_peer[worker.peer] is worker:
+                del self._by_peer[worker.peer]
+            for name in [name for name, watching in self.watching.items() if worker in watching]:
                 self.unwatch(worker, name)
 
-    def watch(self, worker: NetworkWorker, name: str) -> None:
+    def watch(self, worker: W, name: str) -> None:
         """A worker wants to hear of a key's records."""
         self.watching.setdefault(name, {})[worker] = None
 
-    def unwatch(self, worker: NetworkWorker, name: str) -> None:
+    def unwatch(self, worker: W, name: str) -> None:
         """It does not any more."""
         if name in self.watching:
             self.watching[name].pop(worker, None)
             if not self.watching[name]:
                 del self.watching[name]
 
-    def worker_of(self, peer: Hashable) -> NetworkWorker | None:
+    def watchers(self, name: str, side: int) -> list[W]:
+        """Linked workers at a side that want to hear of a key's records."""
+        return [each for each in self.watching.get(name, ()) if each.linked and self.sides[each.index] == side]
+
+    def worker_of(self, peer: Hashable) -> W | None:
         """The worker of an honest node, if it takes part."""
         return self._by_peer.get(peer)
 
@@ -445,20 +467,14 @@ class SimDht:
         """How many workers there are on a side."""
         return self._on_side[side]
 
-    def store_of(self, worker: NetworkWorker) -> Store:
-        """What a worker can reach."""
-        return self.stores[worker.node.side]
-
-    def reached_by(self, worker: NetworkWorker) -> list[NetworkWorker]:
-        """Connected workers on the same side, itself included."""
-        side = worker.node.side
-        return [other for other in self.workers if other.node.side == side and other.linked]
+    def linked_at(self, side: int) -> list[W]:
+        """Linked workers at a side."""
+        return [each for each in self.workers if self.sides[each.index] == side and each.linked]
 
     def part(self, share: float = CUT_OFF) -> None:
         """Split the network in two: about such a share of the nodes is cut off from the others."""
         self.split, self.lossy_at = True, self.world.now
-        for node in self.world.nodes:
-            node.side = int(self.world.random.random() < share)
+        self.sides = [int(self.world.random.random() < share) for _ in self.sides]
         self._count_sides()
         self.stores[1] = self.stores[0].copy()
 
@@ -467,13 +483,12 @@ class SimDht:
         if not self.split:
             return
         self.split, self.lossy_at = False, self.world.now
-        for node in self.world.nodes:
-            node.side = 0
+        self.sides = [0] * len(self.sides)
         self._count_sides()
         self.stores[0].merge(self.stores[1])
 
     def _count_sides(self) -> None:
-        cut_off = sum(worker.node.side for worker in self.workers)
+        cut_off = sum(self.sides[worker.index] for worker in self.workers)
         self._on_side = [len(self.workers) - cut_off, cut_off]
 
     def forget(self) -> None:

@@ -3,7 +3,7 @@
 Simulated are the endpoints, the chain behind them, signatures, and the process: it dies and freezes, and its facts come
 twice now and then. It knows nothing but what it reads and what it is told, and forgets it all when it ends.
 
-The endpoints are the ports of `swarmd.chain.ports` over `swarmd.sim.ports.chain`. Each call takes its time on the
+The endpoints are the ports of `swarmd.chain.ports` over `swarmd.sim.chain`. Each call takes its time on the
 simulated clock and then says what the chain has in that instant, so a block, a reorganisation or a death may fall
 between any two calls.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -30,12 +30,12 @@ from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from swarmd.gas import COIN_WEI
+from swarmd.sim.chain import FEE, GAS, GAS_IDLE, Call, SimChain, Spoken, Tx, View, sign
 from swarmd.sim.coroutines import Answer, Later, VirtualRuntime, VirtualSignal
-from swarmd.sim.ports.chain import FEE, GAS, GAS_IDLE, Call, SimChain, Spoken, Tx, View, sign
-from swarmd.sim.ports.machine import SimWorker
-
-if TYPE_CHECKING:
-    from swarmd.sim.node import SimNode
+from swarmd.sim.machine import Machine
+from swarmd.sim.processes import SimSupervisor, SimWorker
+from swarmd.sim.simulation import Place
+from swarmd.sim.submission_checks import SubmissionChecks, day_wei_max
 
 CONTRACT = "0xcontract"
 
@@ -65,8 +65,9 @@ SELECTORS = {name: selector for selector, name in ERRORS.items()}
 class SimSignatory:
     """A node's account, see `swarmd.chain.ports.Signatory`: what it signs is readable, and no other makes the same."""
 
-    def __init__(self, node: SimNode) -> None:
+    def __init__(self, node: Machine, checks: SubmissionChecks) -> None:
         self._node = node
+        self._checks = checks
         self.account = node.account
 
     def content_of(self, command: Submit, peer: str) -> bytes:
@@ -81,7 +82,7 @@ class SimSignatory:
         call, submission = _content.decode(said.content) if said.content else (Call("idle", said.to), "")
         tx = sign(call, said.nonce, said.price.fee_wei, submission, said.price.tip_wei or 0)
         cost_wei = said.gas * said.price.fee_wei
-        self._node.claims.on_signed(tx)
+        self._checks.on_signed(tx)
         return Prepared(tx.hash, tx.nonce, _encode(tx), str(tx.fee), str(cost_wei))
 
     def read(self, prepared: Prepared) -> SignedTransaction:
@@ -104,6 +105,8 @@ class SimEndpoint:
 
     Args:
         node: whose.
+        chain: behind it.
+        checks: are told what is sent.
         runtime: of the process that asks.
         is_alive: whether that process is.
         depth: blocks below the head at which the chain itself calls a block safe.
@@ -113,12 +116,20 @@ class SimEndpoint:
     current = "an endpoint"
     has_base_fee = True
 
-    def __init__(self, node: SimNode, runtime: VirtualRuntime, is_alive: Callable[[], bool], depth: int) -> None:
-        assert node.world.chain is not None, "there is a chain wherever there is a chain worker"
-        self.chain: SimChain = node.world.chain
+    def __init__(
+        self,
+        node: Machine,
+        chain: SimChain,
+        checks: SubmissionChecks,
+        runtime: VirtualRuntime,
+        is_alive: Callable[[], bool],
+        depth: int,
+    ) -> None:
+        self.chain = chain
         self.random: Random = node.world.random
         self.refusals: dict[str, str] = {}
         self._node = node
+        self._checks = checks
         self._world = node.world
         self._runtime = runtime
         self._is_alive = is_alive
@@ -236,7 +247,7 @@ class SimEndpoint:
     async def check(self) -> None:
         await self._ask()
 
-    async def place(self, block: str = "latest") -> tuple[int, int]:
+    async def place(self, block: str = "latest") -> Place:
         """Two calls, as a node makes them: at the head they may be of two blocks."""
         round = (await self._view(block)).place[0]
         return round, (await self._view(block)).place[1]
@@ -317,7 +328,7 @@ class SimEndpoint:
         tx = _raw.decode(raw)
         if fails and self.random.random() >= SENT_ALL_THE_SAME:
             await self._fail()
-        self._node.claims.on_sent(tx)
+        self._checks.on_sent(tx)
         poor = self.chain.balance_of(tx.call.account) < tx.fee * GAS
         answer = "insufficient funds for gas * price + value" if poor else self.chain.send(tx)
         await self._travel()
@@ -388,14 +399,15 @@ class ChainWorker(SimWorker):
 
     kind = "chain"
 
-    def __init__(self, node: SimNode, pid: int) -> None:
-        super().__init__(node, pid)
+    def __init__(self, supervisor: SimSupervisor, pid: int, chain: SimChain, checks: SubmissionChecks) -> None:
+        super().__init__(supervisor, pid)
+        node, self._checks = self.node, checks
         self.deaf = self.random.random() < self.world.chance("slow_start")
         self.runtime = VirtualRuntime(self.later, lambda: self.world.now, node.clock)
         config = config_of(node)
-        self.endpoint = endpoint = SimEndpoint(node, self.runtime, lambda: self.alive, config.depth)
+        self.endpoint = endpoint = SimEndpoint(node, chain, checks, self.runtime, lambda: self.alive, config.depth)
         self.heads = SimHeads(endpoint, self.later, config.poll_s)
-        wallet = Wallet(config, endpoint, SimSignatory(node), Budget(config.fees, node.clock))
+        wallet = Wallet(config, endpoint, SimSignatory(node, checks), Budget(config.fees, node.clock))
         terms = ChainRequirements(config, node.settings.stages, node.peer, endpoint)
         told = (self.tell_all, self.runtime)
         watcher = Watcher(
@@ -413,7 +425,7 @@ class ChainWorker(SimWorker):
         try:
             await run()
         except (ChainMismatch, ConfigError) as error:
-            self.world.fail(self.node, f"its chain worker gives up: {error.message}")
+            self.node.fail(f"its chain worker gives up: {error.message}")
 
     def begin(self) -> None:
         """The first order says where to begin; a deaf worker never comes up."""
@@ -433,7 +445,7 @@ class ChainWorker(SimWorker):
         """Report a fact; now and then one comes twice."""
         if self.alive and isinstance(fact, SubmissionRefused):
             wanted, answered = self._wanted[fact.submission], self.endpoint.refusals.get(fact.submission, "")
-            self.node.claims.on_refused(wanted, fact.code, answered)
+            self._checks.on_refused(wanted, fact.code, answered)
         self.tell(fact)
         if self.random.random() < self.world.chance("duplicate"):
             self.tell(fact)
@@ -447,7 +459,7 @@ class ChainWorker(SimWorker):
         self.runtime.stop()
 
 
-def config_of(node: SimNode) -> ChainConfig:
+def config_of(node: Machine) -> ChainConfig:
     """What a node's configuration says of the chain: in some things nodes differ, by their number."""
     profile, settings = node.world.profile, node.settings.chain
     assert settings is not None, "there is a chain"
@@ -455,7 +467,7 @@ def config_of(node: SimNode) -> ChainConfig:
         max_gwei=BOUNDS[node.index % len(BOUNDS)] / GWEI,
         tip_gwei=FEE / 10 / GWEI,
         stuck_s=profile.stuck_s,
-        day_coins_max=node.world.day_wei_max() / COIN_WEI,
+        day_coins_max=day_wei_max(node) / COIN_WEI,
     )
     return ChainConfig(
         rpc=(),

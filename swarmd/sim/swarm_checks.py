@@ -16,15 +16,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from swarmd.bounds import add_real
+from swarmd.core.applied import Applied
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
 from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import (
+    ClockSet,
     Equivocated,
     MemberLeft,
     MemberSeen,
@@ -43,16 +44,14 @@ from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.dht.limits import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
 from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
+from swarmd.dht.ports import Record
 from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
+from swarmd.dht.wire.records import Membership, ReportRecord
 from swarmd.sim.hostile import is_hostile
-from swarmd.sim.ports.dht import Place
-from swarmd.sim.ports.guarded import GuardedNetworkWorker
-from swarmd.sim.ports.network_ports import POLL_S
-
-if TYPE_CHECKING:
-    from swarmd.core.applied import Applied
-    from swarmd.sim.node import SimNode
-    from swarmd.sim.world import World
+from swarmd.sim.network import POLL_S, NetworkWorker
+from swarmd.sim.node import SimNode
+from swarmd.sim.simulation import Place
+from swarmd.sim.swarm import Swarm
 
 PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
 SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
@@ -64,7 +63,7 @@ PACE_MARGIN = 3.0  # a node is quick enough when it would have time for so many 
 class Recovery:
     """Compares the nodes at the end with where the coordinator was some time before."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Swarm) -> None:
         self.world = world
         self.settled: Place | None = None  # the coordinator's place SETTLE_S after the calm began
         self.last: Place | None = None  # its place PROPAGATION_S before the end
@@ -92,7 +91,7 @@ class Recovery:
     def _coordination(self) -> Coordination:
         coordination = self.world.nodes[0].state.coordination
         if coordination is None or not self.world.nodes[0].running:
-            self.world.fail(self.world.nodes[0], "the coordinator does not run although all faults have ceased")
+            self.world.nodes[0].fail("the coordinator does not run although all faults have ceased")
         return coordination
 
     def check(self) -> None:
@@ -102,7 +101,7 @@ class Recovery:
         coordination = None if self.world.chain is not None else self._coordination()
         finished = coordination is not None and coordination.chart == "finished"
         if not finished and self._place() <= self.settled:
-            self.world.fail(None, f"the swarm stands still at {self.settled} although all faults have ceased")
+            self.world.fail(f"the swarm stands still at {self.settled} although all faults have ceased")
         for node in self.world.nodes:
             self._check_running(node)
             if not finished:
@@ -110,35 +109,33 @@ class Recovery:
                 continue
             state = node.state
             if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
-                self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
+                node.fail(f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
     def _check_running(self, node: SimNode) -> None:
         state = node.state
         if not node.running or state.link.chart != "up":
-            self.world.fail(node, f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
+            node.fail(f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
         if state.low_space is not None:
-            self.world.fail(node, "it pauses although its disk has room")
+            node.fail("it pauses although its disk has room")
         if state.chain is not None and state.chain.chart != "up":
-            self.world.fail(node, f"its chain is {state.chain.chart}, although all faults have ceased")
+            node.fail(f"its chain is {state.chain.chart}, although all faults have ceased")
 
     def _check_node(self, node: SimNode, coordination: Coordination | None) -> None:
         assert self.last is not None and self.settled is not None, "the marks are set before"
         state, chain = node.state, node.state.chain
         if state.clock is None or (state.clock.round, state.clock.stage) < self.last:
-            self.world.fail(node, f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
+            node.fail(f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
         if chain is not None and (chain.round, chain.stage) < self.last:
             where = (chain.round, chain.stage)
-            self.world.fail(node, f"it has the contract at {where}, it was at {self.last} long before")
+            node.fail(f"it has the contract at {where}, it was at {self.last} long before")
         # Brought back from a backup, it may not sign anything of the settled round yet.
         sits_out = not state.restored and self.settled[0] < state.floor
         if is_waited_for(self.world, node) and not sits_out:
             if state.done < self.settled:
                 what = f"it trained {state.done} last, the swarm was at {self.settled} long before the end"
-                self.world.fail(node, what)
+                node.fail(what)
             if coordination is not None:
                 self._check_credit(node, coordination)
-        if chain is not None:
-            self.world.checks.ledgers[node.index].claims.check()
 
     def on_close(self, now: Coordination, reports: Collection[str]) -> None:
         """The coordinator closes a stage in which these reported, and opens the next, `now`."""
@@ -148,7 +145,7 @@ class Recovery:
         for peer in self._healthy & healthy:
             self._missed[peer] = 0 if peer in reports else self._missed[peer] + 1
             if self._missed[peer] > AGAIN_STAGES:  # for the first of them it may have been too slow itself
-                self.world.fail(None, f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
+                self.world.fail(f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
         for peer in self._missed.keys() - healthy:
             del self._missed[peer]
         self._healthy = healthy
@@ -165,12 +162,10 @@ class Recovery:
         assert self.settled is not None, "the marks are set before"
         credited = {member.peer: member.last_round for member in coordination.members}.get(node.peer, -1)
         if credited < self.settled[0]:
-            self.world.fail(
-                node, f"its reports count no more since round {credited}, the swarm is at {coordination.round}"
-            )
+            node.fail(f"its reports count no more since round {credited}, the swarm is at {coordination.round}")
 
 
-def is_waited_for(world: World, node: SimNode) -> bool:
+def is_waited_for(world: Swarm, node: SimNode) -> bool:
     """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
     quick = node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
     return quick and world.profile.quorum == 1.0
@@ -185,9 +180,11 @@ _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 class CoordinatorModel:
     """Follows one coordinator's events."""
 
-    def __init__(self, world: World, node: SimNode) -> None:
+    def __init__(self, world: Swarm, node: SimNode, honest: Honest, recovery: Recovery) -> None:
         self.world = world
         self.node = node
+        self._honest = honest
+        self._recovery = recovery
         self.reports: dict[str, float] = {}  # of the open stage
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
@@ -196,6 +193,7 @@ class CoordinatorModel:
         self.reported_in: dict[str, int] = {self.node.peer: 0}  # number of the last stage that each reported in,
         self.took_s: dict[str, float] = {}  # and how long after its announcement, where it was announced once
         self.announced: list[float] = []  # when the open stage was
+        self.clock_set = False  # in the open stage, whose times then mean nothing
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
 
@@ -203,6 +201,7 @@ class CoordinatorModel:
         envelope, before, after = applied.envelope, applied.before, applied.after
         then, now = before.coordination, after.coordination
         self._look_at_trainer(applied)
+        self.clock_set = self.clock_set or isinstance(envelope.event, ClockSet)
         if now is None or then is now or then is None:
             return
         event = envelope.event
@@ -218,7 +217,7 @@ class CoordinatorModel:
         if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
             self.announced.append(envelope.at)
         if _place(now) < _place(then):
-            self._fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
+            self.node.fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
         if closed:
             self._close(applied, then, now)
         if now.standings is not then.standings:
@@ -227,7 +226,7 @@ class CoordinatorModel:
             self.node.peer
         }  # for others, who may still come
         if now.chart == "open.collecting" and self._is_full(now) and not held:
-            self._fail(f"stage {_place(now)} stays open although all have reported")
+            self.node.fail(f"stage {_place(now)} stays open although all have reported")
 
     def _counted(self, then: Coordination, now: Coordination, pending: tuple[Command, ...]) -> set[bytes]:
         """The signed reports of a stage that has closed, as they are published or will be."""
@@ -267,7 +266,9 @@ class CoordinatorModel:
             until = envelope.at + after.settings.coordination.stage_s
             counts = then.chart in OPEN and then.held_since is None and not self.reports
             if counts and after.chart not in LEAVING and now.deadline_at < until:
-                self._fail(f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}")
+                self.node.fail(
+                    f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}"
+                )
 
     def _take_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
         current = then.chart in OPEN and (event.round, event.stage) == _place(then)
@@ -276,31 +277,31 @@ class CoordinatorModel:
         self.reports[event.peer] = event.reward
         self.reported_in[event.peer] = self.closed + 1
         self.took_s.pop(event.peer, None)
-        if len(self.announced) == 1:
+        if len(self.announced) == 1 and not self.clock_set:
             self.took_s[event.peer] = at - self.announced[0]
 
     def _close(self, applied: Applied, then: Coordination, now: Coordination) -> None:
         """A stage closes at its deadline, or before it if that is unfair to nobody."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._is_alone(after):
-            self._fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
+            self.node.fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
         if not self.reports and not self.can_train:
-            self._fail(f"stage {_place(then)} closed before anybody could train it")
+            self.node.fail(f"stage {_place(then)} closed before anybody could train it")
         if envelope.at < then.deadline_at:
             self._check_early(then, now, before, envelope.at)
         elif isinstance(envelope.event, TimerFired) and envelope.event.name != "stage":
-            self._fail(f"stage {_place(then)} closed on {envelope.event}")
+            self.node.fail(f"stage {_place(then)} closed on {envelope.event}")
         missing = [member.peer for member in then.members if is_expected(then, member)]
         missing = [peer for peer in missing if peer not in self.reports]
-        self.world.checks.honest.on_close(then, envelope.at, self.reports, missing)
-        self.world.checks.recovery.on_close(now, self.reports)
+        self._honest.on_close(then, envelope.at, self.reports, missing)
+        self._recovery.on_close(now, self.reports)
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
             self.credited[peer] = then.round
         self.closed += 1
         self.reports = {}
-        self.announced = []
+        self.announced, self.clock_set = [], False
         if now.round != then.round:
             self._check_leaderboard(applied.after.pending, then.round)
             self.round_reports = []
@@ -311,15 +312,15 @@ class CoordinatorModel:
         trains = before.trainer.chart in ("idle", "busy") and before.low_space is None
         lately = self.closed + 1 - self.reported_in[own] <= OWN_STAGES
         if not self.reports:
-            self._fail(f"stage {_place(then)} closed early without any report")
+            self.node.fail(f"stage {_place(then)} closed early without any report")
         if trains and lately and own not in self.reports and not self._is_barred(own, then.round):
-            self._fail(f"stage {_place(then)} closed early without this node's report: {sorted(self.reports)}")
+            self.node.fail(f"stage {_place(then)} closed early without this node's report: {sorted(self.reports)}")
         lasted_s = at - self.announced[-1] if self.announced else 0.0
-        for member in now.members:
+        for member in now.members if quorum == 1.0 and not self.clock_set else ():
             peer, took_s = member.peer, self.took_s.get(member.peer, 0.0)
             in_step = self.reported_in.get(peer, 0) == self.closed and member.worked and not member.left
-            if in_step and quorum == 1.0 and lasted_s < took_s and not self._is_barred(peer, then.round):
-                self._fail(f"stage {_place(then)} closed after {lasted_s} s without {peer}, which took {took_s} s")
+            if in_step and lasted_s < took_s and not self._is_barred(peer, then.round):
+                self.node.fail(f"stage {_place(then)} closed after {lasted_s} s without {peer}, which took {took_s} s")
 
     def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:
         """The signed reports of a round that are published are those that were counted, each once."""
@@ -327,17 +328,19 @@ class CoordinatorModel:
             if isinstance(command, PublishLeaderboard) and command.round == round:
                 published = [_record.decode(record) for record in command.reports]
                 if published != self.round_reports:
-                    self._fail(f"the leaderboard of round {round} shows {published}, counted were {self.round_reports}")
+                    self.node.fail(
+                        f"the leaderboard of round {round} shows {published}, counted were {self.round_reports}"
+                    )
                 return
-        self._fail(f"round {round} is over, but its leaderboard is not published")
+        self.node.fail(f"round {round} is over, but its leaderboard is not published")
 
     def _check_standings(self, now: Coordination) -> None:
         standing = {row.peer: row.reward for row in now.standings}
         if standing != self.totals or len(now.standings) != len(standing):
-            self._fail(f"the leaderboard says {standing}, the reports add up to {self.totals}")
+            self.node.fail(f"the leaderboard says {standing}, the reports add up to {self.totals}")
         places = [(not row.admitted, -row.reward) for row in now.standings]
         if places != sorted(places):
-            self._fail("the leaderboard is out of order")
+            self.node.fail("the leaderboard is out of order")
 
     def _is_full(self, now: Coordination) -> bool:
         """Whether all have reported that may."""
@@ -352,9 +355,6 @@ class CoordinatorModel:
         waits = settings.coordination.when_alone == "hold" and settings.coordination.min_peers > 1
         others = {member.peer for member in state.coordination.members} - {settings.peer}
         return waits and bool(others) and not state.link.peers and not self.reports.keys() - {settings.peer}
-
-    def _fail(self, what: str) -> None:
-        self.world.fail(self.node, what)
 
 
 def _place(coordination: Coordination) -> tuple[int, int]:
@@ -376,7 +376,7 @@ class Honest:
         told: events that strangers caused at each node, by kind.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Swarm) -> None:
         self.world = world
         self.calm_at = math.inf  # from then on nothing goes wrong by itself
         self.held = self.closed = 0
@@ -401,18 +401,19 @@ class Honest:
 
     # --- what happens ---
 
-    def on_kept(self, node: SimNode, what: str, kept: bool) -> None:
+    def on_kept(self, node: SimNode, record: Record, kept: bool, due: bool) -> None:
         """Somebody honest was given a record of a node, and kept it or had no room."""
-        if not kept:
-            self.world.fail(node, f"strangers leave no room for its {what}")
-
-    def on_stored(self, peer: str, place: Place) -> None:
-        """An honest report is kept."""
-        self._stored.setdefault((peer, place), self.world.now)
+        content = record.content
+        if due and not kept:
+            node.fail(
+                f"strangers leave no room for its {'membership' if isinstance(content, Membership) else 'report'}"
+            )
+        if kept and isinstance(content, ReportRecord):
+            self._stored.setdefault((record.owner, (content.round, content.stage)), self.world.now)
 
     def look_at(self, node: SimNode, applied: Applied) -> None:
         """Count what strangers make a node write down; nobody honest ends because of them."""
-        if self.world.hostile is None:
+        if not self.world.has_strangers:
             return
         event = applied.event
         collected = sum([isinstance(command, CollectReports) for command in applied.commands])
@@ -428,14 +429,14 @@ class Honest:
             # A clock was set ahead, right and back: nothing that peers take then expires after all before.
             excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
             if not is_hostile(event.peer) and not excused:
-                self.world.fail(node, f"{event.peer}, which is honest, is accused: {event}")
+                node.fail(f"{event.peer}, which is honest, is accused: {event}")
         elif isinstance(event, RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
         elif isinstance(event, Registered) and node is self.world.newcomer:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
         elif isinstance(event, NodeStopped) and event.reason != "operator" and self._is_settled():
-            self.world.fail(node, f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
+            node.fail(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
     def _is_settled(self) -> bool:
         """Whether the faults are over for so long that nobody stops any more but for an operator."""
@@ -449,16 +450,16 @@ class Honest:
 
     def on_close(self, then: Coordination, at: float, reports: Mapping[str, float], missing: list[str]) -> None:
         """The coordinator closes a stage; these reported in it, for others it waited in vain."""
-        if self.world.hostile is None:
+        if not self.world.has_strangers:
             return
         place = (then.round, then.stage)
         fresh = [peer for peer in reports.keys() - self._credited if is_hostile(peer) and not self._has_worked(peer)]
         if len(fresh) > IDLE_MAX * self._begun:
-            self.world.fail(None, f"{len(fresh)} strangers that have done nothing are credited for stage {place}")
+            self.world.fail(f"{len(fresh)} strangers that have done nothing are credited for stage {place}")
         self._begun = 0
         for peer in missing:
             if is_hostile(peer) and not self._has_worked(peer):
-                self.world.fail(None, f"stage {place} waited for {peer}, which has done nothing")
+                self.world.fail(f"stage {place} waited for {peer}, which has done nothing")
         self._credited |= reports.keys()
         if self.world.now > self.calm_at:
             self._check_calm(place, at - then.opened_at, reports)
@@ -474,15 +475,15 @@ class Honest:
         self.held += waited_s > NOTICE_S and len(honest) >= sum(map(self._is_up, self.world.nodes))
         for peer, at in honest.items():
             if peer not in reports and self.world.now - at > NOTICE_S:
-                self.world.fail(None, f"the report of {peer} on stage {place} was there in time and does not count")
+                self.world.fail(f"the report of {peer} on stage {place} was there in time and does not count")
         for node in self.world.nodes:
             clock = node.state.clock
             if lasted_s > NOTICE_S and self._is_up(node) and (clock is None or (clock.round, clock.stage) < place):
-                self.world.fail(node, f"it has not heard of stage {place} in {lasted_s:.0f} s, and knows {clock}")
+                node.fail(f"it has not heard of stage {place} in {lasted_s:.0f} s, and knows {clock}")
         for peer, round in self._joined.items():
             node = next(node for node in self.world.nodes if node.peer == peer)
             if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and is_waited_for(self.world, node):
-                self.world.fail(None, f"{peer} joined in round {round} and is not credited by round {place[0]}")
+                self.world.fail(f"{peer} joined in round {round} and is not credited by round {place[0]}")
 
     def _is_up(self, node: SimNode) -> bool:
         """Whether an honest node has been there for long enough to know everything."""
@@ -493,7 +494,7 @@ class Honest:
 
     def check(self) -> None:
         """Check at the end of a run that honest nodes made progress."""
-        if self.world.hostile is None:
+        if not self.world.has_strangers:
             return
         for node in self.world.nodes:
             self._check_log(node)
@@ -519,14 +520,14 @@ class Honest:
         slack = 1 + 2 * self.world.profile.duplicate
         for kind, bound in bounds.items():
             if told[kind] > bound * slack:
-                self.world.fail(node, f"strangers made it write {told[kind]} {kind}, more than {bound:.0f}")
+                node.fail(f"strangers made it write {told[kind]} {kind}, more than {bound:.0f}")
         for (index, peer, kind), count in self._told_of.items():
             if index == node.index and count > each[kind] * slack:
-                self.world.fail(node, f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")
+                node.fail(f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")
 
     def _check_sizes(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]
-        if isinstance(worker, GuardedNetworkWorker):
+        if isinstance(worker, NetworkWorker):
             sizes = (len(worker.presences), len(worker.session.view.rejections.waiting))
             if sizes[0] > MEMBERS_MAX or sizes[1] > COUNTERS_MAX + REASONS:
-                self.world.fail(node, f"it keeps {sizes[0]} members and {sizes[1]} refusals in mind")
+                node.fail(f"it keeps {sizes[0]} members and {sizes[1]} refusals in mind")

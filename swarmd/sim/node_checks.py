@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, assert_never, get_args
+from typing import assert_never
 
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import (
     Announce,
-    ChainCommand,
     Command,
     Gather,
     KillWorker,
-    NetworkCommand,
     PublishReport,
     Register,
-    SupervisorCommand,
     Train,
-    TrainerCommand,
 )
 from swarmd.core.contract import submissions
 from swarmd.core.events import (
@@ -61,21 +57,19 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import PeerWeights, SkipCause, Worker
-
-if TYPE_CHECKING:
-    from swarmd.sim.node import SimNode
-    from swarmd.sim.world import World
+from swarmd.sim.machine import Machine
+from swarmd.sim.processes import PORTS, Port
 
 FAR = (-1, -1)
 
 
-def check_progress(world: World, node: SimNode, applied: Applied) -> None:
+def check_progress(node: Machine, applied: Applied) -> None:
     """Where a node is only moves forward, and what it remembers of the chain is in order."""
     before, after = applied.before, applied.after
 
     def check(what: str, earlier: tuple[float, ...], later: tuple[float, ...]) -> None:
         if later < earlier:
-            world.fail(node, f"{what} went back from {earlier} to {later}")
+            node.fail(f"{what} went back from {earlier} to {later}")
 
     if after.work is not before.work and before.work is not None:
         check("work", _place(before.work), _place(after.work))
@@ -88,7 +82,7 @@ def check_progress(world: World, node: SimNode, applied: Applied) -> None:
     if after.chain is not None and after.chain is not before.chain:
         numbers = [block.number for block in after.chain.recent]
         if any(high <= low for low, high in pairwise(numbers)):
-            world.fail(node, f"blocks are remembered out of order: {numbers}")
+            node.fail(f"blocks are remembered out of order: {numbers}")
 
 
 def _place(work: Work | None) -> tuple[int, ...]:
@@ -244,15 +238,7 @@ def _coordinator_stall(state: State, coordination: Coordination) -> str:
     return "" if stands else f"nothing ends the coordinator's {chart}"
 
 
-Port = Literal["network", "trainer", "chain", "supervisor"]
-
 RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed, TrainingCancelled)
-PORTS: dict[type, Port] = {
-    **dict.fromkeys(get_args(NetworkCommand), "network"),
-    **dict.fromkeys(get_args(TrainerCommand), "trainer"),
-    **dict.fromkeys(get_args(ChainCommand), "chain"),
-    **dict.fromkeys(get_args(SupervisorCommand), "supervisor"),
-}
 
 
 class CommandChecks:
@@ -264,8 +250,7 @@ class CommandChecks:
             trainer's since it was ready, the chain's and the supervisor's since the daemon started.
     """
 
-    def __init__(self, world: World, node: SimNode) -> None:
-        self.world = world
+    def __init__(self, node: Machine) -> None:
         self.node = node
         self.content: dict[str, Command] = {}
         ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
@@ -286,7 +271,7 @@ class CommandChecks:
             self.clock_sets += 1
         for command in commands:
             if applied.after.low_space is not None and isinstance(command, Gather | Train):
-                self._fail(f"{command.id} goes out although the disk is nearly full")
+                self.node.fail(f"{command.id} goes out although the disk is nearly full")
             self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
             self._check_once(command, envelope.at)
             if isinstance(command, Announce):
@@ -317,7 +302,7 @@ class CommandChecks:
         again = command.id in self.content or isinstance(applied.event, LinkUp)
         again = again or command.deadline_at > self.open_until  # a contract that was taken back and moved on again
         if place < self.announced or (place == self.announced and not again):
-            self._fail(f"{command.id} announces {place} after {self.announced}")
+            self.node.fail(f"{command.id} announces {place} after {self.announced}")
         self.announced, self.open_until = place, command.deadline_at
 
     def killed_workers(self, state: State) -> tuple[Worker, ...]:
@@ -336,10 +321,10 @@ class CommandChecks:
     def on_dispatch(self, command: Command) -> None:
         known = self.content.setdefault(command.id, command)
         if known is not command and known != command:
-            self._fail(f"{command.id} goes out with another content: {command}, before: {known}")
+            self.node.fail(f"{command.id} goes out with another content: {command}, before: {known}")
         allowed = self.allowed.pop(command.id, 0)
         if allowed < 1:
-            self._fail(f"{command.id} goes out without a durable commit that causes it")
+            self.node.fail(f"{command.id} goes out without a durable commit that causes it")
         if allowed > 1:
             self.allowed[command.id] = allowed - 1
 
@@ -352,11 +337,8 @@ class CommandChecks:
         if last is not None:
             overdue = at - last >= self.node.settings.publish_s - 0.001 or sets != times_set
             if not (isinstance(command, PublishReport) and overdue):
-                self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
+                self.node.fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
         sent[command.id] = (at, times_set)
-
-    def _fail(self, what: str) -> None:
-        self.world.fail(self.node, what)
 
 
 def breaks(event: Event, chart: RoundState) -> bool:
@@ -375,8 +357,7 @@ def breaks(event: Event, chart: RoundState) -> bool:
 class Accounts:
     """The rounds of one node, counted from its events alone."""
 
-    def __init__(self, world: World, node: SimNode) -> None:
-        self.world = world
+    def __init__(self, node: Machine) -> None:
         self.node = node
         self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
         self.skipped_to = -1
@@ -408,10 +389,10 @@ class Accounts:
 
     def _take_skip(self, event: RoundsSkipped) -> None:
         """A skip begins behind all rounds accounted for and holds no round that was trained."""
-        self.world.counts["skips"] += 1
+        self.node.world.counts["skips"] += 1
         both = [round for round in self.trained if event.first <= round <= event.last]
         if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
-            self._fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
+            self.node.fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
         first = not self.ever_trained and self.skipped_to < 0
         causes: dict[SkipCause, bool] = {
             "late": first,
@@ -420,7 +401,7 @@ class Accounts:
             "slow": not self.paused,
         }
         if not causes[event.cause]:
-            self._fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
+            self.node.fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
         self.skipped_to = event.last
         self.skipped |= set(range(event.first, event.last + 1))
 
@@ -429,7 +410,7 @@ class Accounts:
         if event.round >= self.next_round:
             self.trained[event.round] = True
         if counted and event.round in self.skipped:
-            self._fail(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
+            self.node.fail(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
 
     def _settle(self, after: State) -> None:
         """The node has gone on: nothing before is left open, and its own count agrees."""
@@ -437,17 +418,14 @@ class Accounts:
         reached = after.clock.round if at_end and after.clock else after.work.round if after.work else 0
         for round in range(self.next_round, reached):
             if not self.trained.pop(round, False) and round > self.skipped_to:
-                self._fail(f"round {round} is neither trained nor skipped, and the node is at {reached}")
+                self.node.fail(f"round {round} is neither trained nor skipped, and the node is at {reached}")
         self.next_round = max(self.next_round, reached)
         counted = after.rounds_joined + after.rounds_skipped
         skipped = self.skipped_to + 1  # a node that waits may skip to the end of a swarm that then goes on
         if counted != max(self.next_round, skipped, after.work.round + 1 if after.work else 0):
-            self._fail(
+            self.node.fail(
                 f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
             )
-
-    def _fail(self, what: str) -> None:
-        self.world.fail(self.node, what)
 
 
 def _round(state: State) -> int:
@@ -457,8 +435,7 @@ def _round(state: State) -> int:
 class WeightsChecks:
     """Checks of one node."""
 
-    def __init__(self, world: World, node: SimNode) -> None:
-        self.world = world
+    def __init__(self, node: Machine) -> None:
         self.node = node
         self.fetched: PeerWeights | None = None  # the last ones that were asked for when they came
         self.averaged: set[str] = set()  # digests of what stages were averaged with
@@ -485,8 +462,8 @@ class WeightsChecks:
         if train.weights is None:
             self.bare = place
         elif place == self.bare:
-            self.world.fail(self.node, f"{train.id} was begun without weights, and now with those of a peer")
+            self.node.fail(f"{train.id} was begun without weights, and now with those of a peer")
         elif train.weights.digest in self.averaged:
-            self.world.fail(self.node, f"{train.id} is averaged with {train.weights}, as a stage before was")
+            self.node.fail(f"{train.id} is averaged with {train.weights}, as a stage before was")
         elif train.weights != self.fetched:
-            self.world.fail(self.node, f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
+            self.node.fail(f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
