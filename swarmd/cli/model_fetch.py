@@ -162,7 +162,7 @@ async def take(
 
     from swarmd.core.commands import FetchWeights
     from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
-    from swarmd.core.node.weights import largest_bytes
+    from swarmd.core.weights import largest_bytes
     from swarmd.dht.identity.identity import create_identity
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session

@@ -182,7 +182,7 @@ class Member(Value, frozen=True):
     left: bool = False
     worked: bool = True  # else its reports count, and no stage waits for them
     heard: int = 0  # number of the stage in which it last reported, or that was open when it came (back)
-    took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.coordinator.waiting`
+    took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.waiting`
 
 
 class Report(Value, frozen=True):
@@ -272,7 +272,7 @@ class Equivocation(Value, frozen=True):
 
 
 class Waiting(Value, frozen=True):
-    """Whom the open stage waits for, and how long; rules in `swarmd.core.coordinator.waiting`."""
+    """Whom the open stage waits for, and how long; rules in `swarmd.core.waiting`."""
 
     number: int = 0  # of the open stage, counted over all rounds
     since: float = 0.0  # when it was announced last, POSIX seconds

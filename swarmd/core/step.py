@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmd.core import events, evidence
+from swarmd.core import (
+    contract_clock,
+    coordination,
+    events,
+    evidence,
+    machine,
+    rounds,
+    submissions,
+    votes,
+    weights,
+    workers,
+)
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
-from swarmd.core.contract import clock, submissions, votes
-from swarmd.core.coordinator import coordination
 from swarmd.core.events import Envelope, members_in, reports_in
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
-from swarmd.core.node import machine, rounds, weights, workers
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
@@ -117,7 +125,7 @@ def _on_link_up(turn: Turn, event: events.LinkUp) -> None:
         return
     rounds.on_linked(turn)
     if turn.state.chain is not None:
-        clock.on_linked(turn)
+        contract_clock.on_linked(turn)
     if turn.coordinates():
         coordination.on_linked(turn)
 
@@ -127,7 +135,7 @@ def _on_worker_exited(turn: Turn, event: events.WorkerExited) -> None:
     if event.worker == "trainer":
         rounds.go_on_training(turn)
     elif event.worker == "chain" and turn.state.chain is not None:
-        clock.on_chain_worker_exited(turn, event)
+        contract_clock.on_chain_worker_exited(turn, event)
 
 
 def _on_trainer_ready(turn: Turn, event: events.TrainerReady) -> None:
@@ -273,12 +281,12 @@ _RULES: dict[type, Rule] = {
     events.WeightsRefused: _on_weights_refused,
     events.WeightsAdopted: weights.on_adopted,
     events.ModelPushed: _take_note,
-    events.ChainUp: _if_chained(clock.on_chain_up),
-    events.ChainDegraded: _if_chained(clock.on_chain_degraded),
-    events.ChainBlock: _if_chained(clock.on_chain_block),
-    events.ChainReorged: _if_chained(clock.on_chain_reorged),
-    events.SubmissionsCounted: _if_chained(clock.on_submissions_counted),
-    events.MembershipRead: _if_chained(clock.on_membership_read),
+    events.ChainUp: _if_chained(contract_clock.on_chain_up),
+    events.ChainDegraded: _if_chained(contract_clock.on_chain_degraded),
+    events.ChainBlock: _if_chained(contract_clock.on_chain_block),
+    events.ChainReorged: _if_chained(contract_clock.on_chain_reorged),
+    events.SubmissionsCounted: _if_chained(contract_clock.on_submissions_counted),
+    events.MembershipRead: _if_chained(contract_clock.on_membership_read),
     events.SubmissionPrepared: _if_chained(submissions.on_prepared),
     events.SubmissionSent: _if_chained(submissions.on_sent),
     events.SubmissionIncluded: _if_chained(_on_submission_included),
@@ -299,7 +307,7 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": _if_coordinating(lambda turn, _: coordination.begin(turn)),
     "stage": _if_coordinating(lambda turn, _: coordination.on_stage_overdue(turn)),
-    "drive": lambda turn, _: clock.on_drive_due(turn),
+    "drive": lambda turn, _: contract_clock.on_drive_due(turn),
     "register": lambda turn, _: submissions.on_register_due(turn),
     "submission": lambda turn, _: submissions.on_overdue(turn),
 }

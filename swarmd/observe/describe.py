@@ -16,9 +16,9 @@ import msgspec
 from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
-from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
+from swarmd.core.workers import LEAVING
 from swarmd.observe.layers import first_line, hold_words, holding
 from swarmd.observe.learning import NOTHING, example_words, flat_words
 from swarmd.observe.words import (

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from swarmd.core.coordinator.coordination import is_alone
+from swarmd.core.coordination import is_alone
 from swarmd.core.state import Coordination, State, WorkerState
 from swarmd.worker.messages import Progress
 

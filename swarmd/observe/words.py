@@ -8,11 +8,11 @@ from typing import Literal
 
 from swarmd.core import events
 from swarmd.core.applied import Applied
-from swarmd.core.coordinator.coordination import COLLECTING
-from swarmd.core.coordinator.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
+from swarmd.core.coordination import COLLECTING
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Coordination, Equivocation, Member, State
 from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
+from swarmd.core.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
 
 
 def count(number: int, thing: str) -> str:
@@ -24,7 +24,7 @@ def count(number: int, thing: str) -> str:
 
 ASIDE_TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.node.rounds.count_aside`: of one, and of several
+REASONS = {  # of `swarmd.core.rounds.count_aside`: of one, and of several
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),

@@ -14,6 +14,7 @@ import math
 from itertools import pairwise
 from typing import assert_never
 
+from swarmd.core import submissions, weights
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import (
@@ -25,7 +26,6 @@ from swarmd.core.commands import (
     Register,
     Train,
 )
-from swarmd.core.contract import submissions
 from swarmd.core.events import (
     ChainDegraded,
     ClockSet,
@@ -45,9 +45,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.ids import command_id, is_command, submission_id, timer_about
-from swarmd.core.node import weights
-from swarmd.core.node.rounds import is_barred
-from swarmd.core.node.workers import LEAVING
+from swarmd.core.rounds import is_barred
 from swarmd.core.state import (
     Chain,
     Clock,
@@ -57,6 +55,7 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import PeerWeights, SkipCause, Worker
+from swarmd.core.workers import LEAVING
 from swarmd.sim.machine import Machine
 from swarmd.sim.processes import PORTS, Port
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit
-from swarmd.core.contract.submissions import REPEATABLE, SETTLED
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
 from swarmd.core.ids import submission_id
 from swarmd.core.state import State
+from swarmd.core.submissions import REPEATABLE, SETTLED
 from swarmd.sim.chain import CALL_WEI, GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
 from swarmd.sim.machine import Machine
 from swarmd.sim.simulation import Place

@@ -23,7 +23,6 @@ from swarmd.bounds import add_real
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
-from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import (
     ClockSet,
     Equivocated,
@@ -40,8 +39,9 @@ from swarmd.core.events import (
     reports_in,
 )
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
-from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
+from swarmd.core.waiting import is_expected
+from swarmd.core.workers import LEAVING
 from swarmd.dht.limits import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
 from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
 from swarmd.dht.ports import Record

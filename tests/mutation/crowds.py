@@ -157,23 +157,23 @@ swarmd/dht/store/seniority.py
     - lru_cache(WORK_KEPT)(work_bits)
     + lru_cache(0)(work_bits)
     tests/dht/store/test_asking.py
-swarmd/core/coordinator/waiting.py
+swarmd/core/waiting.py
   stages that waited for newcomers in vain are not counted
     -         newcomers=waiting.vain_newcomers <= VAIN_NEWCOMERS_FREE,
     +         newcomers=True,
-    tests/core/coordinator/test_waiting.py::test_identities_that_never_report_cost_a_sixteenth_of_the_time
+    tests/core/test_waiting.py::test_identities_that_never_report_cost_a_sixteenth_of_the_time
   a member that fell silent is never waited for again
     -     return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0
     +     return False
-    tests/core/coordinator/test_waiting.py::test_followers_whose_trainers_slept_are_credited_again_within_three_rounds
+    tests/core/test_waiting.py::test_followers_whose_trainers_slept_are_credited_again_within_three_rounds
   members that are silent for long are waited for as often as others
     - WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY
     + WIDE_EVERY
-    tests/core/coordinator/test_waiting.py::test_members_that_are_silent_for_long_are_waited_for_rarely
+    tests/core/test_waiting.py::test_members_that_are_silent_for_long_are_waited_for_rarely
   a stage goes on waiting for members that have reported
     -     missing = [member for member in expected if member.peer not in coordination.reports]
     +     missing = expected
-    tests/core/coordinator/test_waiting.py::test_stages_close_as_the_page_of_rules_says
+    tests/core/test_waiting.py::test_stages_close_as_the_page_of_rules_says
 swarmd/dht/memory_watch.py
   memory that was freed stays with the process
     -         if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:

@@ -20,12 +20,12 @@ swarmd/dht/wire/evidence.py
     -         if not check_signature(signed, names.key_id(content.key)):
     +         if False:
     tests/dht/wire/test_evidence.py
-swarmd/core/coordinator/coordination.py
+swarmd/core/coordination.py
   reports of a barred peer count
     -     if event.peer in coordination.barred:
     +     if False:
     tests/core/test_evidence.py
-swarmd/core/coordinator/waiting.py
+swarmd/core/waiting.py
   a stage waits for a barred peer
     - not member.worked or member.peer in coordination.barred:
     + not member.worked:

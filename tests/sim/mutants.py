@@ -228,7 +228,7 @@ swarmd/shell/supervision.py
 """)
 
 MUTANTS = read_mutants(r"""
-swarmd/core/node/machine.py
+swarmd/core/machine.py
   a pause never ends
     - turn.state.low_space = None
     + pass
@@ -238,7 +238,7 @@ swarmd/core/node/machine.py
     with faults=120.0 nodes=3
   rounds missed in a pause count as the node's own slowness
     -         turn.state.faulted = True
-swarmd/core/node/rounds.py
+swarmd/core/rounds.py
   a stage trained already is trained again after a restart
     -     elif work.result is not None:
     -         turn.move_round
@@ -274,7 +274,7 @@ swarmd/core/turn.py
   an answered command stays pending
     - command = self.pending.pop(command_id, None)
     + command = self.pending.get(command_id)
-swarmd/core/node/workers.py
+swarmd/core/workers.py
   a trainer that came back is not told what waits for it
     -     resend_training(turn)
     -
@@ -290,7 +290,7 @@ swarmd/core/node/workers.py
     -     if turn.state.coordination is None:
     -         turn.state.coordination = Coordination()
     +     turn.state.coordination = Coordination()
-swarmd/core/coordinator/coordination.py
+swarmd/core/coordination.py
   a coordinator closes stages before anybody could train them
     -     elif awaits_trainer(turn.state):
     +     elif False:
@@ -314,7 +314,7 @@ swarmd/core/applied.py
   the round that was trained counts as skipped
     - first = max(after.done[0], after.skipped_to) + 1
     + first = max(after.done[0] - 1, after.skipped_to) + 1
-swarmd/core/coordinator/waiting.py
+swarmd/core/waiting.py
   a quorum of others closes a stage that this node trains
     -     return not awaits_own(turn)
     +     return True
@@ -339,7 +339,7 @@ swarmd/sim/node.py
 """)
 
 CHAIN_MUTANTS = read_mutants(r"""
-swarmd/core/contract/submissions.py
+swarmd/core/submissions.py
   an attempt is let out and forgotten
     - "prepare", prepared=prepared, attempts=attempts
     + "prepare", attempts=attempts
@@ -377,11 +377,11 @@ swarmd/core/contract/submissions.py
     -         return
     + if False:
     +         return
-swarmd/core/node/workers.py
+swarmd/core/workers.py
   a restart empties the outbox
     -     state.low_space = None
     +     state.low_space, state.submissions = None, ()
-swarmd/core/contract/votes.py
+swarmd/core/votes.py
   the vote is cast before the round is over
     - tally is None or tally.round >= round
     + tally is None or tally.round > round
@@ -390,7 +390,7 @@ swarmd/core/turn.py
     - self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
     + self.arm(name, due_at)
     with duplicate=0.3 nodes=3
-swarmd/core/contract/clock.py
+swarmd/core/contract_clock.py
   nobody looks at the clock while the chain is away
     -     turn.arm("clock", turn.at + turn.settings.clock_s)
   nobody moves the contract on when its time is over
@@ -401,7 +401,7 @@ swarmd/core/contract/clock.py
     + kept = recent
   a step that came too late is never looked at again
     -         turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
-swarmd/core/node/rounds.py
+swarmd/core/rounds.py
   the clock goes back with a reorganisation
     -     if place < before:
     -         return

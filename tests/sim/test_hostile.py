@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from swarmd.core.coordinator import coordination, waiting
+from swarmd.core import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import limits, membership

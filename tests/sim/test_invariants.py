@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from swarmd.core import waiting
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Announce, PublishReport, Train
-from swarmd.core.coordinator import waiting
 from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
 from swarmd.core.values import RolloutsRef

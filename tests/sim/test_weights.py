@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from swarmd.cli.sim import parse_fields
+from swarmd.core import weights
 from swarmd.core.events import TimerFired, WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.core.node import weights
 from swarmd.core.turn import Turn
 from swarmd.core.values import PeerWeights
 from swarmd.sim.profile import draw_profile

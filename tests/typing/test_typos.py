@@ -23,53 +23,49 @@ class Typo(NamedTuple):
 
 
 TYPOS = (
-    Typo("swarmd/core/node/rounds.py", "turn.state.work = work", "turn.state.wrok = work"),
-    Typo("swarmd/core/node/rounds.py", "turn.state.rounds_joined += joined", 'turn.state.rounds_joined = "joined"'),
-    Typo("swarmd/core/node/rounds.py", 'turn.move_round("gathered")', 'turn.move_round("gatherd")'),
-    Typo("swarmd/core/node/rounds.py", '("registering", "starting")', '("registring", "starting")'),
-    Typo("swarmd/core/node/rounds.py", "replace(work, published=True)", "replace(work, publishd=True)"),
+    Typo("swarmd/core/rounds.py", "turn.state.work = work", "turn.state.wrok = work"),
+    Typo("swarmd/core/rounds.py", "turn.state.rounds_joined += joined", 'turn.state.rounds_joined = "joined"'),
+    Typo("swarmd/core/rounds.py", 'turn.move_round("gathered")', 'turn.move_round("gatherd")'),
+    Typo("swarmd/core/rounds.py", '("registering", "starting")', '("registring", "starting")'),
+    Typo("swarmd/core/rounds.py", "replace(work, published=True)", "replace(work, publishd=True)"),
     Typo(
-        "swarmd/core/node/machine.py",
+        "swarmd/core/machine.py",
         '("syncing", "waiting", "round.gathering", ',
         '("syncing", "waiting", "round.gathring", ',
     ),
-    Typo("swarmd/core/node/workers.py", 'turn.move_trainer("started")', 'turn.move_trainer("startd")'),
-    Typo("swarmd/core/node/workers.py", 'turn.move_link("exited", reason=', 'turn.move_link("exited", raeson='),
-    Typo("swarmd/core/coordinator/coordination.py", '_close(turn, "deadline")', '_close(turn, "dead-line")'),
+    Typo("swarmd/core/workers.py", 'turn.move_trainer("started")', 'turn.move_trainer("startd")'),
+    Typo("swarmd/core/workers.py", 'turn.move_link("exited", reason=', 'turn.move_link("exited", raeson='),
+    Typo("swarmd/core/coordination.py", '_close(turn, "deadline")', '_close(turn, "dead-line")'),
+    Typo("swarmd/core/coordination.py", "coordination.held_since = turn.at", "coordination.held_sinc = 1.0"),
+    Typo("swarmd/core/coordination.py", 'opened.chart == "open.collecting"', 'opened.chart == "open"'),
     Typo(
-        "swarmd/core/coordinator/coordination.py", "coordination.held_since = turn.at", "coordination.held_sinc = 1.0"
-    ),
-    Typo("swarmd/core/coordinator/coordination.py", 'opened.chart == "open.collecting"', 'opened.chart == "open"'),
-    Typo(
-        "swarmd/core/contract/submissions.py",
+        "swarmd/core/submissions.py",
         'SubmissionState, ...] = ("confirmed", "refused")',
         'SubmissionState, ...] = ("confirmd",)',
     ),
+    Typo("swarmd/core/submissions.py", "turn.note_chain(registered=True)", 'turn.note_chain(registered="yes")'),
+    Typo("swarmd/core/rounds.py", 'turn.arm("train", ', 'turn.arm("trian", '),
+    Typo("swarmd/core/rounds.py", 'turn.disarm("cancel")', 'turn.disarm("cancle")'),
+    Typo("swarmd/core/submissions.py", 'turn.arm("register", ', 'turn.arm("registr", '),
     Typo(
-        "swarmd/core/contract/submissions.py", "turn.note_chain(registered=True)", 'turn.note_chain(registered="yes")'
-    ),
-    Typo("swarmd/core/node/rounds.py", 'turn.arm("train", ', 'turn.arm("trian", '),
-    Typo("swarmd/core/node/rounds.py", 'turn.disarm("cancel")', 'turn.disarm("cancle")'),
-    Typo("swarmd/core/contract/submissions.py", 'turn.arm("register", ', 'turn.arm("registr", '),
-    Typo(
-        "swarmd/core/node/workers.py",
+        "swarmd/core/workers.py",
         'timer_about("restart", event.worker), turn.at + RESTART_OUTSIDE.after(',
         'timer_about("re-start", event.worker), turn.at + RESTART_OUTSIDE.after(',
     ),
     Typo(
-        "swarmd/core/node/rounds.py",
+        "swarmd/core/rounds.py",
         'timer_about("retry", command.id), turn.at + RETRY_S',
         '"retry/" + command.id, turn.at + RETRY_S',
     ),
     Typo("swarmd/core/step.py", '"muster": _if', '"mustr": _if'),
-    Typo("swarmd/core/node/machine.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
+    Typo("swarmd/core/machine.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo(
         "swarmd/core/step.py",
         'is_command(event.command, "submit", "broadcast")',
         'is_command(event.command, "submit", "broadcst")',
     ),
     Typo("swarmd/core/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
-    Typo("swarmd/core/contract/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
+    Typo("swarmd/core/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
     Typo(
         "swarmd/sim/node_checks.py",
         'is_command(event.command, "train")',
@@ -104,9 +100,7 @@ TYPOS = (
         'what = "the node" if layer == "daemon"',
     ),
     Typo("swarmd/sim/node_checks.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
-    Typo(
-        "swarmd/sim/node_checks.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
-    ),
+    Typo("swarmd/sim/node_checks.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"),
     Typo("swarmd/web/views/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
     Typo("swarmd/web/views/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),
     Typo(

@@ -22,9 +22,9 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.node.weights import AVERAGED_MAX, REASON_MAX
 from swarmd.core.state import WeightsOutcome
 from swarmd.core.values import AveragedOffer, PeerWeights, RolloutsRef
+from swarmd.core.weights import AVERAGED_MAX, REASON_MAX
 from tests.core.story import Story, announced, gathered, settings, trained
 
 READY = TrainerReady("cpu", "tiny", 1000, architecture="a" * 64, tokenizer="b" * 64)

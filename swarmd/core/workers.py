@@ -7,6 +7,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from swarmd.bounds import Backoff
+from swarmd.core import weights
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.events import (
@@ -22,7 +23,6 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.ids import command_id, timer_about
-from swarmd.core.node import weights
 from swarmd.core.state import AnyState, Chain, Coordination, Link, Trainer, WorkerState
 from swarmd.core.turn import Turn
 from swarmd.core.values import Worker

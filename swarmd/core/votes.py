@@ -11,11 +11,11 @@ import math
 from msgspec.structs import replace
 
 from swarmd.core.commands import CollectReports
-from swarmd.core.contract.submissions import intend
 from swarmd.core.events import ReportSeen
 from swarmd.core.evidence import barred_in
 from swarmd.core.ids import command_id, submission_id
 from swarmd.core.state import ONCHAIN_PEERS_MAX, Score, Submission, Tally
+from swarmd.core.submissions import intend
 from swarmd.core.turn import Turn
 from swarmd.core.values import Judgement
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.core.coordinator import waiting
-from swarmd.core.coordinator.waiting import VAIN_NEWCOMERS_FREE, VAIN_NEWCOMERS_SHARE, WIDE_EVERY
+from swarmd.core import waiting
 from swarmd.core.events import Equivocated, MemberLeft, MemberSeen
 from swarmd.core.state import next_deadline
-from tests.core.coordinator.swarm import STAGE_S, Swarm, report
+from swarmd.core.waiting import VAIN_NEWCOMERS_FREE, VAIN_NEWCOMERS_SHARE, WIDE_EVERY
+from tests.core.swarm import STAGE_S, Swarm, report
 
 T = 60.0
 THREE = {"me": T, "slow": 2.0 * T, "slower": 1.7 * T}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from swarmd.bounds import fit
-from swarmd.core import evidence
+from swarmd.core import evidence, submissions, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
@@ -23,7 +23,6 @@ from swarmd.core.commands import (
     Register,
     Train,
 )
-from swarmd.core.contract import submissions, votes
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
@@ -36,8 +35,6 @@ from swarmd.core.events import (
     TrainingCancelled,
 )
 from swarmd.core.ids import command_id, stage_id, timer_about
-from swarmd.core.node import weights
-from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import (
     FALLEN_KEPT,
     SKIPS_KEPT,
@@ -53,6 +50,7 @@ from swarmd.core.state import (
 )
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef, SetAside, Skill
+from swarmd.core.workers import LEAVING
 
 RETRY_S = 2.0  # before a failed network command is sent again
 TRAIN_RETRY_S = 1.0

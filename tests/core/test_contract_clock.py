@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.commands import AdmitPeers, Announce, CollectReports, Submit, WatchChain
-from swarmd.core.contract.submissions import TURNS, find
 from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
@@ -31,6 +30,7 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX
+from swarmd.core.submissions import TURNS, find
 from swarmd.core.values import Prepared, SkipCause
 from swarmd.errors import ExitCode
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, ids, said, trained

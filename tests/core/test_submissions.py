@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
-from swarmd.core.contract.submissions import SETTLED, find
 from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
@@ -24,6 +23,7 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Submission
+from swarmd.core.submissions import SETTLED, find
 from swarmd.core.values import Prepared
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, said, trained
 

@@ -13,10 +13,9 @@ from itertools import accumulate, takewhile
 from msgspec.structs import replace
 
 from swarmd.bounds import add_real, fit
-from swarmd.core import evidence
+from swarmd.core import evidence, waiting
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
-from swarmd.core.coordinator import waiting
 from swarmd.core.events import (
     LeaderboardPublished,
     MemberLeft,

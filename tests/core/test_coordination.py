@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from swarmd.core import coordination as rules
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordinator import coordination as rules
-from swarmd.core.coordinator.coordination import (
+from swarmd.core.coordination import (
     REPORT_BYTES_MAX,
     ROUNDS_KEPT,
     SHARDS_MAX,
@@ -19,7 +19,6 @@ from swarmd.core.coordinator.coordination import (
     reports_bytes_max,
     shards_for,
 )
-from swarmd.core.coordinator.waiting import OWN_SILENT_STAGES, is_expected
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -36,6 +35,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Coordination, Member, Members
 from swarmd.core.values import Settings, Standing
+from swarmd.core.waiting import OWN_SILENT_STAGES, is_expected
 from swarmd.worker.messages import FRAME_BYTES_MAX
 from tests.core.story import Story, coordinator_settings, ids
 

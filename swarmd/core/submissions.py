@@ -12,6 +12,7 @@ import math
 from msgspec.structs import replace
 
 from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.core import workers
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
@@ -24,7 +25,6 @@ from swarmd.core.events import (
     SubmissionSent,
 )
 from swarmd.core.ids import command_id, submission_id
-from swarmd.core.node import workers
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, AnyState, Submission
 from swarmd.core.turn import Turn
 from swarmd.core.values import Prepared, SubmissionKind, day_of

@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from swarmd.core import rounds, submissions, votes, workers
 from swarmd.core.commands import AdmitPeers, Announce
-from swarmd.core.contract import submissions, votes
 from swarmd.core.events import (
     ChainBlock,
     ChainDegraded,
@@ -28,7 +28,6 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.core.ids import command_id, timer_about
-from swarmd.core.node import rounds, workers
 from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX, Chain
 from swarmd.core.turn import Turn
 from swarmd.core.values import BlockRef

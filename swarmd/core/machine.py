@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from swarmd.core import contract_clock, rounds
 from swarmd.core.chart_types import RoundState
-from swarmd.core.contract import clock
-from swarmd.core.coordinator.coordination import settings_of
+from swarmd.core.coordination import settings_of
 from swarmd.core.events import ClockSet, SpaceFreed, SpaceLow
 from swarmd.core.ids import TimerKind, TimerName, kind_of_timer
-from swarmd.core.node import rounds
-from swarmd.core.node.rounds import CANCEL_S, RETRY_S
-from swarmd.core.node.workers import RESTART
+from swarmd.core.rounds import CANCEL_S, RETRY_S
 from swarmd.core.state import LowSpace
 from swarmd.core.turn import Turn
+from swarmd.core.workers import RESTART
 
 # where a node is not at work, or at little
 IDLE: tuple[RoundState, ...] = ("syncing", "waiting", "round.gathering", "round.settling")
@@ -67,7 +66,7 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
             since = min(coordination.waiting.since, turn.at)
             coordination.waiting = replace(coordination.waiting, since=since)
     if turn.state.chain is not None:
-        clock.look_anew(turn)
+        contract_clock.look_anew(turn)
 
 
 def _longest_s(turn: Turn, kind: TimerKind) -> float | None:

@@ -14,7 +14,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.node.workers import LEAVING
+from swarmd.core.workers import LEAVING
 from swarmd.errors import ExitCode
 from tests.core.story import Story, announced, ids, settings
 
