@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +101,7 @@ def node_directories(directory: Path) -> list[Path]:
 def print_json(histories: Sequence[TrainingHistory]) -> None:
     import msgspec
 
-    from swarmd.eventlog.export import indented
+    from swarmd.eventlog.export import full, to_json
 
     nodes = [
         {
@@ -113,8 +112,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
         }
         for history in histories
     ]
-    sys.stdout.writelines(indented({"nodes": nodes}))
-    typer.echo()
+    typer.echo(msgspec.json.format(to_json(full({"nodes": nodes})), indent=2))
 
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
