@@ -10,7 +10,7 @@ from swarmd.core.commands import Command, Gather, PublishReport
 from swarmd.core.events import Event, RolloutsGathered
 from swarmd.sim.chain import SimReceipt
 from swarmd.sim.network import NetworkWorker
-from swarmd.sim.network_checks import NetworkChecks, SignedRecords
+from swarmd.sim.network_checks import NetworkChecks
 from swarmd.sim.node import SimNode
 from swarmd.sim.node_checks import Accounts, CommandChecks, WeightsChecks, check_progress, find_stall
 from swarmd.sim.submission_checks import SubmissionChecks
@@ -65,7 +65,6 @@ class Checks:
         self.world = world
         self.recovery = Recovery(world)
         self.honest = Honest(world)
-        self.signed = SignedRecords(world)
         self.network = NetworkChecks(world)
         chain = world.chain
         self.submissions = [] if chain is None else [SubmissionChecks(node, chain) for node in world.nodes]
@@ -85,7 +84,6 @@ class Checks:
 
     def on_dispatch(self, node: SimNode, command: Command) -> None:
         """Check a command that is dispatched."""
-        self.signed.on_dispatch(node, command)
         self.nodes[node.index].orders.on_dispatch(command)
 
     def on_network_command(self, worker: NetworkWorker, command: Command) -> None:

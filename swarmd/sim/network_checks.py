@@ -5,12 +5,9 @@ An honest node is never accused, whatever befalls it: what nodes sign is compare
 
 from __future__ import annotations
 
-import hashlib
 import math
 
-import msgspec
-
-from swarmd.core.commands import Announce, Command, Gather, PublishLeaderboard, PublishReport
+from swarmd.core.commands import Gather
 from swarmd.core.events import (
     Event,
     LeaderboardPublished,
@@ -20,27 +17,20 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundPublished,
 )
-from swarmd.dht.evidence import RecordComparison
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
 from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
 from swarmd.dht.rounds.report_collector import NEWCOMERS_MAX
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import LeaderboardBody, encode_board
-from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.names import member_shard_of, shard_of
 from swarmd.dht.wire.records import (
     ClockRecord,
-    LeaderboardRecord,
-    Payload,
     ReportRecord,
-    SignedRecord,
     check_shard,
     is_far,
     is_sharded,
 )
 from swarmd.sim.dht import CLOCK, MEMBERS, RECORD_S, SWARM, is_alive
-from swarmd.sim.machine import Machine
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import SimNode
 from swarmd.sim.simulation import Place
@@ -275,44 +265,3 @@ class BroughtReports:
         if worker not in self._told or self._told[worker][0] != place:
             self._told[worker] = (place, set())
         return self._told[worker][1]
-
-
-STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rounds.publisher` has it
-
-
-class SignedRecords:
-    """Sees the record of each order that makes one, in the order in which a node gets them, over all of its lives."""
-
-    def __init__(self, world: Swarm) -> None:
-        self._world = world
-        self._at = 0.0
-        self._node: Machine | None = None
-        coordinator = next((node.peer for node in world.nodes if node.coordinates), "")
-        self._compared = RecordComparison(coordinator, lambda peer: True, self._accuse)
-
-    def on_dispatch(self, node: SimNode, command: Command) -> None:
-        """An order goes to a node's network worker, which signs a record if it is one for that."""
-        content = record_of(command)
-        if content is not None:
-            self._at, self._node = self._at + STEP_S, node
-            self._compared.see(SignedRecord(node.peer, msgspec.msgpack.encode(content), self._at, b""))
-
-    def _accuse(self, evidence: Evidence) -> None:
-        assert self._node is not None
-        one, other = evidence.first.content, evidence.second.content
-        self._node.fail(f"two different records that others would take for a lie: {one} and {other}")
-
-
-def record_of(command: Command) -> Payload | None:
-    """The record that an order makes a node sign; None for another order."""
-    if isinstance(command, PublishReport):
-        body = command.rollouts
-        place = (command.round, command.stage, command.reward)
-        return ReportRecord("sim", *place, body.digest, body.size_bytes, body.groups)
-    if isinstance(command, Announce):
-        times = (command.opened_at, command.deadline_at, command.final, command.opening)
-        return ClockRecord("sim", command.round, command.stage, *times)
-    if isinstance(command, PublishLeaderboard):
-        board = encode_board(LeaderboardBody(command.round, command.standings, command.reports))
-        return LeaderboardRecord("sim", command.round, hashlib.sha256(board).hexdigest(), len(board))
-    return None

@@ -412,10 +412,12 @@ class Honest:
             self._stored.setdefault((record.owner, (content.round, content.stage)), self.world.now)
 
     def look_at(self, node: SimNode, applied: Applied) -> None:
-        """Count what strangers make a node write down; nobody honest ends because of them."""
+        """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
+        event = applied.event
+        if isinstance(event, Equivocated):
+            self._check_accused(node, event)
         if not self.world.has_strangers:
             return
-        event = applied.event
         collected = sum([isinstance(command, CollectReports) for command in applied.commands])
         self._collected[node.index] += collected
         self._begun += collected if node.coordinates else 0
@@ -426,10 +428,6 @@ class Honest:
             self._count(node, event)
         elif isinstance(event, Equivocated):
             self.told[node.index]["Equivocated"] += 1
-            # A clock was set ahead, right and back: nothing that peers take then expires after all before.
-            excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
-            if not is_hostile(event.peer) and not excused:
-                node.fail(f"{event.peer}, which is honest, is accused: {event}")
         elif isinstance(event, RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
         elif isinstance(event, Registered) and node is self.world.newcomer:
@@ -437,6 +435,12 @@ class Honest:
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
         elif isinstance(event, NodeStopped) and event.reason != "operator" and self._is_settled():
             node.fail(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
+
+    def _check_accused(self, node: SimNode, event: Equivocated) -> None:
+        # A clock was set ahead, right and back: nothing that peers take then expires after all before.
+        excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
+        if not is_hostile(event.peer) and not excused:
+            node.fail(f"{event.peer}, which is honest, is accused: {event}")
 
     def _is_settled(self) -> bool:
         """Whether the faults are over for so long that nobody stops any more but for an operator."""

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from swarmd.core import waiting
 from swarmd.core.applied import Applied
-from swarmd.core.commands import Announce, PublishReport, Train
-from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
+from swarmd.core.commands import PublishReport, Train
+from swarmd.core.events import Envelope, Equivocated, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
 from swarmd.core.values import RolloutsRef
 from swarmd.sim.node import SimNode
@@ -87,17 +87,24 @@ def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
         ledger.apply(Applied(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
 
 
-def test_two_records_of_one_place_that_differ_are_refused_and_honest_ones_are_not(world: World) -> None:
-    boss, node = world.nodes
-    signed, ref = world.checks.signed, RolloutsRef(node.peer, 0, 0, "d", 9, 1)
-    for opening, deadline_at in ((1, 9.0), (1, 9.0), (2, 12.0), (3, 4.0)):
-        signed.on_dispatch(boss, Announce(f"announce/0/0/{opening}", 0, 0, 1.0, deadline_at))
+def test_two_reports_for_one_stage_are_refused(world: World) -> None:
+    ref = RolloutsRef("peer-001", 0, 0, "d", 9, 1)
+    node = world.nodes[1]
+    node.supervisor.running["network"] = world.make_worker(node.supervisor, "network", 1)
     for stage, reward in ((0, 0.5), (1, 0.7), (0, 0.5)):
-        signed.on_dispatch(node, PublishReport(f"report/0/{stage}", 0, stage, reward, ref))
-    with pytest.raises(InvariantBroken, match="two different records"):
-        signed.on_dispatch(node, PublishReport("report/0/1", 0, 1, 0.5, ref))
-    with pytest.raises(InvariantBroken, match="two different records"):
-        signed.on_dispatch(boss, Announce("announce/0/0/3", 0, 0, 1.0, 5.0))
+        world.on_network_command(1, PublishReport(f"report/0/{stage}", 0, stage, reward, ref))
+    with pytest.raises(InvariantBroken, match="two reports"):
+        world.on_network_command(1, PublishReport("report/0/1", 0, 1, 0.5, ref))
+
+
+def test_an_honest_node_that_is_accused_is_noticed(world: World) -> None:
+    def tell(peer: str) -> None:
+        event = Equivocated("report", peer, 0, 0, b"", b"")
+        world.on_event(0, Applied(Envelope(0, 0.0, event), State(), State(), ()))
+
+    tell("mallory")
+    with pytest.raises(InvariantBroken, match="is accused"):
+        tell("peer-001")
 
 
 PROFILE = replace(CALM, nodes=3, hours=0.6, calm_s=1000.0, stage_s=60.0, quorum=1.0)
