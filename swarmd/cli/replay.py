@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from swarmd.core.applied import Applied
     from swarmd.eventlog.frame import Commit
-    from swarmd.eventlog.replay import Comparison, StepOutcome, Verified
+    from swarmd.eventlog.replay import Comparison, StepOutcome
 
 
 FILTERS = "Show only"
@@ -196,10 +196,10 @@ def progress_bar(log: Path, last: int | None) -> Progress:
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
     from swarmd.eventlog.export import to_json
-    from swarmd.eventlog.replay import CommitDiffers
+    from swarmd.eventlog.replay import CommitDiffers, verify
 
     try:
-        found = verified(log, last)
+        found = verify(log, partial(watch, log, last=last))
     except CommitDiffers as error:
         if json:
             typer.echo(to_json(error.difference))
@@ -212,18 +212,6 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
         typer.echo(f"the fold began at the snapshot of seq {found.from_seq}; events before it were removed")
     if found.snapshots:
         typer.echo(f"{found.snapshots} snapshots are what the fold gives")
-
-
-def verified(log: Path, last: int | None) -> Verified:
-    """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
-    from swarmd.eventlog.replay import sections_of, verify, verify_parallel
-
-    if len(sections_of(log, last)) == 1:
-        return verify(log, partial(watch, log, last=last))
-    if not sys.stderr.isatty():
-        return verify_parallel(log, last)
-    with progress_bar(log, last) as bar:
-        return verify_parallel(log, last, lambda events: bar.update(bar.task_ids[0], completed=events))
 
 
 def show_state(log: Path, last: int | None, json: bool) -> None:

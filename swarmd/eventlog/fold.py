@@ -128,12 +128,6 @@ def refuse_removed(directory: Path, last: int) -> None:
         raise NotFoundError(gone, f"Ask for the state after event {first - 1}, or for a later one")
 
 
-def bases_of(directory: Path) -> list[int]:
-    """Numbers of the events from which a fold can start, in order: of the whole log, and of sound snapshots behind."""
-    oldest = oldest_base(directory, whole=True).seq
-    return [oldest, *sorted(base.seq for base in _snapshot_bases(directory) if base.seq > oldest)]
-
-
 def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Base]:
     """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
 
