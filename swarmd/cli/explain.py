@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +21,6 @@ from swarmd.paths import NodeDirectory
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from swarmd.core.state import State
-    from swarmd.eventlog.fold import Base
     from swarmd.observe.story import Story
 
 
@@ -89,18 +87,16 @@ def has_daemon(directory: Path) -> bool:
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
-def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
-    """The story of one round; `now` is in POSIX seconds, where a daemon runs.
-
-    At `points` the node had just joined a stage, where some are known: the last ones of the log.
-    """
+def tell_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
+    """The story of one round; `now` is in POSIX seconds, where a daemon runs."""
     from swarmd.cli.replay import folded
+    from swarmd.eventlog.fold import bases_where
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import StoryTeller
+    from swarmd.observe.story import StoryTeller, reached
 
     log = find_log(directory)
     teller = StoryTeller(round_)
-    for base in bases_before(log, round_, points):
+    for base in bases_where(log, lambda state: reached(state) < round_ - 1):
         teller = StoryTeller(round_)
         for applied in folded(log, None, progress=True, base=base):
             teller.apply(applied)
@@ -111,37 +107,16 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
     return [teller.story(now)]
 
 
-def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Base]:
-    """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
-    joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
-    """
-    from swarmd.eventlog.fold import bases_where, nearer_base
-    from swarmd.observe.story import joins_stage, reached
-
-    def is_before(state: State) -> bool:
-        return reached(state) < round_ - 1
-
-    known = [point for point in points if is_before(point.state)]
-    yield from known[-1:]
-    bases = bases_where(log, is_before)
-    first = next(bases)
-    nearer = None if known else nearer_base(log, first, is_before, joins_stage)
-    if nearer is not None:
-        yield nearer
-    yield first
-    yield from bases
-
-
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
-    from swarmd.eventlog.fold import load_with_points
+    from swarmd.eventlog.fold import load
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import joins_stage, reached
+    from swarmd.observe.story import reached
 
-    state, points = load_with_points(find_log(directory), joins_stage)
+    state, _ = load(find_log(directory))
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
-    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now, points)]
+    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now)]
 
 
 def picture_of(story: Story) -> RenderableType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -18,10 +17,6 @@ from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader, end_of, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
-
-POINTS_KEPT = 64  # of those that `load_with_points` passes, the last ones
-
-StatePair = Callable[[State, State], bool]  # asked of the states before and after a commit
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -77,25 +72,6 @@ def load(directory: Path) -> tuple[State, int]:
         return state.state, reader.next_seq
 
 
-def load_with_points(directory: Path, fits: StatePair) -> tuple[State, list[Base]]:
-    """As `load`, and the last points on the way to which a commit led that `fits`: a fold can start there too.
-
-    Returns:
-        The state, and `POINTS_KEPT` points at most, in their order.
-    """
-    base = newest_base(directory)
-    fold, state = StateFold(base.state), base.state
-    points: deque[Base] = deque(maxlen=POINTS_KEPT)
-    with LogReader(directory, base.seq) as reader:
-        for commit in reader.read():
-            fold_commit(fold, commit)
-            before, state = state, fold.state
-            if fits(before, state):
-                points.append(Base(state, commit.end_seq))
-        check_not_ahead(directory, reader.next_seq)
-    return state, list(points)
-
-
 def newest_base(directory: Path) -> Base:
     """The latest point a fold can start from: a snapshot, or else `oldest_base`."""
     return next(_snapshot_bases(directory), None) or oldest_base(directory)
@@ -139,28 +115,6 @@ def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Bas
         if place & (place - 1) == 0:  # 1, 2, 4, 8, ...
             yield base
     yield oldest_base(directory)
-
-
-def nearer_base(directory: Path, base: Base, holds: Callable[[State], bool], fits: StatePair) -> Base | None:
-    """The last point behind a base to which a fold in place leads; that is several times as fast as one by events.
-
-    Args:
-        base: where to begin.
-        holds: of the state at the point and of those before; once it is false, it stays so.
-        fits: of the states before and after the commit that leads there.
-
-    Returns:
-        None where there is none such, or where `holds` is true to the log's end.
-    """
-    fold, state, found = StateFold(base.state), base.state, None
-    for commit in commits_from(directory, base):
-        fold_commit(fold, commit)
-        before, state = state, fold.state
-        if not holds(state):
-            return found
-        if fits(before, state):
-            found = Base(state, commit.end_seq)
-    return None
 
 
 def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
