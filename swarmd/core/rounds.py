@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.bounds import fit
+from swarmd.bounds import add_real, fit
 from swarmd.core import evidence, submissions, votes, weights
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
@@ -529,7 +529,7 @@ def note_result(turn: Turn, event: StageTrained) -> None:
         turn.state.first_accuracy = FirstAccuracy(event.held_out_before, untrained=True)
     elif event.held_out is not None and turn.state.first_accuracy is None:
         turn.state.first_accuracy = FirstAccuracy(event.held_out, untrained=False)
-    turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
+    turn.state.reward_total = add_real(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
     if turn.submits:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec.structs import astuple, replace
 
-from swarmd.bounds import INTEGER_MAX, add_real, fit
+from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.chart import Charts
 from swarmd.core.chart_types import (
     CoordinatorTrigger,
@@ -284,10 +284,6 @@ class Turn:
                 del self.pending[command.id]
 
     # --- odds ---
-
-    def sum_of(self, total: float, value: float) -> float:
-        """A sum of rewards, which stays finite."""
-        return add_real(total, value)
 
     def note_fault(self) -> None:
         """Something broke: rounds missed until the next stage is trained have this cause. Leaving in order is none."""

@@ -10,6 +10,7 @@ import math
 
 from msgspec.structs import replace
 
+from swarmd.bounds import add_real
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.core.evidence import barred_in
@@ -41,11 +42,11 @@ def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -
     """Add a stage of a peer to the tally of its round, each one once."""
     if math.isfinite(reward):
         state, score = turn.state, Score(peer, stage, reward)
-        state.tally = _counted(turn, state.tally, round, score)
-        state.judging = _counted(turn, state.judging, round, score)
+        state.tally = _counted(state.tally, round, score)
+        state.judging = _counted(state.judging, round, score)
 
 
-def _counted(turn: Turn, tally: Tally | None, round: int, new: Score) -> Tally | None:
+def _counted(tally: Tally | None, round: int, new: Score) -> Tally | None:
     """The tally with a new score, if it is that round's."""
     if tally is None or tally.round != round:
         return tally
@@ -53,7 +54,7 @@ def _counted(turn: Turn, tally: Tally | None, round: int, new: Score) -> Tally |
     known = next((score for score in tally.scores if score.peer == peer), None)
     if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= ONCHAIN_PEERS_MAX):
         return tally
-    score = replace(new, reward=turn.sum_of(known.reward if known else 0.0, new.reward))
+    score = replace(new, reward=add_real(known.reward if known else 0.0, new.reward))
     others = tuple([each for each in tally.scores if each.peer != peer])
     return replace(tally, scores=(*others, score))
 

@@ -575,11 +575,6 @@ class NetworkWorker(SimWorker):
         """What the shipped decisions draw from."""
         return self.random
 
-    @property
-    def presences(self) -> Mapping[str, object]:
-        """The members that it knows."""
-        return self.agent.members.presences.known
-
     # --- the link ---
 
     def begin(self) -> None:
@@ -775,7 +770,6 @@ class NetworkWorker(SimWorker):
             other = self.dht.worker_of(peer)
             if other is not None and other.joined:
                 other.session.store.accepted(record)
-                self.world.on_brought(other.index, record)
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
         """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""

@@ -13,27 +13,22 @@ from swarmd.core.events import (
     LeaderboardPublished,
     Registered,
     ReportPublished,
-    ReportSeen,
     RolloutsGathered,
     RoundPublished,
 )
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
 from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
-from swarmd.dht.rounds.report_collector import NEWCOMERS_MAX
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import member_shard_of, shard_of
 from swarmd.dht.wire.records import (
     ClockRecord,
-    ReportRecord,
     check_shard,
     is_far,
-    is_sharded,
 )
 from swarmd.sim.dht import CLOCK, MEMBERS, RECORD_S, SWARM, is_alive
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import SimNode
-from swarmd.sim.simulation import Place
 from swarmd.sim.swarm import Swarm
 
 EARLY_S = 5.0  # what was published so long before rollouts are gathered is there for whoever looks
@@ -55,7 +50,6 @@ class NetworkChecks:
         self._latest: list[dict[str, Kept]] = [{} for _ in world.nodes]  # key → own record, by node
         self._announced: tuple[int, int, bool] = (-1, -1, False)
         self._gathers: dict[tuple[NetworkWorker, str], tuple[Gather, float]] = {}  # by worker and id: what, since when
-        self.brought = BroughtReports(world)
 
     def expect(self) -> None:
         """The faults have ceased."""
@@ -95,8 +89,6 @@ class NetworkChecks:
 
     def on_fact(self, worker: NetworkWorker, event: Event) -> None:
         """What counts as published can be found, unless those who held it are gone since."""
-        if isinstance(event, ReportSeen):
-            self.brought.on_seen(worker, event)
         if self.world.now < self.world.dht.lossy_at + PUBLISH_S:
             return
         for key in _keys_of(worker, event):
@@ -221,47 +213,3 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
             return (names.leaderboard(SWARM, event.round),)
         case _:
             return ()
-
-
-ROUNDING_S = 1e-6
-BROUGHT_S = 1.0  # longest from a report that its owner brings to the fact that it was seen
-
-
-class BroughtReports:
-    """Reports that are stored with a node which collects them from shards are told before long."""
-
-    def __init__(self, world: Swarm) -> None:
-        self.world = world
-        self._told: dict[NetworkWorker, tuple[Place, set[str]]] = {}  # stage, and whose reports of it were told
-
-    def on_seen(self, worker: NetworkWorker, event: ReportSeen) -> None:
-        """A worker tells of a report."""
-        self._told_of(worker, (event.round, event.stage)).add(event.peer)
-
-    def on_stored(self, worker: NetworkWorker, record: Record) -> None:
-        """A record was stored with a worker by its owner.
-
-        Where there are more newcomers than a stage has places for, some are not told.
-        """
-        content = record.content
-        if self.world.profile.nodes > NEWCOMERS_MAX or not isinstance(content, ReportRecord):
-            return
-        if is_sharded(content) and content.key in worker.session.store.watches:
-            self._check_later(worker, record.owner, content)
-
-    def _check_later(self, worker: NetworkWorker, owner: str, content: ReportRecord) -> None:
-        worker.later(BROUGHT_S, self._check, worker, owner, content, self.world.now + BROUGHT_S)
-
-    def _check(self, worker: NetworkWorker, owner: str, content: ReportRecord, due: float) -> None:
-        if self.world.now > due + ROUNDING_S:  # the process stood still, and goes on with all that waited just now
-            self._check_later(worker, owner, content)
-            return
-        place = (content.round, content.stage)
-        if content.key in worker.session.store.watches and owner not in self._told_of(worker, place):
-            worker.node.fail(f"{owner} has brought its report of {place}, and it is not told")
-
-    def _told_of(self, worker: NetworkWorker, place: Place) -> set[str]:
-        """Whose reports of a stage a process has told of; of the stage that it is at alone."""
-        if worker not in self._told or self._told[worker][0] != place:
-            self._told[worker] = (place, set())
-        return self._told[worker][1]

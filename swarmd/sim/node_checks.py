@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import assert_never
 
@@ -48,51 +48,44 @@ from swarmd.core.ids import command_id, is_command, submission_id, timer_about
 from swarmd.core.rounds import is_barred
 from swarmd.core.state import (
     Chain,
-    Clock,
     Coordination,
     State,
-    Work,
-    WorkerState,
 )
 from swarmd.core.values import PeerWeights, SkipCause, Worker
-from swarmd.core.workers import LEAVING
+from swarmd.core.workers import LEAVING, life_of, workers_of
 from swarmd.sim.machine import Machine
 from swarmd.sim.processes import PORTS, Port
-
-FAR = (-1, -1)
 
 
 def check_progress(node: Machine, applied: Applied) -> None:
     """Where a node is only moves forward, and what it remembers of the chain is in order."""
     before, after = applied.before, applied.after
-
-    def check(what: str, earlier: tuple[float, ...], later: tuple[float, ...]) -> None:
+    for what, mark in MARKS.items():
+        earlier, later = mark(before), mark(after)
         if later < earlier:
             node.fail(f"{what} went back from {earlier} to {later}")
-
-    if after.work is not before.work and before.work is not None:
-        check("work", _place(before.work), _place(after.work))
-    if after.clock is not before.clock and before.clock is not None:
-        check("the clock", _mark(before.clock), _mark(after.clock))
-    if after.done is not before.done:
-        check("done", before.done, after.done)
-    if after.skips is not before.skips:
-        check("skipped_to", (before.skipped_to,), (after.skipped_to,))
     if after.chain is not None and after.chain is not before.chain:
         numbers = [block.number for block in after.chain.recent]
         if any(high <= low for low, high in pairwise(numbers)):
             node.fail(f"blocks are remembered out of order: {numbers}")
 
 
-def _place(work: Work | None) -> tuple[int, ...]:
-    return FAR if work is None else (work.round, work.stage)
+def _work_mark(state: State) -> tuple[float, ...]:
+    return (state.work.round, state.work.stage) if state.work is not None else ()
 
 
-def _mark(clock: Clock | None) -> tuple[float, ...]:
+def _clock_mark(state: State) -> tuple[float, ...]:
     """Announcements in the order they were made; a stage opened again has a later deadline."""
-    return FAR if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)
+    clock = state.clock
+    return () if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)
 
 
+MARKS: dict[str, Callable[[State], tuple[float, ...]]] = {
+    "work": _work_mark,
+    "the clock": _clock_mark,
+    "done": lambda state: state.done,
+    "skipped_to": lambda state: (state.skipped_to,),
+}
 HUNG = "nothing ends what the trainer is busy with"
 
 
@@ -121,18 +114,9 @@ def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
 
 def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
     """A worker runs, or is about to be started or to be reported dead."""
-    lives: tuple[tuple[Worker, WorkerState], ...] = (
-        ("network", state.network),
-        ("trainer", state.training),
-        ("chain", state.chaining),
-    )
-    for worker, life in lives[: 2 if state.chain is None else 3]:
-        if not (
-            life.pid
-            or timer_about("ready", worker) in armed
-            or timer_about("restart", worker) in armed
-            or worker in killed
-        ):
+    for worker in workers_of(state):
+        waits = timer_about("ready", worker) in armed or timer_about("restart", worker) in armed
+        if not (life_of(state, worker).pid or waits or worker in killed):
             return f"there is no {worker} worker and none will be started"
     return ""
 
@@ -254,8 +238,6 @@ class CommandChecks:
         self.content: dict[str, Command] = {}
         ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
         self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # at, jumps of the clock
-        self.announced: tuple[int, int, bool] = (-1, -1, False)
-        self.open_until = math.inf  # the deadline of that
         self.clock_sets = 0  # events that say so
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
@@ -265,17 +247,13 @@ class CommandChecks:
         envelope, before, commands = applied.envelope, applied.before, applied.commands
         if type(envelope.event) in RENEWING:
             self._renew(envelope.event, before)
-        if isinstance(envelope.event, ClockSet):
-            self.open_until = -math.inf  # it is brought back
-            self.clock_sets += 1
+        self.clock_sets += isinstance(envelope.event, ClockSet)
         for command in commands:
             if applied.after.low_space is not None and isinstance(command, Gather | Train):
                 self.node.fail(f"{command.id} goes out although the disk is nearly full")
             self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
             self._check_once(command, envelope.at)
-            if isinstance(command, Announce):
-                self._check_announcement(applied, command)
-            elif isinstance(command, KillWorker):
+            if isinstance(command, KillWorker):
                 self.killed[command.worker] = command.id
 
     def _renew(self, event: Event, before: State) -> None:
@@ -295,27 +273,13 @@ class CommandChecks:
                 sent.pop(event.command, None)
             self.sent["trainer"].pop(command_id("cancel", place), None)  # the stage may be trained and left once more
 
-    def _check_announcement(self, applied: Applied, command: Announce) -> None:
-        """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
-        place = (command.round, command.stage, not command.final)
-        again = command.id in self.content or isinstance(applied.event, LinkUp)
-        again = again or command.deadline_at > self.open_until  # a contract that was taken back and moved on again
-        if place < self.announced or (place == self.announced and not again):
-            self.node.fail(f"{command.id} announces {place} after {self.announced}")
-        self.announced, self.open_until = place, command.deadline_at
-
     def killed_workers(self, state: State) -> tuple[Worker, ...]:
         """Workers whose present process was ordered killed."""
-        attempts: dict[Worker, int] = {
-            "network": state.network.attempt,
-            "trainer": state.training.attempt,
-            "chain": state.chaining.attempt,
+        orders = {
+            worker: command_id("kill", f"{worker}/{state.run}/{life_of(state, worker).attempt}")
+            for worker in self.killed
         }
-        return tuple(
-            worker
-            for worker, order in self.killed.items()
-            if order == command_id("kill", f"{worker}/{state.run}/{attempts[worker]}")
-        )
+        return tuple([worker for worker, order in self.killed.items() if order == orders[worker]])
 
     def on_dispatch(self, command: Command) -> None:
         known = self.content.setdefault(command.id, command)

@@ -157,8 +157,5 @@ class Simulation:
     def on_stored(self, record: Record) -> None:
         """Those who keep it have a record; its owner may not know yet."""
 
-    def on_brought(self, node: int, record: Record) -> None:
-        """A node was given a record by its owner."""
-
     def on_kept(self, node: int, record: Record, kept: bool, due: bool) -> None:
         """Peers were given a record among strangers, and kept it or not; `due`: every node's is to be kept."""

@@ -39,16 +39,16 @@ from swarmd.core.events import (
     reports_in,
 )
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
-from swarmd.core.state import MEMBERS_MAX, Coordination, State
+from swarmd.core.state import Coordination, State
 from swarmd.core.waiting import is_expected
 from swarmd.core.workers import LEAVING
-from swarmd.dht.limits import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
+from swarmd.dht.limits import NAMED_BURST, NAMED_PER_S
 from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
 from swarmd.dht.wire.records import Membership, ReportRecord
 from swarmd.sim.hostile import is_hostile
-from swarmd.sim.network import POLL_S, NetworkWorker
+from swarmd.sim.network import POLL_S
 from swarmd.sim.node import SimNode
 from swarmd.sim.simulation import Place
 from swarmd.sim.swarm import Swarm
@@ -502,7 +502,6 @@ class Honest:
             return
         for node in self.world.nodes:
             self._check_log(node)
-            self._check_sizes(node)
 
     def _check_log(self, node: SimNode) -> None:
         """What strangers made a node write is bounded by time, stages and those who have credit or have worked."""
@@ -528,10 +527,3 @@ class Honest:
         for (index, peer, kind), count in self._told_of.items():
             if index == node.index and count > each[kind] * slack:
                 node.fail(f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")
-
-    def _check_sizes(self, node: SimNode) -> None:
-        worker = node.supervisor.running["network"]
-        if isinstance(worker, NetworkWorker):
-            sizes = (len(worker.presences), len(worker.session.view.rejections.waiting))
-            if sizes[0] > MEMBERS_MAX or sizes[1] > COUNTERS_MAX + REASONS:
-                node.fail(f"it keeps {sizes[0]} members and {sizes[1]} refusals in mind")

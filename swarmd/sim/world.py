@@ -216,9 +216,6 @@ class World(Swarm):
     def on_stored(self, record: Record) -> None:
         self.counted.on_stored(record.content, self.now)
 
-    def on_brought(self, node: int, record: Record) -> None:
-        self.checks.network.brought.on_stored(self._network_worker(node), record)
-
     def on_kept(self, node: int, record: Record, kept: bool, due: bool) -> None:
         self.checks.honest.on_kept(self.nodes[node], record, kept, due)
 

@@ -184,6 +184,10 @@ swarmd/eventlog/reader.py
     - if header.previous != digest:
     + if False:
     tests/eventlog/test_damage.py
+swarmd/dht/rounds/report_collector.py
+  reports that their owners bring are lost
+    -         self._brought[record.owner] = record
+    tests/dht/rounds/test_report_collector.py
 swarmd/shell/supervision.py
   an end is told once more after a kill
     - if self._end_told[worker] or self.is_stopping:

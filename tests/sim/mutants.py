@@ -109,9 +109,6 @@ swarmd/dht/rounds/report_collector.py
     - self._turns = list(range(self._shards))
     + self._turns = list(range(1))
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
-  reports that their owners bring are lost
-    -         self._brought[record.owner] = record
-    with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
 swarmd/dht/rounds/clock.py
   records lie in the first shard, whoever wrote them
     - return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
