@@ -56,7 +56,7 @@ def _all_rounds_run(turn: Turn, next_round: int) -> bool:
 
 
 def on_linked(turn: Turn) -> None:
-    """The DHT answers: begin the muster, or publish the clock again where it stood."""
+    """The DHT answers: begin the muster, or publish the clock again as it was."""
     coordination = turn.coordination
     if turn.move_coordinator("linked"):
         turn.arm("muster", turn.at + settings_of(turn).start_s)
@@ -83,7 +83,7 @@ def _resume(turn: Turn, coordination: AnyCoordination) -> None:
 
 
 def on_peers_counted(turn: Turn, before: int) -> None:
-    """A stage that was held is announced anew, with its whole time, when there is a peer again; `before` there were."""
+    """Announce a held stage again, with its whole time, when there is a peer again; `before`: peers so far."""
     held = turn.coordination
     if held.held_since is None or before or not turn.state.link.peers:
         return
@@ -182,7 +182,7 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
 
 
 def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
-    """Let a member who is gone make room for one more, if need be. Returns whether there is room."""
+    """Let a member who is gone make room for one more if need be. Returns whether there is room."""
     there_is, gone = find_room(turn.coordination, newcomer, reported)
     if gone is not None:
         _set_member(turn, gone, None)
@@ -343,7 +343,7 @@ def is_too_high(state: AnyState, reward: float) -> bool:
 
 
 def on_equivocated(turn: Turn) -> None:
-    """Fewer reports count, and fewer are waited for."""
+    """Fewer reports count, and the stage waits for fewer members."""
     waiting.recount(turn)
     _close_if_complete(turn)
 
@@ -379,7 +379,7 @@ def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
         return
     if not turn.move_coordinator(trigger):
         return
-    turn.settle(_announce_id(closed))  # announced anew after a hold, and nobody needs it any more
+    turn.settle(_announce_id(closed))  # announced again after a hold, and nobody needs it any more
     turn.disarm("stage")
     waiting.on_close(turn)
     credit(turn)
@@ -447,7 +447,7 @@ ROUNDS_KEPT = 16  # before their number shrinks
 
 
 def shards_for(members: int, each: int) -> int:
-    """The power of two that divides so many members into shards of about `each`; 0 where they fit into one."""
+    """The power of two that divides the members into shards of about `each`; 0 if they fit into one."""
     if not each or members <= each:
         return 0
     exponent = max(1, round(math.log2(members / each)))
@@ -514,7 +514,7 @@ def publish(turn: Turn) -> None:
 
 
 def _with_names_that_fit(rows: list[Standing]) -> list[Standing]:
-    """The rows without the names that there is no room for, from the first such on."""
+    """The rows; from the first name on for which there is no room, without names."""
     if _names_bytes(rows) <= NAMES_BYTES_MAX:
         return rows
     sizes = accumulate(len(row.name.encode()) for row in rows)

@@ -1,4 +1,4 @@
-"""What befalls the machine of a node: its disk is nearly full, its clock was set.
+"""What happens to the machine of a node: its disk is nearly full, its clock was set.
 
 - While the disk is nearly full the log goes on, no stage is begun, and the node joins again by itself.
 - After the clock was set, no wait may lie further away than it ever does.
@@ -18,7 +18,7 @@ from swarmd.core.state import LowSpace
 from swarmd.core.turn import Turn
 from swarmd.core.workers import RESTART
 
-# where a node is not at work, or at little
+# states in which the node does no work, or next to none
 IDLE: tuple[RoundState, ...] = ("syncing", "waiting", "round.gathering", "round.settling")
 
 
@@ -48,7 +48,7 @@ def hold(turn: Turn) -> None:
 
 
 def on_space_freed(turn: Turn, event: SpaceFreed) -> None:
-    """There is room again: join where the swarm is, as soon as the trainer is through with what it was told to stop."""
+    """There is room again: join where the swarm is, as soon as the trainer has stopped as it was told to."""
     turn.state.low_space = None
     rounds.rejoin(turn)
 
@@ -70,7 +70,7 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
 
 
 def _longest_s(turn: Turn, kind: TimerKind) -> float | None:
-    """The longest wait of a kind; None where it is not this node that decides, as by what a contract says."""
+    """The longest wait of a kind; None if this node does not decide it, but a contract, say."""
     settings = turn.settings
     waits: dict[TimerKind, float] = {
         "ready": settings.ready_s,

@@ -2,7 +2,7 @@
 
 A node that was brought back from a backup signs nothing again that it may have signed since the backup was made. Where
 a contract keeps the rounds it knows what was submitted. The signed reports in the DHT nobody keeps, so a restored node
-takes part only from the round after the first one that it saw opening (`raise_floor`).
+takes part only from the round after the first one that it saw open (`raise_floor`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRAIN_RETRY_S = 1.0
 TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
 CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
-# Where nobody asks where the swarm is: too early for it, or too late.
+# States in which the clock is not read: too early for it, or too late.
 UNSYNCED: tuple[RoundState, ...] = ("stopped", "failed", "draining", "starting", "joining", "registering")
 NOWHERE = (-1, -1, False)  # before every announcement
 
@@ -105,7 +105,7 @@ def on_registered(turn: Turn, event: Registered) -> None:
 
 
 def on_no_round_yet(turn: Turn, event: NoRoundYet) -> None:
-    """Nothing was announced so far. Where a round is known to be open, its announcement is only lost for a while."""
+    """Nothing was announced so far. If a round is known to be open, its announcement is only lost for a while."""
     clock = turn.state.clock
     if turn.state.chain is None and (clock is None or clock.final):
         turn.move_round("no_round")
@@ -118,7 +118,7 @@ def on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
 
 
 def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
-    """Move with the swarm's clock, never back."""
+    """Follow the swarm's clock, which never goes back."""
     clock = turn.state.clock
     # Order of announcements: a swarm that goes on after its final mark announces the same round, not final.
     place = (event.round, event.stage, not event.final)
@@ -139,7 +139,7 @@ def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
 
 
 def follow_clock(turn: Turn, moved: bool) -> None:
-    """Do what the clock asks for in the present state."""
+    """Act on the clock in the present state."""
     clock = turn.state.clock
     if clock is None:
         return
@@ -156,7 +156,7 @@ def follow_clock(turn: Turn, moved: bool) -> None:
 
 
 def _resume_or_enter(turn: Turn, clock: Clock) -> None:
-    """After a start: take up the stage left undone if the swarm is still there, else join where it is."""
+    """After a start: resume the unfinished stage if the swarm is still at it, else join the stage that is open."""
     weights.resume(turn)
     work = turn.state.work
     elsewhere = work is None or (work.round, work.stage) != (clock.round, clock.stage)
@@ -211,7 +211,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
 
 
 def _drop_gathering(turn: Turn) -> None:
-    """Gathering and training of an earlier stage have no use any more; its report is still out, with nobody waiting."""
+    """Drop gathering and training of an earlier stage; its report stays pending, and nobody waits for it."""
     turn.drop_pending(Gather, Train)
     turn.disarm("gather", "train", "publish")
 
@@ -307,7 +307,7 @@ def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
 
 
 def on_report_published(turn: Turn, event: ReportPublished) -> None:
-    """The report is out; where there is a chain, the stage waits for its reward to be there too."""
+    """The report is out; with a chain, the stage also waits for its reward to be on it."""
     turn.settle(event.command)
     work = turn.state.work
     if work is None or (work.round, work.stage) != (event.round, event.stage):
@@ -368,19 +368,19 @@ def cancel(turn: Turn) -> None:
 
 
 def _is_told(turn: Turn) -> bool:
-    """Whether the trainer was told to stop and has not answered: a pause may begin and end meanwhile."""
+    """Whether the trainer was told to stop and has not answered yet: a pause may begin and end meanwhile."""
     return "cancel" in turn.deadlines
 
 
 def on_train_overdue(turn: Turn) -> None:
-    """The stage has had its time on this node."""
+    """The stage has had its time on this node: give it up."""
     if turn.state.chart == "round.training":
         cancel(turn)
         _give_up_stage(turn)
 
 
 def on_cancel_overdue(turn: Turn) -> None:
-    """The trainer does not listen."""
+    """The trainer has not stopped in time: have it killed."""
     life = turn.state.training
     turn.emit(
         KillWorker(
@@ -404,7 +404,7 @@ def is_training(turn: Turn, train: str) -> bool:
 
 
 def _free_trainer(turn: Turn, train: str) -> bool:
-    """The trainer is through with a `Train`. False when it was not at it: an answer that came late."""
+    """The trainer is done with a `Train`. False if it was not at it: the answer came late."""
     if not is_training(turn, train):
         return False
     turn.move_trainer("done")
@@ -479,7 +479,7 @@ def on_retry_due(turn: Turn, command_id: str) -> None:
 
 
 def _send_again(turn: Turn, command: Command) -> None:
-    """Send a pending command; the wait for a report's acknowledgement begins anew."""
+    """Send a pending command; the wait for a report's acknowledgement begins again."""
     turn.disarm(timer_about("retry", command.id))
     turn.send(command)
     if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
@@ -497,7 +497,7 @@ def rejoin(turn: Turn) -> None:
 
 
 def on_clock_overdue(turn: Turn) -> None:
-    """No announcement although one was due: look again."""
+    """No announcement although one was due: read the clock again."""
     if turn.state.chart not in UNSYNCED and not turn.chain_is_up:
         read_clock(turn)
 
@@ -591,7 +591,7 @@ def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
     state.rounds_skipped = fit(state.rounds_skipped + event.last - event.first + 1)
 
 
-PACE_S = 5.0  # clocks are set, and messages take their time: by so much the time between two rounds may differ
+PACE_S = 5.0  # clocks are set, and messages take their time: the time between two rounds may differ by this
 
 
 def raise_floor(turn: Turn, event: RoundAnnounced, round: int) -> None:
@@ -641,7 +641,7 @@ def _is_open(turn: Turn, event: RoundAnnounced, heard: Heard) -> bool:
 def _heard_after(turn: Turn, event: RoundAnnounced, round: int) -> Heard:
     """How long after its opening a round was heard of at the earliest; of each round the first announcement tells.
 
-    One that is over by that measure begins it anew: a clock may have been set.
+    A round that is over by that measure starts the measure again: a clock may have been set.
     """
     heard, after_s = turn.state.heard, turn.at - event.opened_at
     if heard is None or (round > heard.round and not _is_open(turn, event, heard)):

@@ -25,12 +25,12 @@ from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
 # Version of this behaviour, written with every commit: a log of another one is refused. It is raised by a change that
-# alters the outcome for a log, from the first release on; until then such a change records tests/golden anew.
+# alters the outcome for a log, from the first release on; until then such a change records tests/golden again.
 RULES = 1
 
 Rule = Callable[[Turn, Any], None]
 
-VOID = "an event has failed before: fold the log anew"
+VOID = "an earlier event has failed: fold the log again"
 
 
 def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
@@ -72,7 +72,7 @@ class StateFold:
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
         """Take one event into account, and return the commands that it causes, in order.
 
-        Where this raises, the fold is of no use any more: an event may have been taken into account by half.
+        If this raises, the fold must not be used any more: an event may have been applied by half.
         """
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
@@ -220,11 +220,11 @@ def _on_weights_overdue(turn: Turn) -> None:
 
 
 def _take_note(turn: Turn, event: Any) -> None:
-    """A fact for people and the log: nothing follows from it."""
+    """A fact for people and the log: the state stays as it is."""
 
 
 def _if_chained(rule: Rule) -> Rule:
-    """What the chain worker of an earlier configuration saw means nothing where no contract keeps the rounds."""
+    """Without a contract, what the chain worker of an earlier configuration saw means nothing."""
 
     def follow(turn: Turn, event: Any) -> None:
         if turn.state.chain is not None:

@@ -34,7 +34,7 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 SETTLED: tuple[SubmissionState, ...] = ("confirmed", "refused")
 ON_CHAIN: tuple[SubmissionState, ...] = ("included", "confirmed")
-TURNS = 8  # nodes that may move the contract on take one of so many turns
+TURNS = 8  # nodes that may move the contract on take one of this many turns
 REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
 
 
@@ -273,7 +273,7 @@ def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
 
 
 def on_lost(turn: Turn, event: SubmissionLost) -> None:
-    """Try anew, after a while."""
+    """Try again after a while."""
     submission = find(turn.state, event.submission)
     if submission is not None and turn.move_submission(submission, "lose", reason=event.reason, block=None):
         _retry(turn)
@@ -302,7 +302,7 @@ def _retry(turn: Turn) -> None:
 
 
 def on_refused(turn: Turn, event: SubmissionRefused) -> None:
-    """It will never be taken: that is on record, and the next one may go. Where none ever will, the node stops."""
+    """It will never be taken: that is on record, and the next one may go. If none ever will, the node stops."""
     submission = find(turn.state, event.submission)
     if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
         return

@@ -32,7 +32,7 @@ def begin_tally(turn: Turn, round: int, stage: int) -> None:
 
 
 def collect_reports(turn: Turn, round: int, stage: int) -> None:
-    """Have the network worker tell of the reports of a stage, where they decide the vote."""
+    """Have the network worker report a stage's reports, if they decide the vote."""
     reported = turn.chain_settings.votes == "reported"
     if reported and turn.state.link.chart == "up" and turn.state.tally is not None:
         turn.emit(CollectReports(command_id("collect", f"{round}/{stage}/{turn.seq}"), round, stage))

@@ -27,7 +27,7 @@ BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
 
 
 def largest_bytes(parameters: int) -> int:
-    """The largest file of weights that is fetched for a model of so many parameters."""
+    """The largest file of weights that is fetched for a model of that many parameters."""
     return BYTES_OF_PARAMETER * parameters + BYTES_BESIDE
 
 

@@ -29,12 +29,12 @@ from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
 
 RESTART = Backoff(0.2, 10.0)
-RESTART_OUTSIDE = Backoff(0.2, 60.0)  # whatever others do to it: a worker is started again at least so often
+RESTART_OUTSIDE = Backoff(0.2, 60.0)  # whatever others do to it: longest wait until a worker is started again
 LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 
 
 def start_node(turn: Turn, event: NodeStarted) -> None:
-    """Begin a life: keep what was learnt and left undone, forget what belonged to the process before."""
+    """Begin a run: keep what was learnt and left undone, forget what belonged to the process before."""
     state = turn.state
     in_order = state.chart == "stopped"
     working = state.work is not None
@@ -144,7 +144,7 @@ def on_worker_start_failed(turn: Turn, event: WorkerStartFailed) -> None:
 def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help.
 
-    What others caused costs nothing of the budget: who can have a worker killed must not be able to end the node.
+    What others caused costs nothing of the budget: anyone who can get a worker killed must not be able to end the node.
     """
     _note_exit(turn, event)
     if turn.state.chart in LEAVING:
@@ -195,7 +195,7 @@ def on_ready_overdue(turn: Turn, worker: Worker) -> None:
 
 
 def on_link_up(turn: Turn, event: LinkUp) -> bool:
-    """Note the peers. True when the link has just come up, and not only its number of peers changed."""
+    """Record the peers. Returns whether the link has just come up, rather than its number of peers changed."""
     turn.disarm(timer_about("ready", "network"))
     since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
     peers, addresses, isolated = event.peers, event.addresses, event.isolated
@@ -246,7 +246,7 @@ def resend_training(turn: Turn) -> None:
 
 
 def stop_node(turn: Turn, reason: str, code: int) -> None:
-    """Begin to leave: both workers are asked to end, then the shell records `NodeStopped`."""
+    """Begin to stop: all workers are asked to end, then the shell records `NodeStopped`."""
     if turn.move_round("drain"):
         turn.state.stop_reason, turn.state.exit_code = reason, code
         turn.deadlines.clear()

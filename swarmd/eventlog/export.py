@@ -55,7 +55,7 @@ def _changes_of(path: str, old: Any, new: Any) -> tuple[Change, ...]:
 
 
 def _of_changed_peers(old: ByPeer[Any], new: ByPeer[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The values of those peers alone whose values may differ, where that is known; else all."""
+    """The values of the peers whose values may differ, if these are known; else all."""
     if not new.follows(old):
         return tuple(old), tuple(new)
     peers = list(dict.fromkeys(new.put_since(old.size)))
@@ -210,7 +210,7 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
     Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command, submission, block (a number; these six
     are null where the event has none), rules, commands_digest (hex, of the event's commit) and event (the whole event
     as JSON). A submission's round and stage are those that its id names. A number that its column cannot hold is null,
-    and so is a time that is none; the event as JSON has it.
+    and so is a time outside the calendar; the event as JSON has both.
 
     Raises:
         SwarmdError: pyarrow is not installed.
@@ -295,7 +295,7 @@ def _microseconds(at: float) -> int | None:
 
 
 def _held(value: int | None) -> int | None:
-    """The number, None where a column cannot hold it: a log's are unsigned."""
+    """The number; None if a column cannot hold it: a log's numbers are unsigned."""
     return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
 
 

@@ -20,7 +20,7 @@ from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snaps
 
 
 class Base(msgspec.Struct, frozen=True):
-    """Where a fold starts: `state` is the fold of all events before `seq`."""
+    """A point from which a fold starts: `state` is the fold of all events before `seq`."""
 
     state: State = State()
     seq: int = 0
@@ -57,7 +57,7 @@ def fold_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
 def load(directory: Path) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
-    Starts from the newest snapshot, where there is one; segments before it are not read.
+    Starts from the newest snapshot if there is one; segments before it are not read.
 
     Raises:
         NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them, or the log's beginning is gone and
@@ -97,7 +97,7 @@ def base_upto(directory: Path, seq: int) -> Base:
 
 
 def refuse_removed(directory: Path, last: int) -> None:
-    """Raise NotFoundError where event `last` was removed with the log's beginning, and the state after it is gone."""
+    """Raise NotFoundError if event `last` was removed with the log's beginning, and the state after it is gone."""
     first = oldest_base(directory).seq
     if last < first - 1:
         gone = f"event {last} was removed from the log in {directory}, which begins at event {first}"
@@ -107,8 +107,8 @@ def refuse_removed(directory: Path, last: int) -> None:
 def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Base]:
     """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
 
-    Each step back is twice as long as the one before, and the last point is `oldest_base`: whoever folds from each in
-    turn, until it finds what it needs, folds the log three times at most.
+    Each step back is twice as long as the one before, and the last point is `oldest_base`: folding from each in
+    turn, until one has what is needed, folds the log three times at most.
     """
     earlier = (base for base in _snapshot_bases(directory) if holds(base.state))
     for place, base in enumerate(earlier, 1):
@@ -134,7 +134,7 @@ def oldest_base(directory: Path, whole: bool = False) -> Base:
     """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot.
 
     Args:
-        whole: no event that is there may lie before it, as where a log is verified.
+        whole: whether all events that are there must lie behind it, as to verify a log.
 
     Raises:
         LogDamaged: the log begins later than at event 0 and no sound snapshot stands in for what is gone.

@@ -58,7 +58,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
     Attributes:
         seq: sequence number of the first event; the others follow without gaps.
         at: POSIX seconds at which the node took the events up, the same for all of them.
-        rules: `swarmd.core.step.RULES` of whoever wrote it; a log of other rules is refused.
+        rules: `swarmd.core.step.RULES` of the swarmd that wrote it; a log of other rules is refused.
         events: at least one.
         commands_digest: `digest_commands` of all commands these events caused, in order.
     """
@@ -118,7 +118,7 @@ RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.ev
 TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
 LOOKED_AT_MAX = 16 * 1024 * 1024 * 1024  # bytes of a tail gone through for CRCs, a second or two
-COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins as a msgpack array of so many
+COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins as a msgpack array of that length
 
 
 class Tail(NamedTuple):
@@ -143,7 +143,7 @@ def encode_frame(payload: bytes, seed: int) -> bytes:
 def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, bytes]]:
     """Valid frames from `offset` on, each as (offset behind it, payload).
 
-    Ends at the end of the file or at the first bytes that are no valid frame; `judge_tail` tells the two apart.
+    Ends at the end of the file or at the first bytes that are not a valid frame; `judge_tail` tells the two apart.
     """
     file.seek(offset)
     unpack, head_bytes = HEAD.unpack_from, HEAD.size

@@ -1,5 +1,5 @@
-"""Going over a log again: is every byte as it was written, does it still give the commands it gave, and what would
-other charts or settings have done with it?
+"""Read a log again: is every byte as it was written, does it still give the commands it gave, and what would other
+charts or settings have made of it?
 
 - `check_log` reads from end to end; `verify` folds as well, and compares commands and snapshots.
 - `compare` folds twice, as it was and with other charts, or with other settings in every start of the log.
@@ -173,7 +173,7 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
 
     Args:
         directory: of the segments.
-        watch: wraps the commits, to show progress; where it ends early, so does the comparison.
+        watch: wraps the commits, to show progress; if it ends early, so does the comparison.
 
     Raises:
         ReplayDifference: naming the first difference.
@@ -259,7 +259,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     Attributes:
         events: events folded under both; fewer than the log has when the other side refused one.
-        first: where they part; None when nothing differs.
+        first: the event at which they part; None if nothing differs.
         here, there: commands by kind.
         changes: how the final states differ, here → there; without what was set otherwise.
         decisions: events of which other commands came.
@@ -304,7 +304,7 @@ def compare(
 
     Args:
         directory: of the segments.
-        other: the core's step, with other charts bound where there are any.
+        other: the core's step, with other charts bound if there are any.
         watch: wraps the commits, to show progress.
         supposed: settings in place of the log's.
 

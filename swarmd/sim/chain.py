@@ -48,7 +48,7 @@ class View:
 
     Args:
         rules: the contract's.
-        get: the value of a key at that block, or the second argument where there is none.
+        get: the value of a key at that block, or the second argument if there is none.
     """
 
     def __init__(self, rules: Rules, get: Callable[[Hashable, Any], Any]) -> None:
@@ -73,12 +73,12 @@ class View:
         return str(self._get(("account", peer), ""))
 
     def reward_block(self, round: int, stage: int, peer: str) -> int | None:
-        """Number of the block that has the reward of a peer, None where there is none."""
+        """Number of the block that has the reward of a peer; None if there is none."""
         block: int | None = self._get(("reward", round, stage, peer), None)
         return block
 
     def vote_block(self, round: int, peer: str) -> int | None:
-        """Number of the block that has the vote of a peer, None where there is none."""
+        """Number of the block that has the vote of a peer; None if there is none."""
         block: int | None = self._get(("vote", round, peer), None)
         return block
 
@@ -102,7 +102,7 @@ class View:
     # --- what it takes ---
 
     def refusal(self, call: Call, at: float) -> str:
-        """Name of the error that a call would meet in a block of this time, empty where it would be taken."""
+        """Name of the error that a call would meet in a block of this time; empty if it would be taken."""
         if call.kind == "register":
             taken = "PeerIdAlreadyRegistered" if self.account_of(call.peer) else ""
             return taken or ("PeerNotAllowed" if self.is_barred(call.peer) else "")
@@ -215,7 +215,7 @@ class SimContract(View):
 
 
 REORG_DEPTH_MAX = 8
-BUMP = 1.1  # a replacement must offer so many times the fee
+BUMP = 1.1  # a replacement must offer this many times the fee
 FEE = 1000  # what a unit of gas costs in quiet times, in wei
 GAS, GAS_IDLE = 100_000, 21_000  # that a call takes, and a transaction that does nothing
 GAS_ALLOWED, GAS_IDLE_ALLOWED = GAS * 5 // 4, GAS_IDLE * 5 // 4  # as the wallet signs them

@@ -48,7 +48,7 @@ PIPE_S = 0.001  # from the daemon to the worker
 CALL_S = 10.0  # a call without an answer ends after this
 RANGE_BLOCKS = 16  # read at once while catching up
 BOUNDS = (20 * FEE, 20 * FEE, 4 * FEE)  # highest prices that nodes sign, by their number
-SAFE_EVERY = 4  # every so many nodes go by the chain's own word for what is confirmed
+SAFE_EVERY = 4  # one node in this many goes by the chain's own word for what is confirmed
 CALL_S_MAX = 2.0
 SHARE = 0.25  # of `Profile.latency_s` that a call takes on average; one look makes ten of them
 SLOW = 0.4  # share of the calls that take time; the others are answered in the same instant
@@ -166,7 +166,7 @@ class SimEndpoint:
         raise EndpointFailed("no endpoint answers")
 
     async def _ask(self) -> None:
-        """Let the time of one call pass. Raises EndpointFailed where nobody answers."""
+        """Let the time of one call pass. Raises EndpointFailed if nobody answers."""
         await self._travel()
         if self._fails():
             await self._fail()
@@ -322,7 +322,7 @@ class SimEndpoint:
             raise RpcRefused(REVERT, "execution reverted", SELECTORS[error])
 
     async def send(self, raw: bytes) -> None:
-        """Where nobody answers it may have arrived all the same."""
+        """Send a transaction. If nobody answers, it may have arrived all the same."""
         await self._travel()
         fails = self._fails()
         tx = _raw.decode(raw)

@@ -115,13 +115,13 @@ REPORT_BYTES = 450
 ROLLOUTS_BYTES = 4600  # with their body
 BARE_BYTES = 450  # without
 SIGNED_KEPT = 1 << 16
-CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, where it is not given
+CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, if it is not given
 
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so none is signed."""
+    """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so they are not signed."""
 
     owner: str
     content: Payload
@@ -205,7 +205,7 @@ class Store:
                 self.put(name, record)
 
     def put(self, name: str, record: Written) -> bool:
-        """Keep a record. False where it is not taken: it has no room, a later one stands, or it does not live now."""
+        """Keep a record. False if it is not taken: it has no room, a later one stands, or it does not live now."""
         now = self.dht.world.now
         if not is_alive(record, now) or not self._is_in_place(record.content):
             return False
@@ -268,7 +268,7 @@ class Store:
             capacity.rank_anew(self.dht.seniority.rounds_of)
 
     def keep(self, peer: str, content: Payload, size_bytes: int) -> Written | None:
-        """Keep what a hostile peer writes. None where there is no room for it, or its round is not of this time."""
+        """Keep what a hostile peer writes. None if there is no room for it, or its round is long over or far ahead."""
         name, expiration = content.key, self.dht.world.now + RECORD_S
         held = self.keys.get(name, {}).get(peer)
         if held is not None and held.expiration >= expiration:
@@ -328,7 +328,7 @@ class Store:
 
     @property
     def clock(self) -> ClockRecord | None:
-        """Where the swarm is, as the coordinator told last."""
+        """The swarm's round and stage, as the coordinator announced them last."""
         record = self.find(CLOCK, self.dht.world.now).get(peer_of(0))
         return record.content if record is not None and isinstance(record.content, ClockRecord) else None
 

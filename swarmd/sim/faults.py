@@ -24,8 +24,8 @@ POOR_S = (10.0, 240.0)
 OWNER = "0xowner"
 FULL_S = (5.0, 240.0)  # how long a disk stays full
 LOOK_S = 5.0  # how often a node looks at its disk
-CLOCK_STEP_S = 3.0  # a clock set anew is off by up to this
-JUMP_S = (600.0, 3600.0)  # by so much a clock is set wrong, forward or back
+CLOCK_STEP_S = 3.0  # a clock that was set is off by up to this
+JUMP_S = (600.0, 3600.0)  # by which a clock is set wrong, forward or back
 WRONG_S = (5.0, 240.0)  # how long it stays wrong
 
 
@@ -92,7 +92,7 @@ class Faults:
         node.crash(self.random.uniform(*AWAY_S))
 
     def _cut_off_once(self) -> None:
-        """A part of the nodes is alone for a while, where that was asked for."""
+        """A part of the nodes is cut off for a while, if that was asked for."""
         world = self.world
         if world.dht.split:
             return
@@ -105,7 +105,7 @@ class Faults:
             node.set_clock(-node.jumped_s)
 
     def end(self) -> None:
-        """From now on nothing goes wrong any more. Frozen workers thaw when their time has come."""
+        """From now on nothing goes wrong. Frozen workers thaw when their time has come."""
         self.over = True
         world = self.world
         world.dht.heal()

@@ -16,7 +16,7 @@ DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Of a whole run; times in seconds, shares between 0 and 1.
+    """Figures of a whole run; times in seconds, shares between 0 and 1.
 
     Attributes:
         announced_s: from the coordinator's decision to announce a stage to the new state of a node that was there for
@@ -87,7 +87,7 @@ class Counted:
             self._gathered[1] += len(event.rollouts) >= min(self._wanted, others)
 
     def _hear(self, node: int, place: Place, now: float) -> None:
-        """Of nodes that have heard of the stage before: the others were not there when it was announced."""
+        """Measure nodes that heard of the stage before; the others were not there when this one was announced."""
         if not node or place != self._place or self._heard.get(node) == place:
             return
         if self._heard.get(node) == self._before and len(self._announced) < DELAYS_MAX:
@@ -95,7 +95,7 @@ class Counted:
         self._heard[node] = place
 
     def figures(self, asked: Counter[str]) -> Figures:
-        """All of it, of the stages that have closed; `asked`: as in `Simulation`."""
+        """The figures of the stages that have closed; `asked`: as in `Simulation`."""
         closed = [place for place in self._opened if place != self._place]
         reported = [len(self._reporters[place]) / self._nodes for place in closed]
         followed = [(self._followed[place], self._reporters[place]) for place in closed if self._followed[place]]
@@ -113,5 +113,5 @@ class Counted:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which so large a share of them lies; 0 of none."""
+    """The value below which this share of them lies; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0

@@ -93,7 +93,7 @@ class GuardedNetworkWorker(NetworkWorker):
             self.session.view.rejections.count(sender, reason)
 
     def flood(self, senders: Iterable[str], count: int) -> None:
-        """Each of these says so many hints at once, of which only the bounds let some in."""
+        """Each of these sends `count` hints at once, of which the bounds let some in."""
         for sender in senders:
             if self.hints.try_charge_sender(sender, count):
                 self.hints.try_charge_all(False, count)

@@ -35,7 +35,7 @@ class Actor(ABC):
     """One kind of attack, by one or many identities.
 
     Args:
-        world: where it takes part.
+        world: the swarm that it attacks.
         random: its own.
     """
 
@@ -62,11 +62,11 @@ class Actor(ABC):
         return [worker for worker in self.dht.linked_at(side) if isinstance(worker, GuardedNetworkWorker)]
 
     def place_of(self, store: Store) -> Place | None:
-        """Where the swarm is."""
+        """The swarm's round and stage; None before the first or after the last."""
         return None if store.clock is None or store.clock.final else (store.clock.round, store.clock.stage)
 
     def join(self, store: Store, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES) -> Written | None:
-        """Write a membership; None where it finds no room."""
+        """Write a membership; None if it finds no room."""
         content = Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
         return store.keep(peer, content, size_bytes)
 
@@ -78,7 +78,7 @@ class Actor(ABC):
         report_bytes: int = REPORT_BYTES,
         rollouts_bytes: int = BARE_BYTES,
     ) -> Written | None:
-        """Write a report and the rollouts that it names; None where it finds no room."""
+        """Write a report and the rollouts that it names; None if it finds no room."""
         if ref.groups and not self.offer(store, ref, rollouts_bytes):
             self.offer(store, ref)
         digest = ref.digest if ref.groups else ""
@@ -86,7 +86,7 @@ class Actor(ABC):
         return store.keep(ref.peer, content, report_bytes)
 
     def offer(self, store: Store, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> Written | None:
-        """Write rollouts; None where they find no room."""
+        """Write rollouts; None if they find no room."""
         content = RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
         return store.keep(ref.peer, content, size_bytes)
 
@@ -144,7 +144,7 @@ SIGNATURE_BYTES = 64
 FRESH = 8  # identities that a flooder makes for each of its visits
 HINTS = 20  # that each of them sends at once
 VICTIMS = 0.6  # of the nodes: strangers stand beside what they search for, all the time
-ECLIPSE_S = (30.0, 120.0)  # for so long one hears nothing but gossip
+ECLIPSE_S = (30.0, 120.0)  # how long one hears nothing but gossip
 HONEST_STAGES = (3, 50)  # that a sleeper takes part in before it turns
 TURNS = ("silent by turns", "gone", "equivocates", "leaves and returns")  # what a sleeper does then
 WORKED = 16  # identities of a crowd for which somebody has done the work
@@ -349,5 +349,5 @@ def start_actors(world: Swarm) -> None:
 
 
 def is_hostile(peer: str) -> bool:
-    """Whether a peer is none of the honest nodes."""
+    """Whether a peer is not one of the honest nodes."""
     return not peer.startswith("peer-")

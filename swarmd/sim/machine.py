@@ -1,6 +1,4 @@
-"""A simulated machine: its clock, its account, its place among the others, and its disk, which stays when everything on
-it dies.
-"""
+"""A simulated machine: its clock, its account, and its disk, which stays when every process on it dies."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ class SimDisk:
         trained: each (round, stage) that was trained to its end, over all lives; a record of the simulator, which
             the node cannot read.
         free_bytes: on the file system.
-        snapshot: so many commits, and what they come to.
+        snapshot: a number of commits, and the state that they come to.
     """
 
     def __init__(self, commit_events_max: int | None = None) -> None:
@@ -98,7 +96,7 @@ class SimDisk:
         return self.free_bytes < LOW_BYTES
 
     def restore(self, commits: int) -> None:
-        """Be what was there when the log had so many commits, without the checkpoints."""
+        """Truncate the log to `commits` and drop all checkpoints."""
         del self.log.commits[commits:]
         self.log.sync()
         self.checkpoints = {}

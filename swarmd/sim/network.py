@@ -70,7 +70,7 @@ DIGEST_LENGTH = 16  # of its digests, which are drawn
 INLINE_BYTES_MAX = 40960
 PIPE_S = 0.001  # from the daemon to the worker
 JOIN_S = (0.2, 3.0)
-WEIGHTS_SPENT_CHANCE = 0.1  # of those to be averaged with, where some were
+WEIGHTS_SPENT_CHANCE = 0.1  # of those to be averaged with, if some were before
 WEIGHTS_MISSING_CHANCE = 0.2
 CONTRACT = ChainConfig(rpc=(), chain_id=31337, contract="0x" + "1" * 40)
 
@@ -141,7 +141,7 @@ class RecordsSeen(RecordComparison):
             self.compare(self._signed(record))
 
     def read_board(self, reports: Iterable[bytes]) -> None:
-        """What simulated leaderboards quote is no record by itself, see `Written.encode`."""
+        """What simulated leaderboards quote is not a record by itself, see `Written.encode`."""
 
 
 def written_of(record: Record) -> Written:
@@ -322,7 +322,7 @@ class SimKeepers:
         self._admitted.append((name, written_of(record)))
 
     def _counts(self, held: Record) -> bool:
-        """Whether a record is none of a clock that was ahead."""
+        """Whether a record was not signed by a clock that was ahead."""
         return not is_far(held.expiration, self._worker.node.clock())
 
     def held(self, name: str, owner: str) -> Record | None:
@@ -360,7 +360,7 @@ class SimKeepers:
         return False, held if held.expiration > record.expiration else None
 
     async def prove_link(self) -> None:
-        """Whoever comes finds what a lonely node keeps."""
+        """Peers that come find what a lonely node keeps."""
         await self._worker.travel()
         for name, record in self._admitted:
             self._worker.keep(name, record)
@@ -370,7 +370,7 @@ class SimKeepers:
 
 
 class SimNetwork:
-    """Where a worker publishes, see `swarmd.dht.ports.Network`."""
+    """The network that a worker publishes in, see `swarmd.dht.ports.Network`."""
 
     def __init__(self, worker: NetworkWorker) -> None:
         self._worker = worker
@@ -450,7 +450,7 @@ class SimSeniority(Seniority):
 
 
 class WorkerRuntime(VirtualRuntime):
-    """A worker's time. Nothing of what runs as long as a session does ends it, in a world where no node has a twin."""
+    """A worker's time. No two nodes have one identity here, so nothing may take a node for its duplicate."""
 
     def __init__(self, worker: NetworkWorker) -> None:
         super().__init__(worker.later, lambda: worker.world.now, worker.node.clock)
@@ -463,7 +463,7 @@ class WorkerRuntime(VirtualRuntime):
         try:
             await coroutine
         except IdentityInUse as error:
-            self._worker.node.fail(f"it takes itself for its twin: {error.message}")
+            self._worker.node.fail(f"it takes itself for its duplicate: {error.message}")
 
 
 class SimSession:
@@ -727,7 +727,7 @@ class NetworkWorker(SimWorker):
             await self._up.wait()
 
     async def travel(self, fails: bool = True) -> None:
-        """There and back: a request's time. Raises NetworkDown where there is no link, or no answer."""
+        """Let the time of a request pass, there and back. Raises NetworkDown without a link or an answer."""
         epoch = self.epoch
         if not self.joined:
             raise NetworkDown("the network is down: p2pd is being started")
@@ -761,7 +761,7 @@ class NetworkWorker(SimWorker):
         return found
 
     def keep(self, name: str, record: Written) -> bool:
-        """Peers are given an own record. False where it finds no room."""
+        """Give an own record to peers. False if it finds no room."""
         return self.store.put(name, record)
 
     def tell_keepers(self, peers: Sequence[Hashable], record: Record) -> None:
@@ -772,7 +772,7 @@ class NetworkWorker(SimWorker):
                 other.session.store.accepted(record)
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
-        """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""
+        """What a peer gives for a digest; None if it never answers. Raises NetworkDown."""
         other = self.dht.worker_of(peer)
         if other is None or not self.reaches(peer):
             raise NetworkDown(f"{peer} is not there")

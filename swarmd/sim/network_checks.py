@@ -31,13 +31,13 @@ from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import SimNode
 from swarmd.sim.swarm import Swarm
 
-EARLY_S = 5.0  # what was published so long before rollouts are gathered is there for whoever looks
+EARLY_S = 5.0  # what was published this long before rollouts are gathered is there for everybody
 PUBLISH_S = 30.0  # longest from the first record of a stage that is stored to the fact that all are published
-RENEWAL_S = 60.0  # longest that it takes to write all of a node's records anew, where strangers do not answer
+RENEWAL_S = 60.0  # longest that it takes to write all of a node's records again if strangers do not answer
 ENOUGH_S = ANSWER_S + 1.5  # in which everything that is there is gathered
-WAVE_LATENCIES = 15.0  # to look for memberships and fetch bodies of so many peers at once, until the last has answered
+WAVE_LATENCIES = 15.0  # to look for memberships and fetch bodies of all peers that are asked at once
 SLACK_S = 0.5  # of a deadline
-KNOWN_S = 60.0  # a node that has been linked for so long is known as a member
+KNOWN_S = 60.0  # a node that has been linked for this long is known as a member
 CALM_MIN_S = 650.0  # a shorter calm has no renewal that must have been
 
 
@@ -64,7 +64,7 @@ class NetworkChecks:
     def on_signed(self, node: SimNode, record: Record) -> None:
         """Each record of a node under a key expires later than those before: else peers would keep an old one.
 
-        Of those that a node need not keep in mind it hears from the peers that have them.
+        A node need not remember all of them: it hears of the others from the peers that have them.
         """
         content, latest = record.content, self._latest[node.index]
         check_shard(record.owner, content)
@@ -84,7 +84,7 @@ class NetworkChecks:
         """What is renewed is never an announcement of before: it would lead the swarm back."""
         told = (content.round, content.stage, not content.final)  # after a final one a swarm may go on
         if told < self._announced:
-            node.fail(f"it announces {told} anew, and has announced {self._announced}")
+            node.fail(f"it announces {told} again, and has announced {self._announced}")
         self._announced = told
 
     def on_fact(self, worker: NetworkWorker, event: Event) -> None:
@@ -131,7 +131,7 @@ class NetworkChecks:
     def _check_all_there(
         self, worker: NetworkWorker, place: tuple[int, int], event: RolloutsGathered, began: float
     ) -> None:
-        """Of honest peers that are there, what was published long before is gathered, and then without delay."""
+        """What honest peers that are there published long before is gathered, and then without delay."""
         profile, took_s = self.world.profile, self.world.now - began
         store, peer = worker.store, worker.node.peer
         found = store.find_all(names.rollouts(SWARM, *place), worker.node.clock())
@@ -143,7 +143,7 @@ class NetworkChecks:
         workers = [each for each in self.world.dht.workers if each.joined and each.side == worker.side]
         there = [each.node for each in workers if each.node.state.link.chart == "up"]
         wrote = {node.peer: node for node in there if node.clock() - node.state.link.since > took_s}
-        # What was there well before gathering began: a record expires so long after its owner's clock showed its time.
+        # What was there well before gathering began: a record expires RECORD_S after its owner's clock showed its time.
         early_s = began - EARLY_S + RECORD_S
         early = {
             owner

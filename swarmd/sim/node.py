@@ -40,7 +40,7 @@ from swarmd.sim.simulation import Simulation
 
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
 CRASH_POINTS: tuple[CrashPoint, ...] = ("before-append", "before-sync", "before-dispatch", "in-dispatch")
-SMALL_COMMIT_EVENTS = 4  # every second node has room for so many events in a commit, and for so many facts that wait
+SMALL_COMMIT_EVENTS = 4  # of every second node: events in a commit, and facts that wait
 SMALL_INBOX_FACTS = 4
 SNAPSHOT_COMMITS = 40  # from one snapshot to the next
 
@@ -94,7 +94,7 @@ class SimNode(Machine):
         crash_point: where in the next commit the daemon dies.
         restored: from a backup, which the log does not know yet.
         checked: the fold of the events before `checked_seq`, which have counted (`Simulation.on_event`).
-        base: so many commits were folded at an earlier restart, and what they came to.
+        base: commits that were folded at an earlier restart, and the state that they came to.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class SimNode(Machine):
         self.world.on_event(self.index, applied)
 
     def crash(self, away_s: float | None = None) -> None:
-        """The daemon dies at once, its workers with it; it is started again after a while, or after so long."""
+        """The daemon dies at once, its workers with it; it is started again after a while, or after `away_s`."""
         if self.running:
             self.world.counts["crashes"] += 1
             self._end()
@@ -191,7 +191,7 @@ class SimNode(Machine):
             self.world.call_in(self.world.restart_delay_s() if away_s is None else away_s, self.start)
 
     def restore(self, commits: int) -> None:
-        """The machine is lost; another one goes on with the backup that was made when the log had so many commits."""
+        """The machine is lost; another one goes on with the backup that was made when the log had that many commits."""
         self._end()
         self.disk.restore(commits)
         self.base = (0, State())
@@ -322,7 +322,7 @@ class SimNode(Machine):
             self._set_timer()
 
     def _fill_inbox(self) -> None:
-        """Whoever waits for room brings its facts, in their order."""
+        """Take facts that wait for room, in their order."""
         if not self.piped:
             return
         while self.piped and self.loop.offer(self.piped[0]):
@@ -347,7 +347,7 @@ class SimNode(Machine):
             self.fail(f"{type(event).__name__} is recorded before or without what was to be recorded")
 
     def perform(self, command: Command) -> None:
-        """A command leaves the daemon. Raises Crashed where it dies meanwhile."""
+        """A command leaves the daemon. Raises Crashed if it dies meanwhile."""
         self.world.on_dispatch(self.index, command)
         self.supervisor.ports.perform(command)
         if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
@@ -355,7 +355,7 @@ class SimNode(Machine):
 
 
 def _take_brought(brought: deque[Event], event: Event) -> bool:
-    """Take what an event tells of off what was brought. False where that is not what comes next."""
+    """Take what an event records off what was brought. False if that is not what comes next."""
     told = (*members_in(event), *reports_in(event)) if isinstance(event, MembersSeen | ReportsSeen) else ()
     if not told:
         return bool(brought) and brought.popleft() is event

@@ -4,7 +4,7 @@
 - It never waits for what nothing will end: a deadline stands for it, or a process owes it an answer (`find_stall`).
 - No command leaves without a durable cause, and none changes its content under its id (`CommandChecks`).
 - Every round that it leaves behind is trained, or skipped with a fact that says so, once (`Accounts`).
-- Weights that a stage begins from were fetched and asked for, came before it, and are no mean with what a stage was
+- Weights that a stage begins from were fetched and asked for, came before it, and are not a mean with what a stage was
   averaged with before (`WeightsChecks`).
 """
 
@@ -58,7 +58,7 @@ from swarmd.sim.processes import PORTS, Port
 
 
 def check_progress(node: Machine, applied: Applied) -> None:
-    """Where a node is only moves forward, and what it remembers of the chain is in order."""
+    """A node only moves forward, and what it remembers of the chain is in order."""
     before, after = applied.before, applied.after
     for what, mark in MARKS.items():
         earlier, later = mark(before), mark(after)
@@ -257,7 +257,7 @@ class CommandChecks:
                 self.killed[command.worker] = command.id
 
     def _renew(self, event: Event, before: State) -> None:
-        """Forget what was ordered where it may be ordered again."""
+        """Forget orders that may be given again."""
         if isinstance(event, LinkUp):
             if before.link.chart != "up":
                 self.sent["network"].clear()
@@ -305,7 +305,7 @@ class CommandChecks:
 
 
 def breaks(event: Event, chart: RoundState) -> bool:
-    """Whether something went wrong that can make a node in that state miss rounds; that it was stopped is no fault."""
+    """Whether something went wrong that can make a node in that state miss rounds; a stop is not a fault."""
     if isinstance(event, CommandFailed):
         return is_command(event.command, "train")
     if isinstance(event, TimerFired):
@@ -420,7 +420,7 @@ class WeightsChecks:
                 self._look_at_stage(command)
 
     def _look_at_stage(self, train: Train) -> None:
-        """A stage that was begun is not given weights: it goes on, or anew, as it began."""
+        """A stage that was begun is not given weights: it goes on, or starts again, as it began."""
         place = (train.round, train.stage)
         if train.weights is None:
             self.bare = place

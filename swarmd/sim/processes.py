@@ -145,7 +145,7 @@ class WorkerPort:
         self._worker: Worker = worker
 
     def perform(self, command: Command) -> None:
-        """Hand a command to the worker's process, where there is one."""
+        """Hand a command to the worker's process, if there is one."""
         self._supervisor.hand(self._worker, command)
 
 

@@ -63,11 +63,11 @@ class Simulation:
     Attributes:
         now: the true time, POSIX seconds.
         calm_from: when the faults cease.
-        counts: what happened so often, by name.
+        counts: how often things happened, by name.
         asked: look-ups by kind of key, `store` for records stored and `body` for bodies fetched.
         has_strangers: whether there are hostile peers.
-        guarded_random: what honest nodes draw from where there are; then their other streams stay as they are without.
-        coordinator: peer id of the node whose clock counts; empty where a contract keeps the rounds.
+        guarded_random: what honest nodes draw from if there are; their other streams stay as they are without.
+        coordinator: peer id of the node whose clock counts; empty if a contract keeps the rounds.
     """
 
     def __init__(self, seed: int, profile: SimProfile) -> None:

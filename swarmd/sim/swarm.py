@@ -1,4 +1,4 @@
-"""A simulated swarm: its nodes, the network between them and, where there is one, the chain, made from a profile."""
+"""A simulated swarm: its nodes, the network between them and the chain, if there is one, made from a profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a swarm owes its members: fair stages, recovery after the faults, and progress among hostile peers.
+"""Checks of what a swarm owes its members: fair stages, recovery after the faults, and progress among hostile peers.
 
 Which reports a stage waits for, and how long, is the core's to decide. Whatever it decides (`CoordinatorModel`),
 
@@ -57,7 +57,7 @@ PROPAGATION_S = 30.0  # from an announcement until every connected node has hear
 SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
 CALM_S_MIN = 600.0  # a shorter calm proves nothing
 AGAIN_STAGES = 3  # within which a healthy member with credit is credited again
-PACE_MARGIN = 3.0  # a node is quick enough when it would have time for so many stages
+PACE_MARGIN = 3.0  # a node is quick enough if it would have time for this many stages
 
 
 class Recovery:
@@ -191,7 +191,7 @@ class CoordinatorModel:
         self.credited: dict[str, int] = {}  # last round each peer was credited in
         self.closed = 0  # stages
         self.reported_in: dict[str, int] = {self.node.peer: 0}  # number of the last stage that each reported in,
-        self.took_s: dict[str, float] = {}  # and how long after its announcement, where it was announced once
+        self.took_s: dict[str, float] = {}  # and how long after its announcement, if it was announced once
         self.announced: list[float] = []  # when the open stage was
         self.clock_set = False  # in the open stage, whose times then mean nothing
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
@@ -361,15 +361,15 @@ def _place(coordination: Coordination) -> tuple[int, int]:
     return coordination.round, coordination.stage
 
 
-NOTICE_S = POLL_S + 10.0  # what has been there for so long is known to everybody who is well
-NEWCOMER_ROUNDS = 3  # within so many rounds a newcomer's reports count
+NOTICE_S = POLL_S + 10.0  # what has been there for this long is known to everybody who is well
+NEWCOMER_ROUNDS = 3  # rounds within which a newcomer's reports count
 SETTLED_S = 60.0  # after the faults no honest node ends any more
 CLOCK_SET_TIMES = 3  # a coordinator's clock, from which on its announcements may contradict each other
 REASONS = 16  # of refusals, each told once a minute under no name
 
 
 class Honest:
-    """Checks that need no world without strangers to compare with.
+    """Honest nodes among strangers: nobody is accused, nobody ends, each report in time counts, logs stay small.
 
     Attributes:
         held: stages of the calm swarm that stayed open for long after the last honest report.
@@ -443,7 +443,7 @@ class Honest:
             node.fail(f"{event.peer}, which is honest, is accused: {event}")
 
     def _is_settled(self) -> bool:
-        """Whether the faults are over for so long that nobody stops any more but for an operator."""
+        """Whether the faults have been over for long enough that nobody stops any more but for an operator."""
         return self.world.now > self.calm_at - SETTLE_S + SETTLED_S
 
     def _count(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:

@@ -74,7 +74,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     skips: int = 0
     confirmed: int = 0  # submissions, each time that a node took note of it
     refused: int = 0
-    blocks: int  # of the chain at the end, 0 where there is none
+    blocks: int  # of the chain at the end, 0 without one
     reorgs: int
     strangers: int  # events that hostile actors caused
     closed: int  # stages that a calm swarm among them closed,
@@ -116,7 +116,7 @@ def run(seed: int, profile: SimProfile | None = None, told: ProgressListener | N
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Python looks for cycles now and then only: there are few, and each look goes through all that a world holds."""
+    """Have Python's collector run seldom: there are few cycles, and each run goes through all that a world holds."""
     before = gc.get_threshold()
     gc.set_threshold(*COLLECTIONS)
     try:
@@ -154,7 +154,7 @@ class World(Swarm):
         self.checks.at_end()
 
     def _grown_s(self, index: int) -> float:
-        """When a swarm that grows slowly has so many nodes, in seconds from its beginning: shards follow its growth."""
+        """When node `index` joins a swarm that grows slowly, seconds from its beginning: shards follow its growth."""
         return self.profile.doubles_s * max(0.0, math.log2(max(index, 1) / FOUNDERS))
 
     def tell(self, told: ProgressListener) -> None:

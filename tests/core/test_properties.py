@@ -392,9 +392,9 @@ def test_a_fold_in_place_is_of_no_use_after_an_error() -> None:
     fold.apply(Envelope(0, 1.0, NodeStarted(Settings("me", "swarm", "follower", "boss"), "run")))
     with pytest.raises(AssertionError, match="printer"):
         fold.apply(Envelope(1, 2.0, WorkerStarted("printer", 1, 1)))  # type: ignore[arg-type]
-    with pytest.raises(AssertionError, match="fold the log anew"):
+    with pytest.raises(AssertionError, match="fold the log again"):
         fold.apply(Envelope(2, 3.0, NoRoundYet()))
-    with pytest.raises(AssertionError, match="fold the log anew"):
+    with pytest.raises(AssertionError, match="fold the log again"):
         _ = fold.state
 
 
