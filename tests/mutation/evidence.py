@@ -4,6 +4,13 @@ from tests.mutation.planting import read_mutants
 
 EVIDENCE = read_mutants(r"""
 swarmd/dht/evidence.py
+  a report that is published again is taken for another one
+    -     if before is None or before.signed == seen.signed:
+    -         return
+    +     if before is None:
+    +         return
+    +     found(pair_of(before.signed, seen.signed))
+    tests/dht/wire/test_evidence.py
   two reports of one stage are not compared
     -         _compare(before, seen, self._found)
     tests/dht/wire/test_evidence.py
