@@ -13,6 +13,7 @@ from swarmd.core.events import (
     NoRoundYet,
     Registered,
     ReportPublished,
+    RoundAnnounced,
     RoundsSkipped,
     StopRequested,
     TimerFired,
@@ -21,7 +22,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import RolloutsRef, SkipCause
 from tests.core.story import (
     Story,
     announced,
@@ -482,23 +483,16 @@ def announcements(node: Story) -> list[int]:
     return [each.round for each in node.state.pending if isinstance(each, Announce)]
 
 
-def test_a_restored_coordinator_opens_a_round_behind_the_one_it_finds() -> None:
+@pytest.mark.parametrize(("at", "found"), [(0.0, announced(7)), (5000.0, announced(7, 0, 4400.0, opened_at=4300.0))])
+def test_a_restored_coordinator_opens_a_round_behind_the_one_it_finds(at: float, found: RoundAnnounced) -> None:
+    """It announced round 7 after the backup, and 8 perhaps: the clock that it found may be old by one."""
     node = coordinator()
+    node.at = at
     restore(node)
-    node.tell(announced(7))
+    node.tell(found)
     node.wait("muster")
     assert node.state.coordination is not None
-    assert node.state.coordination.round == 9, "the clock that it found may be old by one"
-
-
-def test_a_restored_coordinator_whose_stage_is_over_since_long_opens_none_of_its_old_rounds() -> None:
-    node = coordinator()
-    node.at = 5000.0
-    restore(node)
-    node.tell(announced(7, deadline_at=4400.0, opened_at=4300.0))
-    node.wait("muster")
-    assert node.state.coordination is not None
-    assert node.state.coordination.round == 9, "it announced round 7 after the backup, and 8 perhaps"
+    assert node.state.coordination.round == 9
 
 
 def test_a_restored_coordinator_that_finds_no_clock_opens_none_of_its_old_rounds() -> None:
@@ -515,37 +509,30 @@ def test_a_restored_coordinator_that_finds_no_clock_opens_none_of_its_old_rounds
     assert node.state.coordination is not None and node.state.coordination.round == 30
 
 
-def test_rounds_missed_while_stopped_are_no_fault() -> None:
-    node = Story.joined(settings())
+STOP, STOPPED = StopRequested("signal 15"), NodeStopped("signal 15")
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause"),
+    [
+        ([STOP, STOPPED], "stopped"),
+        ([STOP, WorkerExited("network", "stopped", code=0), STOPPED], "stopped"),
+        ([StopRequested("no space", 73), NodeStopped("no space", 73)], "fault"),
+        ([WorkerExited("trainer", "killed", signal=9), STOP, STOPPED], "fault"),
+    ],
+    ids=["in mid stage", "workers ended with it", "for a failure", "after a fault"],
+)
+def test_rounds_missed_after_a_stop_have_its_cause(node: Story, ended: list[Event], cause: SkipCause) -> None:
+    node.tell(announced(0), *ended)
+    node.join()
+    node.tell(announced(2))
+    assert node.recorded[-2] == RoundsSkipped(0, 1, cause)
+
+
+def test_rounds_missed_while_stopped_are_not_a_fault(node: Story) -> None:
     node.tell(announced(0))
     finish(node, 0)
-    node.tell(StopRequested("signal 15"), WorkerExited("network", "stopped", code=0), NodeStopped("signal 15"))
-    node.start()
-    node.workers_run()
-    node.tell(LinkUp(1), Registered("register"), TrainerReady("cpu", "tiny", 1), announced(5))
+    node.tell(STOP, STOPPED)
+    node.join()
+    node.tell(announced(5))
     assert node.recorded[-2] == RoundsSkipped(1, 4, "stopped")
-
-
-def test_a_node_that_stopped_in_mid_stage_was_stopped_too() -> None:
-    node = Story.joined(settings())
-    node.tell(announced(0), StopRequested("signal 15"), NodeStopped("signal 15"))
-    node.join()
-    node.tell(announced(2))
-    assert node.recorded[-2] == RoundsSkipped(0, 1, "stopped")
-
-
-def test_a_node_that_stopped_for_a_failure_was_not() -> None:
-    node = Story.joined(settings())
-    node.tell(announced(0), StopRequested("no space", 73), NodeStopped("no space", 73))
-    node.join()
-    node.tell(announced(2))
-    assert node.recorded[-2] == RoundsSkipped(0, 1, "fault")
-
-
-def test_a_fault_before_the_stop_stays_the_cause() -> None:
-    node = Story.joined(settings())
-    node.tell(announced(0), WorkerExited("trainer", "killed", signal=9))
-    node.tell(StopRequested("signal 15"), NodeStopped("signal 15"))
-    node.join()
-    node.tell(announced(2))
-    assert node.recorded[-2] == RoundsSkipped(0, 1, "fault")

@@ -172,24 +172,3 @@ def test_a_reorganisation_takes_back_all_that_its_blocks_held(chain: SimChain, d
     assert chain.has(tip) and not chain.has(gone) and chain.head.number == gone.number + 1
     assert chain.contract.account_of("peer-001") == "" and chain.contract.reward_block(0, 0, "peer-001") is None
     assert chain.contract.nonce_of(ME) == 0 and chain.receipts == {}
-
-
-def test_training_goes_on_while_the_chain_is_away_and_the_outbox_empties_afterwards() -> None:
-    world = World(2, replace(CALM, chain=True, policy="time", nodes=3, stage_s=25.0))
-    cut_off = world.nodes[1]
-    trained = []
-
-    def count() -> None:
-        trained.append(len(cut_off.disk.trained))
-
-    def cut() -> None:
-        cut_off.rpc_out_until = world.now + 600.0
-
-    for at_s, act in ((300.0, cut), (330.0, count), (890.0, count)):
-        world.call_in(at_s, act)
-    world.play()
-    before, after = trained
-    assert after - before >= 15, "the coordinator's clock leads on"
-    rewards = [each for each in world.checks.submissions[1].charts if each.startswith("reward/")]
-    assert len(rewards) == len(cut_off.disk.trained)
-    assert cut_off.state.skips == () or cut_off.state.rounds_skipped <= 2
