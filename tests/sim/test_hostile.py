@@ -177,7 +177,6 @@ LOST = (
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
     Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
-    Lost("numbers have no bounds", hostile, "check_payload", lambda payload: None, "poisoner", "is taken"),
 )
 
 
