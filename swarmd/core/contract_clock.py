@@ -65,7 +65,7 @@ def on_chain_up(turn: Turn, event: ChainUp) -> None:
 
 
 def _check_chain(turn: Turn, event: ChainUp) -> bool:
-    """Stop the node where the log belongs to another contract, or the peer id to another account.
+    """Stop the node if the log belongs to another contract, or the peer id to another account.
 
     Returns whether both are this node's.
     """
@@ -88,7 +88,7 @@ def _check_owner(turn: Turn, owner: str, account: str) -> bool:
 
 
 def on_chain_degraded(turn: Turn, event: ChainDegraded) -> None:
-    """No endpoint answers: go by the DHT's clock for now."""
+    """No endpoint answers: follow the DHT's clock for now."""
     turn.disarm(timer_about("ready", "chain"))
     if turn.move_chain("isolated", reason=event.reason, handed=""):
         turn.note_fault()
@@ -96,7 +96,7 @@ def on_chain_degraded(turn: Turn, event: ChainDegraded) -> None:
 
 
 def on_chain_worker_exited(turn: Turn, event: WorkerExited) -> None:
-    """The chain worker is gone."""
+    """The chain worker is gone: follow the DHT's clock until it is back."""
     turn.move_chain("exited", reason=event.reason, handed="")
     if turn.state.chart not in workers.LEAVING:
         _go_by_the_dht(turn)
@@ -111,7 +111,7 @@ def _go_by_the_dht(turn: Turn) -> None:
 
 
 def on_chain_block(turn: Turn, event: ChainBlock) -> None:
-    """Take note of a block; blocks that are read to catch up move nothing yet."""
+    """Apply a block's log entries; blocks that are read to catch up do not move the clock yet."""
     for entry in event.logs:
         rule = _LOGS.get(type(entry))
         if rule is not None:
@@ -174,7 +174,7 @@ _LOGS: dict[type, Callable[[Turn, Any, BlockRef], None]] = {
 
 
 def on_chain_reorged(turn: Turn, event: ChainReorged) -> None:
-    """Blocks were replaced: what they held of this node is out again. The node's own clock does not go back."""
+    """Blocks were replaced: what they held of this node is not on the chain now. The node's clock does not go back."""
     fork = event.fork.number
     submissions.drop_above(turn, fork)
     chain = turn.chain
@@ -182,7 +182,7 @@ def on_chain_reorged(turn: Turn, event: ChainReorged) -> None:
 
 
 def _marks_up_to(turn: Turn, chain: Chain, fork: int) -> dict[str, Any]:
-    """The marks as the blocks that are left have them."""
+    """The marks without what was in blocks above the fork."""
     marks: dict[str, Any] = {}
     if chain.reward_block > fork:
         held = submissions.on_chain(turn.state, "reward")
@@ -201,7 +201,7 @@ def _marks_up_to(turn: Turn, chain: Chain, fork: int) -> dict[str, Any]:
 
 
 def _follow(turn: Turn) -> None:
-    """Move with the contract, and see to it that somebody moves the contract."""
+    """Follow the contract, and plan when this node moves it on."""
     submissions.drop_advances(turn)
     chain = turn.chain
     place = turn.state.clock
@@ -290,7 +290,7 @@ def on_drive_due(turn: Turn) -> None:
 
 
 def on_membership_read(turn: Turn, event: MembershipRead) -> None:
-    """Whose records count in the DHT."""
+    """The contract says whose records count in the DHT."""
     turn.state.members = None if event.open else event.peers[:ONCHAIN_PEERS_MAX]
     if len(event.peers) > ONCHAIN_PEERS_MAX:
         turn.count_rejections("members-full", len(event.peers) - ONCHAIN_PEERS_MAX)
@@ -305,7 +305,7 @@ def admit_peers(turn: Turn) -> None:
 
 
 def on_linked(turn: Turn) -> None:
-    """The DHT answers again."""
+    """The DHT answers again: tell the network worker whom to admit, what to announce and what to collect."""
     work = turn.state.work
     if turn.state.members is not None:
         admit_peers(turn)

@@ -42,7 +42,7 @@ REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was
 
 
 def register(turn: Turn) -> None:
-    """Have the contract know this peer, before anything else is submitted."""
+    """Submit the registration of this peer, before anything else."""
     known = find(turn.state, "register")
     if known is None or known.chart in SETTLED:
         intend(turn, Submission("register", "register"), first=True)
@@ -70,7 +70,7 @@ def advance(turn: Turn, round: int, stage: int) -> None:
 
 
 def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
-    """Put a submission into the order, once."""
+    """Add a submission to the outbox, once."""
     known = find(turn.state, submission.id)
     if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):
         return
@@ -116,7 +116,7 @@ def block_of(submission: Submission) -> int:
 
 
 def head_of(state: AnyState) -> Submission | None:
-    """The one whose turn it is: the first that is not settled, and that the contract is ready for."""
+    """The next submission: the first that is not settled, and that the contract is ready for."""
     for each in state.submissions:
         if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead(state, each):
             return each
@@ -124,7 +124,7 @@ def head_of(state: AnyState) -> Submission | None:
 
 
 def _is_ahead(state: AnyState, submission: Submission) -> bool:
-    """A reorganisation may have taken the contract back to before this: it has to move on first."""
+    """Whether the contract was taken back, by a reorganisation, to before this: it has to move on first."""
     chain = state.chain
     if chain is None or submission.kind == "register":
         return False
@@ -141,7 +141,7 @@ def resume(turn: Turn, everything: bool) -> None:
 
 
 def hand_next(turn: Turn) -> None:
-    """Hand the one whose turn it is to the worker, unless it has it."""
+    """Hand the next submission to the worker, unless it has it."""
     if not turn.chain_is_up:
         return
     head = head_of(turn.state)
@@ -172,7 +172,7 @@ def _hand(turn: Turn, submission: Submission) -> None:
 
 
 def _mark_for(turn: Turn, submission: Submission) -> tuple[int, int]:
-    """Up to where nothing new may be signed: where the chain knows more of this node than its log, as after a restore.
+    """The place up to which nothing new may be signed, if the chain knows more of this node than its log does.
 
     What this log submitted itself forbids nothing: after a reorganisation the later of two may come first.
     """
@@ -208,7 +208,7 @@ def on_overdue(turn: Turn) -> None:
 
 
 def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
-    """The attempt is in the log: let it out."""
+    """The attempt is in the log: have it sent."""
     submission = find(turn.state, event.submission)
     if submission is None:
         return
@@ -234,7 +234,7 @@ def _note_cost(turn: Turn, submission: Submission, attempt: Prepared) -> None:
 
 
 def on_sent(turn: Turn, event: SubmissionSent) -> None:
-    """It is on its way."""
+    """The submission was sent."""
     submission = find(turn.state, event.submission)
     if submission is not None and turn.move_submission(submission, "send", hash=event.hash, reason=""):
         turn.note_chain(failures=0)
@@ -262,7 +262,7 @@ def _note_mark(turn: Turn, submission: Submission, block: int) -> None:
 
 
 def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
-    """It counts. What was signed for it is needed no more, its hashes are."""
+    """The submission is confirmed: what was signed for it is dropped, its hashes are kept."""
     submission = find(turn.state, event.submission)
     if submission is None:
         return
@@ -273,7 +273,7 @@ def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
 
 
 def on_lost(turn: Turn, event: SubmissionLost) -> None:
-    """Try again after a while."""
+    """The attempt is lost: try again after a while."""
     submission = find(turn.state, event.submission)
     if submission is not None and turn.move_submission(submission, "lose", reason=event.reason, block=None):
         _retry(turn)
@@ -302,7 +302,7 @@ def _retry(turn: Turn) -> None:
 
 
 def on_refused(turn: Turn, event: SubmissionRefused) -> None:
-    """It will never be taken: that is on record, and the next one may go. If none ever will, the node stops."""
+    """The contract will never take it: record that and go on. If it will never take any, stop the node."""
     submission = find(turn.state, event.submission)
     if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
         return
@@ -316,7 +316,7 @@ def on_refused(turn: Turn, event: SubmissionRefused) -> None:
 
 
 def drop_above(turn: Turn, fork: int) -> None:
-    """Blocks above `fork` are gone: what they included is on its way again."""
+    """Blocks above `fork` are gone: what they included is to be sent again."""
     for each in turn.state.submissions:
         if each.chart in ON_CHAIN and block_of(each) > fork:
             turn.move_submission(each, "drop", block=None)
@@ -326,7 +326,7 @@ def drop_above(turn: Turn, fork: int) -> None:
 
 
 def drop_advances(turn: Turn) -> None:
-    """The contract has moved on by itself."""
+    """Drop pending steps of the contract that others have taken."""
     place = (turn.chain.round, turn.chain.stage)
     for each in turn.state.submissions:
         if each.kind == "advance" and each.chart in ("intended", "lost") and (each.round, each.stage) < place:

@@ -13,13 +13,7 @@ from msgspec.structs import astuple, replace
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.chart import Charts
-from swarmd.core.chart_types import (
-    CoordinatorTrigger,
-    LinkTrigger,
-    RoundTrigger,
-    SubmissionTrigger,
-    TrainerTrigger,
-)
+from swarmd.core.chart_types import CoordinatorTrigger, LinkTrigger, RoundTrigger, SubmissionTrigger, TrainerTrigger
 from swarmd.core.commands import Command, Train, TrainerCommand
 from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.state import (

@@ -22,7 +22,7 @@ from swarmd.core.values import Judgement
 
 
 def begin_tally(turn: Turn, round: int, stage: int) -> None:
-    """Count a stage that this node takes part in."""
+    """Begin to count a stage that this node takes part in."""
     if turn.chain_settings.winners == 0:
         return
     close_tally(turn, round)
@@ -60,7 +60,7 @@ def _counted(tally: Tally | None, round: int, new: Score) -> Tally | None:
 
 
 def on_report_seen(turn: Turn, event: ReportSeen) -> None:
-    """A peer's signed report."""
+    """Count a peer's signed report, if reports decide the vote."""
     barred = event.peer in barred_in(turn.state, event.round)
     if turn.chain_settings.votes == "reported" and not barred:
         count_report(turn, event.peer, event.round, event.stage, event.reward)
@@ -87,7 +87,7 @@ def vote_on_reports(turn: Turn, round: int) -> None:
 
 
 def close_tally(turn: Turn, round: int) -> None:
-    """A round is over when a later one has begun. Its last stage is judged in the one after it; else vote at once."""
+    """A later round has begun: vote now, or once the next stage has judged the last stage of the round before."""
     tally = turn.state.tally
     if tally is None or tally.round >= round:
         return

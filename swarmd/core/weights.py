@@ -18,9 +18,9 @@ from swarmd.core.state import AnyState, CatchUp, WeightsOutcome
 from swarmd.core.turn import Turn
 from swarmd.core.values import AveragedOffer, PeerWeights
 
-BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are no parameters
-OLD_ROUNDS = 8  # an offer that is older than these, and than two times of averaging, is averaged with no more
-AVERAGED_MAX = 16  # offers remembered; more than are not too old only where peers claim rounds that have not been
+BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are not parameters
+OLD_ROUNDS = 8  # an offer that is older than this, and than two rounds of averaging, is no longer averaged with
+AVERAGED_MAX = 16  # offers remembered; more are recent only if peers claim rounds that have not been
 REASON_MAX = 300  # characters of a reason that stay in the state
 SPENT = "they were averaged with before, or are many rounds old"
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
@@ -32,7 +32,7 @@ def largest_bytes(parameters: int) -> int:
 
 
 def begin(turn: Turn, round: int) -> None:
-    """Ask for weights where this node has missed enough rounds before this one, or is to average its own in this one.
+    """Ask for weights if this node has missed enough rounds before this one, or is to average its own in this one.
 
     Once for each absence, and once in a round; who has been away does not wait for what was to be averaged.
     """
@@ -53,13 +53,13 @@ def _was_absent(turn: Turn, round: int) -> bool:
 
 
 def _averages(turn: Turn, round: int) -> bool:
-    """Whether it is this round's turn, and this node has trained, but nothing of the round."""
+    """Whether weights are averaged in this round, and this node has trained, but nothing of the round yet."""
     every = turn.settings.average_rounds
     return every > 0 and round % every == 0 and 0 <= turn.state.done[0] < round
 
 
 def ask(turn: Turn) -> None:
-    """Have them fetched as soon as the trainer has said what fits its model; one that takes none ends the wait."""
+    """Have weights fetched once the trainer has said what fits its model; a trainer that takes none ends the wait."""
     catch_up, trainer = turn.state.catch_up, turn.state.trainer
     if catch_up is None or catch_up.over or trainer.chart not in ("idle", "busy"):
         return
@@ -82,7 +82,7 @@ def _oldest_round(turn: Turn, round: int) -> int:
 
 
 def _is_spent(turn: Turn, weights: PeerWeights) -> bool:
-    """Whether weights to be averaged with have been, or are too old."""
+    """Whether weights were averaged with before, or are too old for it."""
     catch_up = turn.state.catch_up
     if not weights.averaged or catch_up is None:
         return False
@@ -93,14 +93,14 @@ def _is_spent(turn: Turn, weights: PeerWeights) -> bool:
 
 
 def _remember(turn: Turn, weights: PeerWeights, round: int) -> None:
-    """A stage was averaged with them, whatever its trainer made of the mean."""
+    """Remember the weights that a stage was averaged with, whatever its trainer made of the mean."""
     oldest = _oldest_round(turn, round)
     kept = [each for each in turn.state.averaged if each.round >= oldest]
     turn.state.averaged = (*kept, AveragedOffer(weights.peer, weights.round, weights.digest))[-AVERAGED_MAX:]
 
 
 def resume(turn: Turn) -> None:
-    """The process was started again meanwhile: its deadlines are gone, what was asked for still comes."""
+    """After a restart: set the deadline for weights again; what was asked for still comes."""
     catch_up = turn.state.catch_up
     if catch_up is not None and not catch_up.over:
         turn.arm("weights", catch_up.until_at)
@@ -113,7 +113,7 @@ def are_awaited(state: AnyState, round: int) -> bool:
 
 
 def _end(turn: Turn, fetched: PeerWeights | None = None) -> None:
-    """Wait no longer: they are here, or given up."""
+    """Stop waiting for weights: they are here, or given up."""
     catch_up = turn.state.catch_up
     if catch_up is not None:
         turn.settle(command_id("weights", catch_up.round))
@@ -122,7 +122,7 @@ def _end(turn: Turn, fetched: PeerWeights | None = None) -> None:
 
 
 def on_fetched(turn: Turn, event: WeightsFetched) -> None:
-    """A peer's weights are here, and wanted unless they are spent or nobody asks for them any more."""
+    """A peer's weights are here: keep them, unless they are spent or nobody asks for them any more."""
     taken, spent = event.weights, _is_spent(turn, event.weights)
     if turn.settle(event.command) is None:
         return
@@ -134,7 +134,7 @@ def on_fetched(turn: Turn, event: WeightsFetched) -> None:
 
 
 def on_refused(turn: Turn, event: WeightsRefused) -> None:
-    """No weights are to be had: train from one's own. What a trainer refuses is a fact for people."""
+    """No weights are to be had: train from one's own. A refusal by the trainer is only recorded, for people."""
     outcome = WeightsOutcome(turn.at, "refused", event.peer, cause=event.cause, reason=event.reason[:REASON_MAX])
     before = turn.state.weights
     asked = is_command(event.command, "weights")
@@ -146,7 +146,7 @@ def on_refused(turn: Turn, event: WeightsRefused) -> None:
 
 
 def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
-    """A stage begins from them: a fact for people."""
+    """A stage begins from a peer's weights: record it, for people."""
     taken, before = event.weights, turn.state.weights
     received = before.received_bytes if before is not None and before.peer == taken.peer else 0
     outcome = WeightsOutcome(
@@ -156,13 +156,13 @@ def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
 
 
 def on_overdue(turn: Turn) -> None:
-    """They have not come in time."""
+    """The weights have not come in time: give them up."""
     turn.state.weights = WeightsOutcome(turn.at, "late")
     _end(turn)
 
 
 def give(turn: Turn) -> PeerWeights | None:
-    """What the trainer is to measure before the next stage."""
+    """The weights that the trainer is to measure before the next stage."""
     catch_up = turn.state.catch_up
     if catch_up is None or catch_up.weights is None:
         return None
@@ -171,7 +171,7 @@ def give(turn: Turn) -> PeerWeights | None:
 
 
 def on_stage_trained(turn: Turn) -> None:
-    """A stage was trained since: the absence is over once they were measured, or will not come."""
+    """A stage was trained: the absence is over once the weights were measured, or will not come."""
     catch_up = turn.state.catch_up
     if catch_up is not None and (catch_up.given or (catch_up.over and catch_up.weights is None)):
         turn.state.catch_up = None
@@ -180,6 +180,6 @@ def on_stage_trained(turn: Turn) -> None:
 
 
 def forget(turn: Turn) -> None:
-    """A restored node: what was fetched in the life that was backed up is not here."""
+    """After a restore: what the backed-up node had fetched is not here."""
     turn.drop_pending(FetchWeights)
     turn.state.catch_up = None

@@ -17,15 +17,7 @@ from typing import assert_never
 from swarmd.core import submissions, weights
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
-from swarmd.core.commands import (
-    Announce,
-    Command,
-    Gather,
-    KillWorker,
-    PublishReport,
-    Register,
-    Train,
-)
+from swarmd.core.commands import Announce, Command, Gather, KillWorker, PublishReport, Register, Train
 from swarmd.core.events import (
     ChainDegraded,
     ClockSet,
@@ -46,11 +38,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, is_command, submission_id, timer_about
 from swarmd.core.rounds import is_barred
-from swarmd.core.state import (
-    Chain,
-    Coordination,
-    State,
-)
+from swarmd.core.state import Chain, Coordination, State
 from swarmd.core.values import PeerWeights, SkipCause, Worker
 from swarmd.core.workers import LEAVING, life_of, workers_of
 from swarmd.sim.machine import Machine

@@ -14,16 +14,7 @@ from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.errors import ExitCode, LogDamaged, ReplayDifference
 from swarmd.eventlog.export import Change
-from swarmd.eventlog.fold import (
-    base_upto,
-    commits_from,
-    fold,
-    fold_commit,
-    fold_log,
-    load,
-    node_of,
-    oldest_base,
-)
+from swarmd.eventlog.fold import base_upto, commits_from, fold, fold_commit, fold_log, load, node_of, oldest_base
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import CommitDiffers, compare, verify
