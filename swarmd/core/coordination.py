@@ -284,7 +284,7 @@ def _announce_as(turn: Turn, name: str, final: bool) -> None:
 
 
 def _finish(turn: Turn, rounds: int) -> None:
-    """All rounds have been run."""
+    """All rounds have been run: announce the end."""
     if not turn.move_coordinator("finish"):
         return
     coordination = turn.coordination
@@ -545,5 +545,5 @@ def _published(turn: Turn, standings: Sequence[Standing], reports: tuple[Report,
 
 
 def on_leaderboard_published(turn: Turn, event: LeaderboardPublished) -> None:
-    """The standings are out."""
+    """The leaderboard is published: its command is answered."""
     turn.settle(event.command)

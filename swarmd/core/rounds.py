@@ -87,7 +87,7 @@ def _publish_again(turn: Turn) -> None:
 
 
 def read_clock(turn: Turn) -> None:
-    """Ask where the swarm is."""
+    """Have the coordinator's clock read, and look again later."""
     if turn.state.link.chart == "up":
         turn.emit(ReadClock(command_id("clock", turn.seq)))
     turn.arm("clock", turn.at + min(turn.settings.clock_s, CLOCK_REPEAT_MAX_S))
@@ -574,7 +574,7 @@ def context_after(turn: Turn, before: Work | None, round: int) -> tuple[Rollouts
 
 
 def report_of(work: Work, result: Result) -> PublishReport:
-    """The command that publishes it."""
+    """The command that publishes a stage's result."""
     return PublishReport(
         stage_id("report", work.round, work.stage), work.round, work.stage, result.reward, result.rollouts
     )

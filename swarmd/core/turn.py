@@ -230,7 +230,7 @@ class Turn:
         self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
 
     def disarm(self, name: Timer | TimerName, *others: Timer) -> None:
-        """Wait no longer."""
+        """Remove deadlines by name."""
         self.deadlines.pop(name, None)
         for other in others:
             self.deadlines.pop(other, None)

@@ -207,7 +207,7 @@ def on_link_up(turn: Turn, event: LinkUp) -> bool:
 
 
 def on_link_degraded(turn: Turn, event: LinkDegraded) -> None:
-    """The DHT node runs alone."""
+    """The DHT node runs and reaches nobody."""
     turn.disarm(timer_about("ready", "network"))
     turn.move_link("isolated", reason=event.reason, peers=0, isolated="", isolated_at=None)
 
@@ -254,10 +254,10 @@ def stop_node(turn: Turn, reason: str, code: int) -> None:
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
-    """A signal or the operator."""
+    """A signal or the operator asks the node to stop."""
     stop_node(turn, event.reason, event.code)
 
 
 def on_node_stopped(turn: Turn, event: NodeStopped) -> None:
-    """The workers are gone."""
+    """The workers are gone: the node has stopped, in order or after a failure."""
     turn.move_round("broke" if event.code else "drained")

@@ -70,7 +70,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 def segment_name(first_seq: int) -> str:
-    """The file's name."""
+    """The name of the segment that begins with this event."""
     return f"{first_seq:020d}{SUFFIX}"
 
 

@@ -474,9 +474,9 @@ class SimChain:
             del self.pool[self.random.choice(list(self.pool))]
 
     def raise_fee(self, times: float) -> None:
-        """Gas becomes dearer."""
+        """Gas costs this many times as much."""
         self.fee = int(FEE * times)
 
     def lower_fee(self) -> None:
-        """Gas costs what it did."""
+        """Gas costs what it did at first."""
         self.fee = FEE

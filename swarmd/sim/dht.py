@@ -50,7 +50,7 @@ def signed_of(record: Record) -> SignedRecord:
 
 
 def seen_of(record: Record) -> SeenRecord:
-    """The same with what it says."""
+    """A record as it travels, with its content."""
     signed = signed_of(record)
     return SeenRecord(signed, signed.content)
 
@@ -435,7 +435,7 @@ class SimDht(Generic[W]):
         self._by_peer[worker.peer] = worker
 
     def leave(self, worker: W) -> None:
-        """It does not any more, and watches nothing."""
+        """A worker no longer takes part, and watches nothing."""
         if worker in self.workers:
             self.workers.remove(worker)
             self._on_side[self.sides[worker.index]] -= 1
@@ -449,7 +449,7 @@ class SimDht(Generic[W]):
         self.watching.setdefault(name, {})[worker] = None
 
     def unwatch(self, worker: W, name: str) -> None:
-        """It does not any more."""
+        """A worker no longer wants to hear of a key's records."""
         if name in self.watching:
             self.watching[name].pop(worker, None)
             if not self.watching[name]:
@@ -479,7 +479,7 @@ class SimDht(Generic[W]):
         self.stores[1] = self.stores[0].copy()
 
     def heal(self) -> None:
-        """Make it whole again."""
+        """Make the network whole again."""
         if not self.split:
             return
         self.split, self.lossy_at = False, self.world.now

@@ -53,7 +53,7 @@ class Actor(ABC):
 
     @abstractmethod
     def act(self, store: Store, side: int) -> None:
-        """Do what this kind does."""
+        """Attack once, at one side of a partition."""
 
     def honest_workers(self, side: int) -> list[GuardedNetworkWorker]:
         """Honest workers that can be reached at a side."""

@@ -92,7 +92,7 @@ class SimDisk:
 
     @property
     def is_low(self) -> bool:
-        """Whether a node pauses on it."""
+        """Whether the disk is so full that a node pauses."""
         return self.free_bytes < LOW_BYTES
 
     def restore(self, commits: int) -> None:
@@ -161,7 +161,7 @@ class Machine(ABC):
 
     @abstractmethod
     def receive(self, life: int, event: Event) -> None:
-        """A fact for this life's inbox."""
+        """Put a fact into the inbox of this run of the daemon."""
 
     def clock(self) -> float:
         """This machine's idea of the time."""

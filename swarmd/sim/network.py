@@ -513,7 +513,7 @@ class SimSession:
         return b""
 
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
-        """Nobody has to be found here."""
+        """Addresses are of no use here: nobody has to be found."""
 
     def keep_withdrawn(self) -> None:
         """Nobody needs an invitation here."""
@@ -688,7 +688,7 @@ class NetworkWorker(SimWorker):
 
     @property
     def store(self) -> Store:
-        """What is held there."""
+        """The records that are held at its side of a partition."""
         return self.dht.stores[self.side]
 
     @property

@@ -218,12 +218,12 @@ class SimNode(Machine):
             self._wake_in(self.world.now)
 
     def freeze(self, until: float) -> None:
-        """SIGSTOP for the daemon."""
+        """The daemon stands still, as after SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
         self._wake_in(until)
 
     def thaw(self, life: int) -> None:
-        """SIGCONT."""
+        """The daemon goes on, as after SIGCONT."""
         if life == self.life and self.running:
             self._wake_at = 0.0
             self._wake_in(self.world.now)

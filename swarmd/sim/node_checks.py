@@ -384,7 +384,7 @@ def _round(state: State) -> int:
 
 
 class WeightsChecks:
-    """Checks of one node."""
+    """Checks of the weights that one node begins its stages from."""
 
     def __init__(self, node: Machine) -> None:
         self.node = node

@@ -329,7 +329,7 @@ class SimSupervisor:
     # --- what happens to its processes ---
 
     def hear(self, process: SimWorker, message: FromWorker) -> None:
-        """A frame of a process comes."""
+        """A process has sent a message."""
         if self._is_over() or not process.alive:
             return
         actions = self.supervision.heard(process.kind, message)

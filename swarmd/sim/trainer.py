@@ -138,7 +138,7 @@ class TrainerWorker(SimWorker):
         return SimCheckpoint(*place, reward, rollouts)
 
     def _write(self) -> None:
-        """Have the last stage on disk."""
+        """Write the checkpoint of the last stage, if it is not on disk yet."""
         if self.writing is not None:
             written, self.writing = self.writing, None
             self.node.disk.save(written)
