@@ -188,7 +188,6 @@ class CoordinatorModel:
         self.reports: dict[str, float] = {}  # of the open stage
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
-        self.credited: dict[str, int] = {}  # last round each peer was credited in
         self.closed = 0  # stages
         self.reported_in: dict[str, int] = {self.node.peer: 0}  # number of the last stage that each reported in,
         self.took_s: dict[str, float] = {}  # and how long after its announcement, if it was announced once
@@ -237,10 +236,8 @@ class CoordinatorModel:
 
     def _forget_evicted(self, now: Coordination) -> None:
         """Who made room for another has no account any more."""
-        kept = {member.peer for member in now.members}
-        for book in (self.totals, self.credited):
-            for peer in book.keys() - kept:
-                del book[peer]
+        for peer in self.totals.keys() - {member.peer for member in now.members}:
+            del self.totals[peer]
 
     def _bar(self, event: Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
@@ -298,7 +295,6 @@ class CoordinatorModel:
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
-            self.credited[peer] = then.round
         self.closed += 1
         self.reports = {}
         self.announced, self.clock_set = [], False
