@@ -150,18 +150,15 @@ class Faults:
     def _freeze_all(self, node: SimNode) -> None:
         """SIGSTOP for the daemon and its workers."""
         until = self.world.now + self.random.uniform(*FREEZE_S)
-        self.world.counts["freezes"] += 1
         node.freeze(until)
         for worker in node.supervisor.workers:
             worker.freeze(until)
 
     def _freeze_daemon(self, node: SimNode) -> None:
-        self.world.counts["freezes"] += 1
         node.freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
     def _freeze_worker(self, node: SimNode) -> None:
         if workers := node.supervisor.workers:
-            self.world.counts["freezes"] += 1
             self.random.choice(workers).freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
     def _slow_disk(self, node: SimNode) -> None:
