@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bench.recording import Recorder, digest_of, reward_of
 from swarmd.core import events as happened
-from swarmd.core.applied import expand
+from swarmd.core.applied import advance
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
 from swarmd.core.step import StateFold
@@ -52,7 +52,7 @@ class LongLife(Recorder):
             self._batch_at = self.at
         at = self._batch_at
         caused: list[Command] = []
-        for event in expand(self.state, Envelope(self.events, at, fact)):
+        for event in [applied.event for applied in advance(self.state, self.events, at, (fact,))]:
             caused += self._fold.apply(Envelope(self.events, at, event))
             self._batch.append(event)
             self.events += 1

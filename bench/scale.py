@@ -25,7 +25,7 @@ from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
 from bench.scale_worker import read_counts
 from bench.table import Row, cells
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard, PublishReport, Register
-from swarmd.core.coordinator.coordination import shards_for
+from swarmd.core.coordination import shards_for
 from swarmd.core.events import (
     CommandFailed,
     LinkUp,

@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.scale_lookup import BUCKET, Looked, Network
 from bench.scale_rows import Outcome
-from swarmd.core.coordinator.coordination import shards_for
+from swarmd.core.coordination import shards_for
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.membership import WATCHED_SLOWLY

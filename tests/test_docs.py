@@ -229,7 +229,7 @@ def test_every_package_says_what_it_is() -> None:
         name_of(path): ast.get_docstring(ast.parse(path.read_text("utf-8")))
         for path in tracked("swarmd/__init__.py", "swarmd/*/__init__.py")
     }
-    assert len(found) > 30 and [name for name, doc in found.items() if not doc] == []
+    assert len(found) > 20 and [name for name, doc in found.items() if not doc] == []
 
 
 def test_contributing_names_targets_and_modules_that_are_there() -> None:

@@ -9,7 +9,7 @@
   started in both places.
 - What a node signed after its backup was made is not in the backup. So a restored directory carries a note, and the
   node that starts on it takes part only from the round after the first one that it sees opening
-  (`swarmd.core.node.rounds`). Only the backup of a node that moved has no such gap.
+  (`swarmd.core.rounds`). Only the backup of a node that moved has no such gap.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Watcher, submitter and wallet know the chain by these protocols alone. A node implements them over the endpoints of its
 configuration (`Blocks`, `Coordinator`, `Ethereum`, `Rpc`, `Heads`, `AccountKey`), the simulator over its own chain
-(`swarmd.sim.ports.chain_worker`).
+(`swarmd.sim.chain_worker`).
 
 Every async method may raise:
 

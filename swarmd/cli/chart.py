@@ -11,8 +11,8 @@ from rich.table import Table
 
 from swarmd.cli.options import log_of
 from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_charts
-from swarmd.core.contract.submissions import head_of
 from swarmd.core.state import State
+from swarmd.core.submissions import head_of
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import load
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -23,14 +23,13 @@ from rich.text import Text
 from swarmd.cli.options import ConfigFile, log_of, utc
 from swarmd.cli.replay import folded, start_of, watch
 from swarmd.core.events import Equivocated
-from swarmd.core.state import State
 from swarmd.dht.wire.evidence import open_evidence
 from swarmd.errors import ConfigError, ExitCode, RecordRejected
 from swarmd.eventlog.export import clock, to_json
-from swarmd.eventlog.fold import Base, bases_where, commits_from, load, load_with_points, nearer_base
+from swarmd.eventlog.fold import bases_where, commits_from, load
 from swarmd.eventlog.segment import find_log
 from swarmd.observe.control import ask_status
-from swarmd.observe.story import Story, StoryTeller, joins_stage, reached
+from swarmd.observe.story import Story, StoryTeller, reached
 from swarmd.paths import NodeDirectory, quoted
 
 ANSWER_S = 2.0  # longest wait for a daemon
@@ -99,16 +98,11 @@ def has_daemon(directory: Path) -> bool:
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
-def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
-    """The story of one round.
-
-    Args:
-        now: POSIX seconds, if a daemon runs.
-        points: at which the node had just joined a stage, the last ones of the log, if they are known.
-    """
+def tell_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
+    """The story of one round; `now` is in POSIX seconds, if a daemon runs."""
     log = find_log(directory)
     teller = StoryTeller(round_)
-    for base in bases_before(log, round_, points):
+    for base in bases_where(log, lambda state: reached(state) < round_ - 1):
         teller = StoryTeller(round_)
         for applied in folded(log, None, progress=True, base=base):
             teller.apply(applied)
@@ -119,31 +113,12 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
     return [teller.story(now)]
 
 
-def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Base]:
-    """Points from which a round may be told, the nearest first: one at which the node had just joined a stage at least
-    a round before it, then snapshots. If none of `points` is such a one, the log is searched for it.
-    """
-
-    def is_before(state: State) -> bool:
-        return reached(state) < round_ - 1
-
-    known = [point for point in points if is_before(point.state)]
-    yield from known[-1:]
-    bases = bases_where(log, is_before)
-    first = next(bases)
-    nearer = None if known else nearer_base(log, first, is_before, joins_stage)
-    if nearer is not None:
-        yield nearer
-    yield first
-    yield from bases
-
-
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last rounds that were skipped, if any were, and the round that the node is at or trained last."""
-    state, points = load_with_points(find_log(directory), joins_stage)
+    state, _ = load(find_log(directory))
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
-    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now, points)]
+    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now)]
 
 
 def picture_of(story: Story) -> RenderableType:

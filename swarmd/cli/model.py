@@ -37,7 +37,7 @@ from swarmd.cli.options import PrintJson, print_json
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
-from swarmd.core.node.weights import largest_bytes
+from swarmd.core.weights import largest_bytes
 from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.weights import FetchListener, FetchProgress

@@ -38,11 +38,8 @@ from swarmd.eventlog.replay import (
     Comparison,
     SettingsOverride,
     StepOutcome,
-    Verified,
     compare,
-    sections_of,
     verify,
-    verify_parallel,
 )
 
 FILTERS = "Show only"
@@ -206,7 +203,7 @@ def progress_bar(log: Path, last: int | None) -> Progress:
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
     try:
-        found = verified(log, last)
+        found = verify(log, partial(watch, log, last=last))
     except CommitDiffers as error:
         if json:
             typer.echo(to_json(error.difference))
@@ -219,16 +216,6 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
         typer.echo(f"the fold began at the snapshot of seq {found.from_seq}; events before it were removed")
     if found.snapshots:
         typer.echo(f"{found.snapshots} snapshots are what the fold gives")
-
-
-def verified(log: Path, last: int | None) -> Verified:
-    """Verify a log, on all cores if it has snapshots, with a progress bar on a terminal."""
-    if len(sections_of(log, last)) == 1:
-        return verify(log, partial(watch, log, last=last))
-    if not sys.stderr.isatty():
-        return verify_parallel(log, last)
-    with progress_bar(log, last) as bar:
-        return verify_parallel(log, last, lambda events: bar.update(bar.task_ids[0], completed=events))
 
 
 def show_state(log: Path, last: int | None, json: bool) -> None:

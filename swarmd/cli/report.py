@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ import typer
 from swarmd.cli.leaderboard import shown
 from swarmd.cli.options import RULE, holds_log, log_of
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.eventlog.export import indented
+from swarmd.eventlog.export import full, to_json
 from swarmd.observe.words import count
 from swarmd.paths import CONFIG
 from swarmd.results.card import CardSubject, accuracy_of, make_card
@@ -109,8 +108,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
         }
         for history in histories
     ]
-    sys.stdout.writelines(indented({"nodes": nodes}))
-    typer.echo()
+    typer.echo(msgspec.json.format(to_json(full({"nodes": nodes})), indent=2))
 
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:

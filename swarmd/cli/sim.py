@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from swarmd.config import NUMBER_MAX
 from swarmd.errors import ConfigError, ExitCode
-from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import HOSTILE, LARGE, SimProfile, kinds_of
+from swarmd.sim.simulation import InvariantBroken
 from swarmd.sim.world import ProgressListener, Summary, run
 
 STEPS = 1000  # of the bar

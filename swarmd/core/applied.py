@@ -102,16 +102,6 @@ def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[A
     return journal
 
 
-def expand(state: State, envelope: Envelope) -> tuple[Event, ...]:
-    """The events to record for an observed one: itself, preceded by `RoundsSkipped` when it takes the node past rounds.
-
-    Args:
-        state: the state before.
-        envelope: the observed event as it would be committed.
-    """
-    return tuple(applied.event for applied in advance(state, envelope.seq, envelope.at, (envelope.event,)))
-
-
 def missed(before: State, after: State) -> RoundsSkipped | None:
     """The rounds that one step took the node past, to be recorded before the event of that step."""
     first = max(after.done[0], after.skipped_to) + 1

@@ -1,12 +1,12 @@
-"""Values of peers in an order, immutable, of which a changed one is made without copying the others.
+"""Immutable values by peer, in an order; a changed version is made without copying the values.
 
 All versions that came of one another share one list of what was ever put or removed, and each knows how much of it is
 its own: what comes later is behind that, and does not count. So the newest version takes one more value in O(1), and
 every older one stays as it was; only where an older one is changed too, or most of the list is out of date, is there a
 copy. Versions may be read in any thread while a further one is made, by one thread at a time.
 
-Whoever makes several changes and shows nobody what lies between uses `grow`: it makes one further version, and goes on
-with that same one until it is closed.
+For several changes of which nobody sees what lies between there is `grow`: it makes one further version, and changes
+that same one until it is closed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ByPeer(Generic[T]):
         return made if made.count else self.none()
 
     def grow(self, value: T) -> Self:
-        """As `put`, into this version itself where it is open, else into a further one that is."""
+        """As `put`, into this version itself if it is open, else into a further one that is."""
         made = self if self._open and self.size < 2 * self.count + STALE_MIN else self._next()
         made._open = True
         made._add(value.peer, value)
@@ -125,7 +125,7 @@ class ByPeer(Generic[T]):
         return made
 
     def _add(self, peer: str, value: T | None) -> None:
-        """Add an entry. Whoever reads meanwhile knows of none at its place or later."""
+        """Add an entry. Readers in other threads know of none at its place or later."""
         entries, place = self._entries, self.size
         earlier = entries.latest.get(peer, -1)
         before = None
@@ -174,7 +174,7 @@ class ByPeer(Generic[T]):
         return entries.values[place] if place >= 0 else None
 
     def put_since(self, size: int) -> list[str]:
-        """The peers of the entries from place `size` on: whoever's value changed since a version had that `size`."""
+        """The peers of the entries from place `size` on: those whose values changed since a version had that `size`."""
         return self._entries.peers(size, self.size)
 
     def follows(self, earlier: ByPeer[T]) -> bool:

@@ -50,10 +50,10 @@ class DottedMachine(HierarchicalMachine):
 
 
 class Gaps:
-    """What no chart says: triggers that came in states which neither follow nor ignore them.
+    """Gaps in the charts: triggers that came in states which neither follow nor ignore them.
 
-    Nothing changes then, as if they were ignored. With `raises`, as in tests and in the simulator, one is an error. A
-    node counts it, and its daemon logs it: what has happened must not end every process that takes up the log.
+    The state stays as it is then. With `raises`, as in tests and in the simulator, a gap is an error. A node counts it,
+    and its daemon logs it: an event in the log must not end every process that reads the log.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Gaps:
         self.seen: Counter[tuple[str, str, str]] = Counter()  # chart, state, trigger
 
     def note(self, chart: str, state: str, trigger: str) -> None:
-        """Take note of one. Raises ChartError where that is wanted."""
+        """Count a gap. Raises ChartError if `raises` is set."""
         if self.raises:
             hint = f"Let it lead somewhere in statecharts/{chart}.yaml, or list it there under `ignored` and say why"
             raise ChartError(f"the chart {chart!r} does not say what {trigger!r} means in {state!r}", hint)
@@ -227,7 +227,7 @@ def load_chart(path: Path) -> AnyChart:
 
     Raises:
         NotFoundError: there is no such file.
-        ChartError: it is no YAML, has a wrong shape, or names states that do not exist.
+        ChartError: it is not YAML, has a wrong shape, or names states that do not exist.
     """
     try:
         source = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -75,8 +75,8 @@ class Train(CommandBase, frozen=True, tag="train"):
     Attributes:
         rollouts: peers' rollouts of the preceding stage.
         context: what those were made of, this node's own rollouts too: all earlier stages of the round, and of the
-            round before where a round begins.
-        weights: of a peer, to be measured before the first step, and begun from where they are better than one's own.
+            round before if this stage begins a round.
+        weights: of a peer, to be measured before the first step, and begun from if they are better than one's own.
         barred: evidence for which earlier groups of peers are not trained on again, either.
     """
 
@@ -92,8 +92,8 @@ class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     """Fetch weights that a trusted peer offers, of this architecture and tokenizer (digests, lower-case hex).
 
     Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest. To be averaged with,
-    those of any trusted peer do, drawn by lot, that were trained in `oldest_round` or later, and since it was averaged
-    with that peer last; else those of the one that is trusted most.
+    those of any trusted peer will do, drawn at random, if they were trained in `oldest_round` or later, and after the
+    last mean with them; else those of the peer that is trusted most.
     """
 
     architecture: str
@@ -138,7 +138,7 @@ class Announce(CommandBase, frozen=True, tag="announce"):
 
     @property
     def opening(self) -> int:
-        """Number of the announcement, in which its id ends; 0 for the final one. A stage may be announced anew."""
+        """Number of the announcement, in which its id ends; 0 for the final one. A stage may be announced again."""
         number = self.id.rpartition("/")[2]
         return int(number) if number.isdecimal() and not self.final else 0
 
@@ -159,7 +159,7 @@ class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
 
 
 class AdmitPeers(CommandBase, frozen=True, tag="admit_peers"):
-    """Accept records of these peers only or, where `open`, of all: the contract's word on membership. No answer."""
+    """Accept records of these peers only or, if `open`, of all: the contract's word on membership. No answer."""
 
     open: bool
     peers: tuple[str, ...] = ()

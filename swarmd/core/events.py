@@ -44,7 +44,7 @@ class NodeStarted(EventBase, frozen=True, tag="node_started"):
     run: str  # random id of this process's life, so that logs of two lives are told apart
     version: str = ""
     restored: bool = False  # the log came from a backup: this node may have signed more than the log knows of
-    from_round: int = 0  # first round that such a node may take part in or open, where whoever restored it knows
+    from_round: int = 0  # first round that such a node may take part in or open, if the one who restored it knew
 
 
 class StopRequested(EventBase, frozen=True, tag="stop_requested"):
@@ -304,15 +304,15 @@ class CommandFailed(EventBase, frozen=True, tag="command_failed"):
 
 
 class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
-    """The trainer has loaded its model, of so many parameters, onto its device, and can be given a stage."""
+    """The trainer has loaded its model onto its device, and can be given a stage."""
 
     device: str
     model: str
     parameters: int
     digest: str = ""  # of the weights it starts from
     numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
-    architecture: str = ""  # digest of what makes weights fit the model; empty where it takes none of peers
-    tokenizer: str = ""  # digest of the tokenizer, where it does
+    architecture: str = ""  # digest of what makes weights fit the model; empty if it takes none from peers
+    tokenizer: str = ""  # digest of the tokenizer, if it does
     reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
     other_weights: str = ""  # how the model's weights differ from those that the swarm's recipe names, in words
     restored: tuple[int, int] | None = None  # round and stage whose checkpoint it starts from; None: from the model
@@ -330,13 +330,13 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     tokens: int = 0  # completion tokens generated
     seconds: float = 0.0
     peer_groups: int = 0  # peers' groups trained on
-    held_out: float | None = None  # accuracy on held-out questions, where measured
+    held_out: float | None = None  # accuracy on held-out questions, if measured
     rejected: tuple[tuple[str, int], ...] = ()  # peers' groups refused by the trainer: (reason, count)
     held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.plan`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
-    skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
+    skills: tuple[Skill, ...] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
     flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
 
 
@@ -362,7 +362,7 @@ class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
 
     command: str
     weights: PeerWeights
-    received_bytes: int = 0  # in this attempt: less than the file where some of it was here, or a delta was enough
+    received_bytes: int = 0  # in this attempt: less than the file if some of it was here, or a delta was enough
     seconds: float = 0.0
     damaged: WeightsDamage = ""  # what was, so that all was fetched
 
@@ -373,14 +373,14 @@ class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):
     command: str
     cause: WeightsCause
     reason: str = ""  # for people
-    peer: str = ""  # whose they are, where there were any
-    held_out_before: float | None = None  # accuracy of the own weights, where it was measured
+    peer: str = ""  # whose they are, if there were any
+    held_out_before: float | None = None  # accuracy of the own weights, if it was measured
     held_out: float | None = None  # that of the peer's, or of the mean with them
 
 
 class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
     """The trainer begins a stage from a peer's weights, since they are better here than its own; or from a mean of both
-    that is no worse (`PeerWeights.averaged`).
+    that is not worse (`PeerWeights.averaged`).
 
     It counts when the stage is trained: one that is given up leaves the own weights, and the next measures again.
     """
@@ -394,13 +394,13 @@ class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
 
 
 class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
-    """What became of an attempt to put the model on the Hugging Face Hub. The core only takes note of it."""
+    """What became of an attempt to put the model on the Hugging Face Hub. No rule of the core uses it."""
 
     round: int  # the last one that the pushed model was trained in
     repo: str
-    revision: str = ""  # commit on the Hub; empty where it failed
+    revision: str = ""  # commit on the Hub; empty if it failed
     url: str = ""
-    error: str = ""  # why it failed; empty where it did not
+    error: str = ""  # why it failed; empty if it did not
     seconds: float = 0.0
 
 
@@ -501,7 +501,7 @@ class ChainBlock(EventBase, frozen=True, tag="chain_block"):
 class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
     """So many peers' rewards for a stage are on the chain, by the contract's own count.
 
-    Told where a node does not read the rewards of all.
+    For nodes that do not read the rewards of all.
     """
 
     round: int
@@ -545,7 +545,7 @@ class SubmissionIncluded(EventBase, frozen=True, tag="submission_included"):
 
     submission: str
     block: BlockRef
-    hash: str = ""  # of the transaction, where known
+    hash: str = ""  # of the transaction, if known
 
 
 class SubmissionConfirmed(EventBase, frozen=True, tag="submission_confirmed"):

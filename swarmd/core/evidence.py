@@ -1,8 +1,8 @@
 """What follows when somebody has signed two different records for one place: what is kept of it, and what it costs.
 
 A member's reports are not counted, nor its rollouts trained on, from the round of the two records on, for
-`BARRED_ROUNDS` rounds; whoever learns of it later goes by the same rounds. A coordinator cannot be left out: what it
-signed twice is told, and the node goes on by what its clock makes of both (the later place, the later deadline).
+`BARRED_ROUNDS` rounds; anyone who learns of it later goes by the same rounds. A coordinator cannot be left out: it is
+reported that it signed twice, and the node follows the later place and the later deadline of the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swarmd.core.turn import Turn
 from swarmd.core.values import KnownEvidence, RolloutsRef
 
 BARRED_ROUNDS = 64  # from the round of the two records on: as far back as records are taken
-APART_ROUNDS = 16  # further evidence of the same kind against a peer is kept when it is so many rounds later
+APART_ROUNDS = 16  # further evidence of the same kind against a peer is kept if it is at least this many rounds later
 EQUIVOCATIONS_KEPT = 256  # in all; the earliest round is forgotten first
 REASON = "equivocated"  # reports that are refused for it are counted under
 
@@ -28,7 +28,7 @@ def is_news(known: tuple[Equivocation, ...] | tuple[KnownEvidence, ...], kind: s
 
 
 def keep(known: tuple[Equivocation, ...], event: Equivocated, at: float) -> tuple[Equivocation, ...]:
-    """What is kept in mind with this event, by round; the same tuple where it is no news."""
+    """The known evidence with this event, by round; the same tuple if it is not news."""
     if not is_news(known, event.kind, event.peer, event.round):
         return known
     new = Equivocation(event.kind, event.peer, event.round, event.stage, at)
@@ -36,7 +36,7 @@ def keep(known: tuple[Equivocation, ...], event: Equivocated, at: float) -> tupl
 
 
 def on_equivocated(turn: Turn, event: Equivocated) -> None:
-    """Keep in mind whom it concerns; a report of the open stage no longer counts."""
+    """Remember whom it concerns; that peer's report of the open stage no longer counts."""
     known = turn.state.equivocations
     kept = keep(known, event, turn.at)
     if kept is known:

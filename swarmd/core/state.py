@@ -142,7 +142,7 @@ class Skip(Value, frozen=True):
 
 
 class StageReward(Value, frozen=True):
-    """The mean reward of a stage that this node trained, and the held-out accuracy after it where that was measured."""
+    """The mean reward of a stage that this node trained, and the held-out accuracy after it if that was measured."""
 
     round: int
     stage: int
@@ -153,7 +153,7 @@ class StageReward(Value, frozen=True):
 
 
 class Learning(Value, frozen=True):
-    """Whether the stages trained last had anything to learn from; `since` is POSIX seconds."""
+    """Whether the latest stages had anything to learn from; `since` is POSIX seconds."""
 
     since: float  # the first stage of which it is so, without another between
     stages: int  # of which it is so
@@ -182,7 +182,7 @@ class Member(Value, frozen=True):
     left: bool = False
     worked: bool = True  # else its reports count, and no stage waits for them
     heard: int = 0  # number of the stage in which it last reported, or that was open when it came (back)
-    took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.coordinator.waiting`
+    took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.waiting`
 
 
 class Report(Value, frozen=True):
@@ -251,8 +251,8 @@ def from_plain(kind: type, value: Any) -> object:
     """The way back (msgspec's `dec_hook`).
 
     Raises:
-        msgspec.ValidationError: the list is none of what `kind` holds.
-        TypeError: `kind` is no part of a state.
+        msgspec.ValidationError: the list does not hold what `kind` holds.
+        TypeError: `kind` is not part of a state.
     """
     if kind is Members:
         return Members.of(msgspec.convert(value, list[Member]))
@@ -272,12 +272,12 @@ class Equivocation(Value, frozen=True):
 
 
 class Waiting(Value, frozen=True):
-    """Whom the open stage waits for, and how long; rules in `swarmd.core.coordinator.waiting`."""
+    """Whom the open stage waits for, and how long; rules in `swarmd.core.waiting`."""
 
     number: int = 0  # of the open stage, counted over all rounds
     since: float = 0.0  # when it was announced last, POSIX seconds
     longest_s: float = 0.0  # longest that it waits for anybody since then
-    pace_s: float = 0.0  # how long members take, for those of whom that is not known; 0: of nobody
+    pace_s: float = 0.0  # how long members take, for those whose own time is not known; 0: nobody's is
     newcomers: bool = True  # whether it waits for members that were never credited
     vain_newcomers: float = 0.0  # stages that waited for such in vain, and are not forgotten
 
@@ -353,11 +353,11 @@ class Chain(Value, frozen=True):
     opened_at: float = 0.0
     recent: tuple[BlockRef, ...] = ()  # last reported blocks, oldest first
     reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) that the chain has a reward of this node for
-    reward_block: int = -1  # where it has it
+    reward_block: int = -1  # number of the block with it
     vote_mark: int = -1  # highest round that the chain has a vote of this node for
     vote_block: int = -1
     reporters: tuple[str, ...] = ()  # peers whose rewards for the present stage are on the chain
-    counted: int = 0  # how many these are by the contract's count, where not all are read
+    counted: int = 0  # how many these are by the contract's count, if not all are read
     handed: str = ""  # submission that the worker was told to bring about, in its present life
     failures: int = 0  # of that one, one after another
     base_fee: bool = False  # its blocks were seen to have one
@@ -410,7 +410,7 @@ class WeightsOutcome(Value, frozen=True):
 
     at: float  # POSIX seconds
     outcome: Literal["fetched", "adopted", "refused", "late"]
-    peer: str = ""  # whose; empty where there were none
+    peer: str = ""  # whose; empty if there were none
     round: int = -1  # the last one that they were trained in; -1: unknown
     cause: str = ""  # of a refusal, see `swarmd.core.values.WeightsCause`
     reason: str = ""
@@ -455,7 +455,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0
-    chain: Chain | None = None  # present where a contract keeps the rounds
+    chain: Chain | None = None  # present if a contract keeps the rounds
     chaining: WorkerState = WorkerState()  # the chain worker's process
     submissions: tuple[Submission, ...] = ()  # in the order in which they go out
     tally: Tally | None = None

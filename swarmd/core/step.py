@@ -5,24 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmd.core import events, evidence
+from swarmd.core import (
+    contract_clock,
+    coordination,
+    events,
+    evidence,
+    machine,
+    rounds,
+    submissions,
+    votes,
+    weights,
+    workers,
+)
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
-from swarmd.core.contract import clock, submissions, votes
-from swarmd.core.coordinator import coordination
 from swarmd.core.events import Envelope, members_in, reports_in
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
-from swarmd.core.node import machine, rounds, weights, workers
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
 # Version of this behaviour, written with every commit: a log of another one is refused. It is raised by a change that
-# alters the outcome for a log, from the first release on; until then such a change records tests/golden anew.
+# alters the outcome for a log, from the first release on; until then such a change records tests/golden again.
 RULES = 1
 
 Rule = Callable[[Turn, Any], None]
 
-VOID = "an event has failed before: fold the log anew"
+VOID = "an earlier event has failed: fold the log again"
 
 
 def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
@@ -64,7 +72,7 @@ class StateFold:
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
         """Take one event into account, and return the commands that it causes, in order.
 
-        Where this raises, the fold is of no use any more: an event may have been taken into account by half.
+        If this raises, the fold must not be used any more: an event may have been applied by half.
         """
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
@@ -117,7 +125,7 @@ def _on_link_up(turn: Turn, event: events.LinkUp) -> None:
         return
     rounds.on_linked(turn)
     if turn.state.chain is not None:
-        clock.on_linked(turn)
+        contract_clock.on_linked(turn)
     if turn.coordinates():
         coordination.on_linked(turn)
 
@@ -127,7 +135,7 @@ def _on_worker_exited(turn: Turn, event: events.WorkerExited) -> None:
     if event.worker == "trainer":
         rounds.go_on_training(turn)
     elif event.worker == "chain" and turn.state.chain is not None:
-        clock.on_chain_worker_exited(turn, event)
+        contract_clock.on_chain_worker_exited(turn, event)
 
 
 def _on_trainer_ready(turn: Turn, event: events.TrainerReady) -> None:
@@ -212,11 +220,11 @@ def _on_weights_overdue(turn: Turn) -> None:
 
 
 def _take_note(turn: Turn, event: Any) -> None:
-    """A fact for people and the log: nothing follows from it."""
+    """A fact for people and the log: the state stays as it is."""
 
 
 def _if_chained(rule: Rule) -> Rule:
-    """What the chain worker of an earlier configuration saw means nothing where no contract keeps the rounds."""
+    """Without a contract, what the chain worker of an earlier configuration saw means nothing."""
 
     def follow(turn: Turn, event: Any) -> None:
         if turn.state.chain is not None:
@@ -273,12 +281,12 @@ _RULES: dict[type, Rule] = {
     events.WeightsRefused: _on_weights_refused,
     events.WeightsAdopted: weights.on_adopted,
     events.ModelPushed: _take_note,
-    events.ChainUp: _if_chained(clock.on_chain_up),
-    events.ChainDegraded: _if_chained(clock.on_chain_degraded),
-    events.ChainBlock: _if_chained(clock.on_chain_block),
-    events.ChainReorged: _if_chained(clock.on_chain_reorged),
-    events.SubmissionsCounted: _if_chained(clock.on_submissions_counted),
-    events.MembershipRead: _if_chained(clock.on_membership_read),
+    events.ChainUp: _if_chained(contract_clock.on_chain_up),
+    events.ChainDegraded: _if_chained(contract_clock.on_chain_degraded),
+    events.ChainBlock: _if_chained(contract_clock.on_chain_block),
+    events.ChainReorged: _if_chained(contract_clock.on_chain_reorged),
+    events.SubmissionsCounted: _if_chained(contract_clock.on_submissions_counted),
+    events.MembershipRead: _if_chained(contract_clock.on_membership_read),
     events.SubmissionPrepared: _if_chained(submissions.on_prepared),
     events.SubmissionSent: _if_chained(submissions.on_sent),
     events.SubmissionIncluded: _if_chained(_on_submission_included),
@@ -299,7 +307,7 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": _if_coordinating(lambda turn, _: coordination.begin(turn)),
     "stage": _if_coordinating(lambda turn, _: coordination.on_stage_overdue(turn)),
-    "drive": lambda turn, _: clock.on_drive_due(turn),
+    "drive": lambda turn, _: contract_clock.on_drive_due(turn),
     "register": lambda turn, _: submissions.on_register_due(turn),
     "submission": lambda turn, _: submissions.on_overdue(turn),
 }

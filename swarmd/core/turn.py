@@ -11,15 +11,9 @@ from typing import Any, cast
 
 from msgspec.structs import astuple, replace
 
-from swarmd.bounds import INTEGER_MAX, add_real, fit
+from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.chart import Charts
-from swarmd.core.chart_types import (
-    CoordinatorTrigger,
-    LinkTrigger,
-    RoundTrigger,
-    SubmissionTrigger,
-    TrainerTrigger,
-)
+from swarmd.core.chart_types import CoordinatorTrigger, LinkTrigger, RoundTrigger, SubmissionTrigger, TrainerTrigger
 from swarmd.core.commands import Command, Train, TrainerCommand
 from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.state import (
@@ -137,7 +131,7 @@ class Turn:
         return True
 
     def move_trainer(self, trigger: TrainerTrigger, train: str = "") -> bool:
-        """Follow trainer.yaml; `train` is the id of the `Train` that it was given, empty where it is no other."""
+        """Follow trainer.yaml; `train` is the id of the `Train` that it was given; empty: the one before."""
         trainer, chart = self.state.trainer, self.charts.trainer
         after = chart.table.get((trainer.chart, trigger))
         if after is None:
@@ -178,7 +172,7 @@ class Turn:
 
     @property
     def chain(self) -> Chain:
-        """What is known of the chain. Only asked for where a contract keeps the rounds."""
+        """What is known of the chain; there only if a contract keeps the rounds."""
         chain = self.state.chain
         assert chain is not None, "this swarm has no chain"
         return chain
@@ -195,7 +189,7 @@ class Turn:
 
     @property
     def chain_settings(self) -> ChainSettings:
-        """The chain's part of the settings. Only asked for where a contract keeps the rounds."""
+        """The chain's part of the settings; there only if a contract keeps the rounds."""
         assert self.settings.chain is not None, "this swarm has no chain"
         return self.settings.chain
 
@@ -214,7 +208,7 @@ class Turn:
         return True
 
     def _close_coordination(self, opened: AnyCoordination) -> Coordination:
-        """What the state gets: the same object as before, where nothing changed."""
+        """What the state gets: the same object as before if nothing changed."""
         opened.members.close()
         opened.reports.close()
         del self.coordination
@@ -236,7 +230,7 @@ class Turn:
         self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
 
     def disarm(self, name: Timer | TimerName, *others: Timer) -> None:
-        """Wait no longer."""
+        """Remove deadlines by name."""
         self.deadlines.pop(name, None)
         for other in others:
             self.deadlines.pop(other, None)
@@ -283,14 +277,11 @@ class Turn:
             if isinstance(command, kinds):
                 del self.pending[command.id]
 
-    # --- odds ---
-
-    def sum_of(self, total: float, value: float) -> float:
-        """A sum of rewards, which stays finite."""
-        return add_real(total, value)
+    # --- counts and causes ---
 
     def note_fault(self) -> None:
-        """Something broke: rounds missed until the next stage is trained have this cause. Leaving in order is none."""
+        """Something broke: rounds that are skipped before the next trained stage get the cause "fault". Not during an
+        orderly stop."""
         in_order = self.state.chart == "draining"
         if self.state.work is not None and not in_order:
             self.state.faulted = True

@@ -12,12 +12,12 @@ BehindPolicy = Literal["finish-stage", "abandon"]
 AlonePolicy = Literal["hold", "go-on"]
 SkipCause = Literal["slow", "late", "fault", "stopped"]
 # Nobody trusted offers any that fit, or gives them; there is no room; they are damaged, or another model's; stages that
-# began from them failed; nothing could be measured; they are no better than one's own; the mean of both is worse.
+# began from them failed; nothing could be measured; they are not better than one's own; the mean of both is worse.
 WeightsCause = Literal[
     "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured", "no-better", "worse"
 ]
-# What had all of a peer's weights fetched where less was to be enough: the base here was not what its name says, or the
-# file that was here already; or the peer's delta made another file than its manifest says. Empty: nothing had.
+# Why all of a peer's weights were fetched though less should have been enough: the base here, or the file that was here
+# already, was not what its name says; or the peer's delta made another file than its manifest says.
 WeightsDamage = Literal["", "base", "file", "delta"]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
@@ -33,7 +33,7 @@ class CoordinatorSettings(Value, frozen=True):
     """How the coordinator opens and closes stages."""
 
     min_peers: int = 1  # members, itself included, before the first round opens
-    start_s: float = 60.0  # longest wait for min_peers; then the first round opens with whoever is there
+    start_s: float = 60.0  # longest wait for min_peers; then the first round opens with those who are there
     stage_s: float = 300.0  # longest a stage stays open
     quorum: float = 1.0  # share of the expected members whose reports close a stage early
     rounds_max: int = 0  # rounds to run in all, 0 for no end
@@ -52,7 +52,7 @@ class ChainSettings(Value, frozen=True):
     reward_scale: int = 1000  # a reward of 1.0 is submitted as this integer
     winners: int = 1  # peers that this node votes for in each round, at most; 0: it does not vote
     votes: Votes = "reported"  # by the rewards that peers report, or by what this node's own trainer gives them
-    resend_s: float = 60.0  # a submission without news for so long is looked at again
+    resend_s: float = 60.0  # a submission without news for this long is looked at again
 
 
 class Settings(Value, frozen=True):
@@ -73,12 +73,12 @@ class Settings(Value, frozen=True):
     restarts_max: int = 8  # worker exits within restart_window_s that end the node
     restart_window_s: float = 300.0
     coordination: CoordinatorSettings | None = None  # present where this node opens and closes the rounds
-    chain: ChainSettings | None = None  # present where a contract keeps the rounds; then nobody coordinates them
+    chain: ChainSettings | None = None  # present if a contract keeps the rounds; then nobody coordinates them
     kind: str = ""  # what the swarm trains (swarm.kind)
     contract: str = ""  # "CHAIN_ID:address" of the contract that keeps the rounds, in lower case; empty without a chain
-    catch_up_rounds: int = 0  # having missed so many, a node takes a peer's weights before it trains; 0: it never does
+    catch_up_rounds: int = 0  # having missed this many, a node takes a peer's weights before it trains; 0: never
     catch_up_s: float = 300.0  # longest that it waits for them
-    average_rounds: int = 0  # in every so manieth round the own weights are averaged with a peer's; 0: they never are
+    average_rounds: int = 0  # every this many rounds the own weights are averaged with a peer's; 0: never
 
 
 class RolloutsRef(Value, frozen=True):

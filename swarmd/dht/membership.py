@@ -17,7 +17,7 @@ from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
 from swarmd.core.commands import AdmitPeers, Register
-from swarmd.core.coordinator.coordination import IDLE_MEMBERS_MAX
+from swarmd.core.coordination import IDLE_MEMBERS_MAX
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.addresses import LENGTH_MAX, is_loopback

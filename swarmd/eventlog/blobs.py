@@ -107,13 +107,13 @@ class Blobs:
         return Pruned(removed, removed_bytes, left_bytes)
 
     def _path(self, digest: str) -> Path:
-        """Where a blob lies; the digest may come from a peer, so nothing else is let into a path."""
+        """The file of a blob; the digest may come from a peer, so nothing else is let into a path."""
         if not _DIGEST.fullmatch(digest):
             raise NotFoundError(f"{digest[:80]!r} is no blob digest", "A digest has 64 lower-case hex digits")
         return self.directory / digest[:2] / digest
 
     def _renewed(self, path: Path, content: bytes) -> bool:
-        """Whether the same content lies there already; if so, its age begins anew."""
+        """Whether the same content lies there already; if so, its age starts from 0 again."""
         try:
             if path.stat().st_size != len(content) or read_regular(path, BLOB_BYTES_MAX) != content:
                 return False

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from types import NoneType
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -56,7 +55,7 @@ def _changes_of(path: str, old: Any, new: Any) -> tuple[Change, ...]:
 
 
 def _of_changed_peers(old: ByPeer[Any], new: ByPeer[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The values of those peers alone whose values may differ, where that is known; else all."""
+    """The values of the peers whose values may differ, if these are known; else all."""
     if not new.follows(old):
         return tuple(old), tuple(new)
     peers = list(dict.fromkeys(new.put_since(old.size)))
@@ -81,12 +80,9 @@ def _differing(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[tuple[Any, .
 
 VALUE_CHARS_MAX = 60  # of one value in a line for people
 DIGEST_CHARS = 12
-ITEMS_AT_ONCE = 1024  # of a list that is made text
-SCALARS = {int, float, str, bool, NoneType}
 TIMES_S = (1e8, 1e11)  # floats between are taken for POSIX seconds
 
 _json = msgspec.json.Encoder(order="deterministic")
-_by_name = msgspec.json.Encoder(order="sorted")
 
 
 def event_json(seq: int, at: float, event: Event) -> bytes:
@@ -117,66 +113,11 @@ def full(value: Any) -> Any:
         tag = value.__struct_config__.tag
         fields = {name: full(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": tag, **fields} if tag else fields
-    if isinstance(value, tuple | ByPeer):
+    if isinstance(value, dict):
+        return {key: full(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | ByPeer):
         return [full(inner) for inner in value]
     return _finite(value)
-
-
-def indented(value: Any, pad: str = "") -> Iterator[str]:
-    """The pieces of an indented JSON document; of a long list some items at a time are made text.
-
-    Args:
-        value: dicts and sequences of these, and of what `full` takes.
-        pad: before each line but the first.
-    """
-    inner = f"{pad}  "
-    if isinstance(value, dict) and value:
-        for number, (key, each) in enumerate(sorted(value.items())):
-            yield f"{',' if number else '{'}\n{inner}{_json.encode(key).decode()}: "
-            yield from indented(each, inner)
-        yield f"\n{pad}}}"
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        items, before = iter(value), "["
-        while some := list(islice(items, ITEMS_AT_ONCE)):
-            yield before
-            yield from _indented_items(some, pad)
-            before = ","
-        yield f"\n{pad}]" if value else "[]"
-    else:
-        yield msgspec.json.format(to_json(full(value)), indent=2).decode().replace("\n", f"\n{pad}")
-
-
-def _indented_items(items: list[Any], pad: str) -> Iterator[str]:
-    """Items of a list that stands behind `pad`, with commas between them."""
-    if rows := _rows_json(items):
-        yield msgspec.json.format(rows, indent=2)[1:-2].decode().replace("\n", f"\n{pad}")
-        return
-    inner = f"{pad}  "
-    for number, each in enumerate(items):
-        yield f"{',' if number else ''}\n{inner}"
-        yield from indented(each, inner)
-
-
-def _rows_json(rows: list[Any]) -> bytes | None:
-    """Structs of one kind as JSON, a tenth of the work of `full`; None where that has to be asked."""
-    kinds = {type(row) for row in rows}
-    containers = _containers(kinds.pop())
-    if kinds or containers is None or any(getattr(row, name) != () for row in rows for name in containers):
-        return None
-    encoded = _by_name.encode(rows)
-    nulls = sum(msgspec.structs.astuple(row).count(None) for row in rows)
-    return encoded if encoded.count(b"null") == nulls else None  # more of them: msgspec writes NaN as null
-
-
-def _containers(kind: type[Any]) -> tuple[str, ...] | None:
-    """Fields that may hold more than a number or text; None where msgspec may not write all fields, and only these."""
-    if not issubclass(kind, msgspec.Struct):
-        return None
-    config = kind.__struct_config__
-    if config.tag is not None or config.omit_defaults or config.array_like:
-        return None
-    fields = msgspec.structs.fields(kind)
-    return tuple(field.name for field in fields if not set(get_args(field.type) or [field.type]) <= SCALARS)
 
 
 def _finite(value: Any) -> Any:
@@ -269,7 +210,7 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
     Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command, submission, block (a number; these six
     are null where the event has none), rules, commands_digest (hex, of the event's commit) and event (the whole event
     as JSON). A submission's round and stage are those that its id names. A number that its column cannot hold is null,
-    and so is a time that is none; the event as JSON has it.
+    and so is a time outside the calendar; the event as JSON has both.
 
     Raises:
         SwarmdError: pyarrow is not installed.
@@ -354,7 +295,7 @@ def _microseconds(at: float) -> int | None:
 
 
 def _held(value: int | None) -> int | None:
-    """The number, None where a column cannot hold it: a log's are unsigned."""
+    """The number; None if a column cannot hold it: a log's numbers are unsigned."""
     return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
 
 

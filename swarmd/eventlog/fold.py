@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -19,13 +18,9 @@ from swarmd.eventlog.reader import LogReader, end_of, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
 
-POINTS_KEPT = 64  # of those that `load_with_points` passes, the last ones
-
-StatePair = Callable[[State, State], bool]  # asked of the states before and after a commit
-
 
 class Base(msgspec.Struct, frozen=True):
-    """Where a fold starts: `state` is the fold of all events before `seq`."""
+    """A point from which a fold starts: `state` is the fold of all events before `seq`."""
 
     state: State = State()
     seq: int = 0
@@ -62,7 +57,7 @@ def fold_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
 def load(directory: Path) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
-    Starts from the newest snapshot, where there is one; segments before it are not read.
+    Starts from the newest snapshot if there is one; segments before it are not read.
 
     Raises:
         NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them, or the log's beginning is gone and
@@ -75,25 +70,6 @@ def load(directory: Path) -> tuple[State, int]:
             fold_commit(state, commit)
         check_not_ahead(directory, reader.next_seq)
         return state.state, reader.next_seq
-
-
-def load_with_points(directory: Path, fits: StatePair) -> tuple[State, list[Base]]:
-    """As `load`, and the last points on the way to which a commit led that `fits`: a fold can start there too.
-
-    Returns:
-        The state, and `POINTS_KEPT` points at most, in their order.
-    """
-    base = newest_base(directory)
-    fold, state = StateFold(base.state), base.state
-    points: deque[Base] = deque(maxlen=POINTS_KEPT)
-    with LogReader(directory, base.seq) as reader:
-        for commit in reader.read():
-            fold_commit(fold, commit)
-            before, state = state, fold.state
-            if fits(before, state):
-                points.append(Base(state, commit.end_seq))
-        check_not_ahead(directory, reader.next_seq)
-    return state, list(points)
 
 
 def newest_base(directory: Path) -> Base:
@@ -121,52 +97,24 @@ def base_upto(directory: Path, seq: int) -> Base:
 
 
 def refuse_removed(directory: Path, last: int) -> None:
-    """Raise NotFoundError where event `last` was removed with the log's beginning, and the state after it is gone."""
+    """Raise NotFoundError if event `last` was removed with the log's beginning, and the state after it is gone."""
     first = oldest_base(directory).seq
     if last < first - 1:
         gone = f"event {last} was removed from the log in {directory}, which begins at event {first}"
         raise NotFoundError(gone, f"Ask for the state after event {first - 1}, or for a later one")
 
 
-def bases_of(directory: Path) -> list[int]:
-    """Numbers of the events from which a fold can start, in order: of the whole log, and of sound snapshots behind."""
-    oldest = oldest_base(directory, whole=True).seq
-    return [oldest, *sorted(base.seq for base in _snapshot_bases(directory) if base.seq > oldest)]
-
-
 def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Base]:
     """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
 
-    Each step back is twice as long as the one before, and the last point is `oldest_base`: whoever folds from each in
-    turn, until it finds what it needs, folds the log three times at most.
+    Each step back is twice as long as the one before, and the last point is `oldest_base`: folding from each in
+    turn, until one has what is needed, folds the log three times at most.
     """
     earlier = (base for base in _snapshot_bases(directory) if holds(base.state))
     for place, base in enumerate(earlier, 1):
         if place & (place - 1) == 0:  # 1, 2, 4, 8, ...
             yield base
     yield oldest_base(directory)
-
-
-def nearer_base(directory: Path, base: Base, holds: Callable[[State], bool], fits: StatePair) -> Base | None:
-    """The last point behind a base to which a fold in place leads; that is several times as fast as one by events.
-
-    Args:
-        base: where to begin.
-        holds: of the state at the point and of those before; once it is false, it stays so.
-        fits: of the states before and after the commit that leads there.
-
-    Returns:
-        None where there is none such, or where `holds` is true to the log's end.
-    """
-    fold, state, found = StateFold(base.state), base.state, None
-    for commit in commits_from(directory, base):
-        fold_commit(fold, commit)
-        before, state = state, fold.state
-        if not holds(state):
-            return found
-        if fits(before, state):
-            found = Base(state, commit.end_seq)
-    return None
 
 
 def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
@@ -186,7 +134,7 @@ def oldest_base(directory: Path, whole: bool = False) -> Base:
     """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot.
 
     Args:
-        whole: no event that is there may lie before it, as where a log is verified.
+        whole: whether all events that are there must lie behind it, as to verify a log.
 
     Raises:
         LogDamaged: the log begins later than at event 0 and no sound snapshot stands in for what is gone.

@@ -3,17 +3,15 @@
 A frame is a length, a CRC-32C that goes on from the header of its segment, and a payload: a commit, the events that
 were made durable together with a digest of the commands that they caused. `docs/LOG.md` has the bytes.
 
-- Bytes that an interrupted append has left at a log's end are no damage (`judge_tail`): only where a valid frame
-  follows.
-- That is tried at every place, in a time that does not grow with the length of the frame that is looked for
-  (`PartSums`).
+- Bytes that an interrupted append has left at a log's end are not damage (`judge_tail`), unless a valid frame follows
+  them. That is tried at every place where a commit could begin, up to a bound: what would take longer counts as damage,
+  for only somebody who wrote such lengths on purpose gets there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from array import array
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
@@ -27,78 +25,6 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
 from swarmd.core.step import RULES
 from swarmd.errors import CommitTooLarge, OtherVersion
-
-BLOCK_BYTES = 4096  # zeros up to these are gone through
-ZEROS = memoryview(bytes(BLOCK_BYTES))
-BITS = 32
-
-Table = tuple[list[int], list[int], list[int], list[int]]  # a matrix: what it makes of each byte, the lowest first
-
-
-class PartSums:
-    """CRCs of parts of one buffer.
-
-    Args:
-        buffer: gone through once, byte by byte; it takes four times as much memory besides.
-    """
-
-    def __init__(self, buffer: bytes) -> None:
-        self._sums = array("I", [0])  # of the first 0, 1, 2 ... bytes
-        crc = 0
-        for at in range(len(buffer)):
-            crc = crc32c(buffer[at : at + 1], crc)
-            self._sums.append(crc)
-        self._zeros = [crc32c(ZEROS[:count], 0) for count in range(BLOCK_BYTES)]
-        self._tables = _make_tables(len(buffer) // BLOCK_BYTES)
-
-    def crc(self, begin: int, end: int, seed: int) -> int:
-        """`crc32c(buffer[begin:end], seed)`."""
-        return self._sums[end] ^ self._take_on(self._sums[begin] ^ seed, end - begin)
-
-    def _take_on(self, crc: int, count: int) -> int:
-        """What so many zero bytes make of a CRC."""
-        blocks, rest = divmod(count, BLOCK_BYTES)
-        crc = crc32c(ZEROS[:rest], crc) ^ self._zeros[rest]
-        for table in self._tables:
-            if not blocks:
-                break
-            if blocks & 1:
-                crc = _multiply(table, crc)
-            blocks >>= 1
-        return crc
-
-
-def _make_tables(blocks: int) -> list[Table]:
-    """Matrices of 1, 2, 4 ... blocks of zeros, up to as many as there are."""
-    nothing = crc32c(ZEROS, 0)
-    columns = [crc32c(ZEROS, 1 << bit) ^ nothing for bit in range(BITS)]
-    tables = []
-    for _ in range(blocks.bit_length()):
-        table = _table_of(columns)
-        tables.append(table)
-        columns = [_multiply(table, column) for column in columns]
-    return tables
-
-
-def _table_of(columns: Sequence[int]) -> Table:
-    """A matrix by bytes.
-
-    Args:
-        columns: what it makes of each bit, the lowest first.
-    """
-    parts = []
-    for first in range(0, BITS, 8):
-        part = [0]
-        for column in columns[first : first + 8]:
-            part += [column ^ before for before in part]
-        parts.append(part)
-    return (parts[0], parts[1], parts[2], parts[3])
-
-
-def _multiply(table: Table, crc: int) -> int:
-    low, second, third, high = table
-    return low[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ high[crc >> 24]
-
 
 COMMANDS_DIGEST_BYTES = 16
 
@@ -132,7 +58,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
     Attributes:
         seq: sequence number of the first event; the others follow without gaps.
         at: POSIX seconds at which the node took the events up, the same for all of them.
-        rules: `swarmd.core.step.RULES` of whoever wrote it; a log of other rules is refused.
+        rules: `swarmd.core.step.RULES` of the swarmd that wrote it; a log of other rules is refused.
         events: at least one.
         commands_digest: `digest_commands` of all commands these events caused, in order.
     """
@@ -191,7 +117,8 @@ FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX
 RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment`
 TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
-LOOKED_AT_MAX = 1024 * 1024 * 1024  # bytes gone through for CRCs in a tail before those of parts are put together
+LOOKED_AT_MAX = 16 * 1024 * 1024 * 1024  # bytes of a tail gone through for CRCs, a second or two
+COMMIT_FIRST = 0x90 + len(Commit.__struct_fields__)  # an encoded commit begins as a msgpack array of that length
 
 
 class Tail(NamedTuple):
@@ -216,7 +143,7 @@ def encode_frame(payload: bytes, seed: int) -> bytes:
 def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, bytes]]:
     """Valid frames from `offset` on, each as (offset behind it, payload).
 
-    Ends at the end of the file or at the first bytes that are no valid frame; `judge_tail` tells the two apart.
+    Ends at the end of the file or at the first bytes that are not a valid frame; `judge_tail` tells the two apart.
     """
     file.seek(offset)
     unpack, head_bytes = HEAD.unpack_from, HEAD.size
@@ -257,22 +184,15 @@ def judge_tail(file: FileIO, offset: int, seed: int) -> Tail:
 
 
 def _holds_frame(buffer: bytes, end: int, seed: int) -> bool:
-    """Whether a valid frame begins before `end`, but at the very beginning.
-
-    Peers may have written much of it: lengths at every place, each of which reaches far.
-    """
+    """Whether a valid frame begins before `end`, but at the very beginning; also if that takes too long to tell."""
     view, size_bytes, looked_at = memoryview(buffer), len(buffer), 0
-    sums: PartSums | None = None
     for position in range(1, min(end, size_bytes - HEAD.size)):
         length, check = HEAD.unpack_from(buffer, position)
         start = position + HEAD.size
-        if not 0 < length <= size_bytes - start:
+        if not 0 < length <= size_bytes - start or buffer[start] != COMMIT_FIRST:
             continue
         looked_at += length
-        if sums is None and looked_at > LOOKED_AT_MAX:
-            sums = PartSums(buffer)
-        stop = start + length
-        if check == (crc32c(view[start:stop], seed) if sums is None else sums.crc(start, stop, seed)):
+        if looked_at > LOOKED_AT_MAX or crc32c(view[start : start + length], seed) == check:
             return True
     return False
 

@@ -169,7 +169,7 @@ class LogReader:
 
 
 def _sealed_digest(file: FileIO, path: Path, read_bytes: int) -> bytes:
-    """Check that so many bytes are the whole segment. Returns its SHA-256."""
+    """Check that what was read is the whole segment. Returns its SHA-256."""
     try:
         size_bytes = os.fstat(file.fileno()).st_size
         digest = digest_file(file)

@@ -1,10 +1,7 @@
-"""Going over a log again: is every byte as it was written, does it still give the commands it gave, and what would
-other charts or settings have done with it?
+"""Read a log again: is every byte as it was written, does it still give the commands it gave, and what would other
+charts or settings have made of it?
 
 - `check_log` reads from end to end; `verify` folds as well, and compares commands and snapshots.
-- `verify` on all cores folds a log in sections, each from one snapshot to the next. A section's fold starts from a
-  snapshot, which the section before compares with its own end: all together say what one fold from the log's beginning
-  says.
 - `compare` folds twice, as it was and with other charts, or with other settings in every start of the log.
 """
 
@@ -12,16 +9,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from itertools import pairwise, takewhile
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -34,17 +25,11 @@ from swarmd.core.step import StateFold, step
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
 from swarmd.errors import ConfigError, ReplayDifference, SwarmdError
 from swarmd.eventlog.export import Change, changes_between, command_line
-from swarmd.eventlog.fold import Base, base_upto, bases_of, commits_from, fold_commit, node_of, oldest_base
+from swarmd.eventlog.fold import commits_from, fold_commit, node_of, oldest_base
 from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, encode_state, list_snapshots, read_snapshot, snapshot_seq
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.sharedctypes import Synchronized
-
-    from swarmd.eventlog.frame import Commit
 
 
 class LogCheck(msgspec.Struct, frozen=True):
@@ -186,24 +171,22 @@ class CommandDifference(msgspec.Struct, frozen=True):
     commands: tuple[Command, ...]
 
 
-def verify(directory: Path, watch: Watch = iter, begin: Base | None = None, until: int | None = None) -> Verified:
-    """Fold the whole log and compare every commit's commands, and every snapshot's state, with what is on disk.
+def verify(directory: Path, watch: Watch = iter) -> Verified:
+    """Fold the log and compare every commit's commands, and every snapshot's state, with what is on disk.
 
     Args:
         directory: of the segments.
-        watch: wraps the commits, to show progress.
-        begin: where to start in place of the log's beginning; that its state is right is for others to see.
-        until: the event before which to end, where a commit begins.
+        watch: wraps the commits, to show progress; if it ends early, so does the comparison.
 
     Raises:
         ReplayDifference: naming the first difference.
         LogDamaged and its kin: as reading raises them.
     """
-    base = begin or oldest_base(directory, whole=True)
-    snapshots = _snapshot_digests(directory, base.seq, until)
+    base = oldest_base(directory, whole=True)
+    snapshots = _snapshot_digests(directory, base.seq)
     found = len(snapshots)
     state, end_seq, events, commits = StateFold(base.state), base.seq, 0, 0
-    for commit in watch(commits_before(commits_from(directory, base), until)):
+    for commit in watch(commits_from(directory, base)):
         _compare_snapshot(directory, snapshots, commit.seq, state)
         commands = fold_commit(state, commit)
         if (got := digest_commands(commands)) != commit.commands_digest:
@@ -231,21 +214,11 @@ class CommitDiffers(ReplayDifference):
         self.difference = difference
 
 
-def commits_before(commits: Iterator[Commit], until: int | None) -> Iterator[Commit]:
-    """Commits that begin before event `until`, all for None."""
-    return commits if until is None else takewhile(lambda commit: commit.seq < until, commits)
-
-
-def _snapshot_digests(directory: Path, after: int, upto: int | None) -> dict[int, bytes]:
+def _snapshot_digests(directory: Path, after: int) -> dict[int, bytes]:
     """SHA-256 of the encoded states of snapshots behind `after`, by seq."""
     node = node_of(directory)
-    digests: dict[int, bytes] = {}
-    for path in list_snapshots(directory):
-        seq = snapshot_seq(path)
-        if seq <= after or (upto is not None and seq > upto):
-            continue
-        digests[seq] = state_digest(read_snapshot(path, node).state)
-    return digests
+    paths = [path for path in list_snapshots(directory) if snapshot_seq(path) > after]
+    return {snapshot_seq(path): state_digest(read_snapshot(path, node).state) for path in paths}
 
 
 def state_digest(state: State) -> bytes:
@@ -289,7 +262,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     Attributes:
         events: events folded under both; fewer than the log has when the other side refused one.
-        first: where they part; None when nothing differs.
+        first: the event at which they part; None if nothing differs.
         here, there: commands by kind.
         changes: how the final states differ, here → there; without what was set otherwise.
         decisions: events of which other commands came.
@@ -334,7 +307,7 @@ def compare(
 
     Args:
         directory: of the segments.
-        other: the core's step, with other charts bound where there are any.
+        other: the core's step, with other charts bound if there are any.
         watch: wraps the commits, to show progress.
         supposed: settings in place of the log's.
 
@@ -367,112 +340,3 @@ def _changes(before: State, after: State) -> tuple[Change, ...]:
 def _comparison(events: int, first: Divergence | None, here: _Side, there: _Side, decisions: int) -> Comparison:
     changes = _changes(here.state, there.state)
     return Comparison(events, first, dict(here.commands), dict(there.commands), changes, decisions)
-
-
-EVENTS_A_COUNT = 1000  # told at once by a process
-TOLD_EVERY_S = 0.2
-
-_done: Synchronized[int]  # in a worker: events of all of them so far
-
-
-class Section(NamedTuple):
-    """Events from `first` on, up to and without `end`; None for the log's end."""
-
-    first: int
-    end: int | None
-
-
-ProgressListener = Callable[[int], None]  # is told how many events were verified so far; raises nothing
-
-
-def verify_parallel(
-    directory: Path, last: int | None = None, told: ProgressListener | None = None, processes: int | None = None
-) -> Verified:
-    """As `verify`, in several processes where there are snapshots to start from.
-
-    Args:
-        directory: of the segments.
-        last: the last event whose commit is verified; None for all.
-        told: called now and then.
-        processes: how many at most; by default one for each core that this process may use.
-
-    Raises:
-        ReplayDifference, LogDamaged and its kin: as `verify` does, for the first that is wrong.
-    """
-    sections = sections_of(directory, last)
-    processes = min(processes or len(os.sched_getaffinity(0)), len(sections))
-    context = get_context("spawn")
-    count: Synchronized[int] = context.Value("q", 0)
-    with ProcessPoolExecutor(processes, context, _begin_worker, (count,)) as pool:
-        try:
-            futures = [pool.submit(_verify_section, directory, each) for each in sections]
-            parts = [_result(directory, *each, told, count) for each in zip(sections, futures, strict=True)]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return _sum_up(parts)
-
-
-def sections_of(directory: Path, last: int | None = None) -> list[Section]:
-    """The sections of a log, in order; those that begin at or before event `last`."""
-    begins = [seq for seq in bases_of(directory) if last is None or seq <= last] or bases_of(directory)[:1]
-    inner = [Section(first, end) for first, end in pairwise(begins)]
-    return [*inner, Section(begins[-1], None if last is None else last + 1)]
-
-
-def _result(
-    directory: Path,
-    section: Section,
-    future: Future[Verified | None],
-    told: ProgressListener | None,
-    count: Synchronized[int],
-) -> Verified:
-    """What a section came to. Where it is wrong, or its process ended, it is verified here, to say what is wrong."""
-    while told is not None and not wait([future], TOLD_EVERY_S).done:
-        told(count.value)
-    try:
-        found = future.result()
-    except BrokenProcessPool:
-        found = None
-    return found or _verify(directory, section)
-
-
-def _verify(directory: Path, section: Section) -> Verified:
-    return verify(directory, begin=base_upto(directory, section.first), until=section.end)
-
-
-def _sum_up(parts: list[Verified]) -> Verified:
-    return Verified(
-        sum(part.events for part in parts),
-        sum(part.commits for part in parts),
-        parts[0].from_seq,
-        sum(part.snapshots for part in parts),
-    )
-
-
-# --- in a worker ---
-
-
-def _begin_worker(count: Synchronized[int]) -> None:
-    global _done
-    _done = count
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent tells of Ctrl-C
-
-
-def _verify_section(directory: Path, section: Section) -> Verified | None:
-    """What a section came to; None where something is wrong with it, which the parent looks at itself."""
-    try:
-        return verify(directory, _counted, base_upto(directory, section.first), section.end)
-    except SwarmdError:
-        return None
-
-
-def _counted(commits: Iterator[Commit]) -> Iterator[Commit]:
-    seen = 0
-    for commit in commits:
-        seen += len(commit.events)
-        if seen >= EVENTS_A_COUNT:
-            with _done.get_lock():
-                _done.value += seen
-            seen = 0
-        yield commit

@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
     def path(self, directory: Path) -> Path:
-        """Of the segment."""
+        """The segment's file."""
         return directory / segment_name(self.segment)
 
 
@@ -70,7 +70,7 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 def segment_name(first_seq: int) -> str:
-    """The file's name."""
+    """The name of the segment that begins with this event."""
     return f"{first_seq:020d}{SUFFIX}"
 
 
@@ -110,7 +110,7 @@ def read_header(file: FileIO, path: Path) -> Opening:
 
     Raises:
         OtherVersion: it has another format.
-        LogDamaged: it is no segment, or its header is damaged or does not fit its name.
+        LogDamaged: it is not a segment, or its header is damaged or does not fit its name.
     """
     file.seek(0)
     content = file.read(PREFIX.size + HEADER_BYTES_MAX)
@@ -141,7 +141,7 @@ def damaged(path: Path, offset: int, what: str) -> LogDamaged:
     """The error for a file that cannot be trusted."""
     return LogDamaged(
         f"the event log file {path} is damaged at byte {offset}: {what}",
-        "Restore it from a copy, or move the data directory away and let the node begin anew",
+        "Restore it from a copy, or move the data directory away and let the node start from nothing",
     )
 
 
@@ -214,7 +214,7 @@ class SegmentWriter:
         self._file_bytes = max(end, self._file_bytes)
 
     def _write_ahead(self, end: int) -> None:
-        """Have zeros behind `end`, where the next frame will; without room for them it goes on without for a while."""
+        """Write zeros behind `end`, the end of the next frame; if there is no room for them, do without for a while."""
         if self._full_for:
             self._full_for -= 1
             return

@@ -35,7 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         node: peer id of the node.
         run: id of the process life that took it.
         seq: the first event that is not in it.
-        rules: `swarmd.core.step.RULES` of whoever made it.
+        rules: `swarmd.core.step.RULES` of the swarmd that made it.
         state: the state itself.
     """
 
@@ -54,7 +54,7 @@ _snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=from_plain)
 def encode_state(state: State) -> bytes:
     """The state in a form in which equal states are equal bytes, NaN included.
 
-    msgspec leaves a field out where its value is the very object that is the default, so a text that was read from
+    msgspec leaves a field out if its value is the very object that is the default, so a text that was read from
     somewhere else stays in; decoding gives the objects of `Literal` types. So it is encoded as it reads back.
     """
     return _encoder.encode(_decoder.decode(_encoder.encode(state)))
@@ -66,7 +66,7 @@ def decode_state(encoded: bytes) -> State:
 
 
 def snapshot_directory(directory: Path) -> Path:
-    """Where the snapshots of a log lie."""
+    """The directory of a log's snapshots."""
     return directory / "snapshots"
 
 
@@ -125,7 +125,7 @@ def read_snapshot(path: Path, node: str) -> Snapshot:
     Raises:
         OtherVersion: it has another format or other rules.
         LogForeign: it is of another node.
-        LogDamaged: its digest is wrong, or its state is none that this swarmd can read.
+        LogDamaged: its digest is wrong, or this swarmd cannot read its state.
     """
     payload = _checked_payload(path)
     try:

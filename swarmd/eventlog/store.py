@@ -2,8 +2,8 @@
 
 - One process writes: an advisory lock ends with the process that holds it.
 - What an interrupted append has left is cut off when the log is opened; anything else that does not fit is refused.
-- Old segments go, beyond a budget, only where a snapshot that was just read stands in for them: the log begins where a
-  fold can begin.
+- Beyond a budget, old segments go only if a snapshot that was just read stands in for them: the log always begins at a
+  point from which a fold can start.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def take_lock(directory: Path) -> int:
     return descriptor
 
 
-BLOCK_BYTES = 4096  # a file takes whole blocks, so many small segments count for what they cost
+BLOCK_BYTES = 4096  # a file takes whole blocks, so that many small segments count for what they cost
 
 
 def disk_bytes(path: Path) -> int:
@@ -97,8 +97,8 @@ def retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
     """Remove the oldest segments until the log fits its budget, as far as snapshots allow.
 
     A segment may go only when a later one exists and a snapshot that was just read and checked begins at or behind its
-    end; all segments before that snapshot go together, so that the log begins where a fold can begin. The log may
-    therefore stay over its budget by what was written since the newest snapshot.
+    end; all segments before that snapshot go together, so that a fold can start where the log begins. The log may stay
+    over its budget by what was written since the newest snapshot.
 
     Returns:
         What was removed, the oldest first.
@@ -166,7 +166,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Where the last segment ends: the next sequence number, and what the header of the next segment needs."""
+    """The end of the last segment: the next sequence number, and what the header of the next segment needs."""
 
     next_seq: int = 0
     digest: bytes = b""
@@ -374,7 +374,7 @@ def _end_without_segments(directory: Path) -> End:
     if list_snapshots(directory):
         raise LogDamaged(
             f"the event log in {directory} has snapshots but no segments: its events are lost",
-            "Restore the segments from a copy, or move the data directory away and let the node begin anew",
+            "Restore the segments from a copy, or move the data directory away and let the node start from nothing",
         )
     return End()
 

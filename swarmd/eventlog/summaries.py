@@ -1,4 +1,4 @@
-"""What readers of a log have made of it, kept beside it, so that the next reader goes on from there.
+"""Summaries of a log, kept beside it, so that the next reader goes on from there.
 
 `summaries/<kind>.sum` beside the segments is a bookmark: a place in the log, the end of any commit, and all that was
 made of what lies before. It is a cache, and written whole or not at all.
@@ -6,7 +6,7 @@ made of what lies before. It is a cache, and written whole or not at all.
 - It is used only if the log up to its place is the one that was read: the header of the segment there has the SHA-256
   of the segment before, and so of all before that, and what of this segment lies before the place has the SHA-256 that
   it had.
-- One that was made by another version of its kind, or does not fit the log, is made anew.
+- One that was made by another version of its kind, or does not fit the log, is made again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         version: of who made it; another version makes its own.
         node: whose log it is.
-        place: up to where it was read.
+        place: the end of what was read.
         previous: as in the header of the segment there.
         read: SHA-256 of that segment up to the place.
         body: SHA-256 of the body.
@@ -93,7 +93,7 @@ def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts
 
 
 def bookmark_place(directory: Path, kind: str, version: str) -> Place | None:
-    """Where a bookmark lies that may be used; whether it fits is not looked at."""
+    """The place of a bookmark that may be used; whether it fits the log is not looked at."""
     with contextlib.suppress(OSError, Unfit), open_regular(bookmark_path(directory, kind)) as file:
         head, _ = _head_of(file.read(len(MAGIC) + LENGTH.size + DIGEST_BYTES + HEAD_BYTES_MAX))
         return head.place if head.version == version else None
@@ -101,7 +101,7 @@ def bookmark_place(directory: Path, kind: str, version: str) -> Place | None:
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list[memoryview]] | None:
-    """The place and the parts of a bookmark that fits; None where there is none.
+    """The place and the parts of a bookmark that fits; None if there is none.
 
     Raises:
         Unfit: there is one, and it cannot be used.
@@ -157,7 +157,7 @@ def _at(directory: Path, place: Place) -> tuple[str, bytes, bytes]:
 
 
 def _digest_upto(file: FileIO, size_bytes: int) -> bytes:
-    """Of the first bytes of a file; of the whole where it is shorter."""
+    """SHA-256 of the first bytes of a file, or of the whole if it is shorter."""
     digest, offset = hashlib.sha256(), 0
     while chunk := os.pread(file.fileno(), min(CHUNK_BYTES, size_bytes - offset), offset):
         digest.update(chunk)
@@ -200,7 +200,7 @@ class Summary(Protocol):
     """What is made of a log, in the making."""
 
     def begin(self, base: Base) -> None:
-        """Begin anew, after this state."""
+        """Start from nothing, after this state."""
 
     def resume(self, kept: bytes | memoryview) -> None:
         """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
@@ -218,9 +218,9 @@ class Gathered(Summary, Protocol):
 
 
 def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
-    """Have `gathered` take a log's commits, from where a summary ends that fits, and keep one for the next time.
+    """Have `gathered` take a log's commits, from the end of a summary that fits, and keep one for the next time.
 
-    Where none can be written, the next reader takes longer.
+    If none can be written, the next reader takes longer.
 
     Returns:
         The number of the first event that was read.
@@ -251,7 +251,7 @@ def _first_seq(directory: Path) -> int:
 
 
 def _resume(directory: Path, name: str, version: str, gathered: Gathered) -> Place | None:
-    """Go on from the summary that fits. Returns where it ends; None where there is none."""
+    """Go on from the summary that fits. Returns its place; None if there is none."""
     with suppress(Unfit, *DECODE_ERRORS, ValueError):
         found = read_bookmark(directory, name, version)
         if found is not None:

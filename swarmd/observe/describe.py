@@ -17,9 +17,9 @@ import msgspec
 from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
-from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
+from swarmd.core.workers import LEAVING
 from swarmd.observe.layers import (
     NOTHING,
     awaited_members,

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core.coordinator.coordination import is_alone
+from swarmd.core.coordination import is_alone
 from swarmd.core.state import Coordination, State, WorkerState
 from swarmd.core.values import FlatCause, FlatStage
 from swarmd.worker.messages import Progress

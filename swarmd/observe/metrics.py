@@ -25,9 +25,9 @@ from swarmd.config import Config
 from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState, SubmissionState
-from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
+from swarmd.core.workers import LEAVING
 from swarmd.eventlog.fold import Base
 from swarmd.observe import labels
 from swarmd.observe.layers import WorkerStatus

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
-from swarmd.core.coordinator.coordination import awaits_trainer
-from swarmd.core.node.rounds import is_barred
+from swarmd.core.coordination import awaits_trainer
+from swarmd.core.rounds import is_barred
 from swarmd.core.state import Coordination, FirstAccuracy, State
 from swarmd.core.values import Skill
 from swarmd.eventlog.store import log_bytes

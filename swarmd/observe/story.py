@@ -226,12 +226,6 @@ def reached(state: State) -> int:
     return max(clock, -1 if state.work is None else state.work.round, state.skipped_to)
 
 
-def joins_stage(before: State, after: State) -> bool:
-    """Whether the node joined another stage between two states, so that delays of the one before do not matter."""
-    own = after.work
-    return own is not None and (before.work is None or (before.work.round, before.work.stage) != (own.round, own.stage))
-
-
 def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
     """ "reward 0.500, held-out accuracy 0.40", or by stage."""
     if stages == 1 and len(trained) == 1:

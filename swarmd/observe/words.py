@@ -10,11 +10,11 @@ from typing import Literal
 
 from swarmd.core import events
 from swarmd.core.applied import Applied
-from swarmd.core.coordinator.coordination import COLLECTING
-from swarmd.core.coordinator.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
+from swarmd.core.coordination import COLLECTING
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Coordination, Equivocation, Member, State, WeightsOutcome
 from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
+from swarmd.core.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
 from swarmd.observe.layers import MIB
 
 
@@ -36,7 +36,7 @@ def span(seconds: float) -> str:
 
 ASIDE_TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.node.rounds.count_aside`: in singular and plural
+REASONS = {  # of `swarmd.core.rounds.count_aside`: in singular and plural
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),

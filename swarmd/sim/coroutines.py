@@ -64,7 +64,7 @@ class Answer:
         self.given = False
 
     def give(self) -> None:
-        """Have whoever waits go on; only the first answer counts."""
+        """Let the task that waits go on; only the first answer counts."""
         if not self.given:
             self.given = True
             if self.task is not None:
@@ -81,7 +81,7 @@ class Task:
     Args:
         coroutine: awaits nothing but `Answer`s.
         on_end: is called with what it returned, or with the error that it ended by. Without it an error is raised to
-            whoever made the coroutine go on, which is the simulator's main loop.
+            the caller that made the coroutine go on: the simulator's main loop.
         among: the tasks that go on; it is one of them until it ends.
     """
 
@@ -142,7 +142,7 @@ class VirtualSignal:
         self._waiting: Answer | None = None
 
     def set(self) -> None:
-        """Wake the coroutine that waits, as soon as whoever runs now waits itself."""
+        """Wake the coroutine that waits, as soon as the one that runs now waits itself."""
         self._is_set = True
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -157,6 +157,25 @@ class VirtualSignal:
             await answer
             self._waiting = None
         self._is_set = False
+
+
+class Condition:
+    """Coroutines that wait for one thing to happen."""
+
+    def __init__(self) -> None:
+        self._answers: list[Answer] = []
+
+    async def wait(self) -> None:
+        """Return when it happens."""
+        answer = Answer()
+        self._answers.append(answer)
+        await answer
+
+    def happen(self) -> None:
+        """Have all of them go on."""
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer.give()
 
 
 class VirtualRuntime:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from swarmd.core.events import StopRequested
+from swarmd.sim.chain import CALL_WEI, FEE, Call, Kind, SimChain, sign
+from swarmd.sim.machine import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
+from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import CRASH_POINTS, SimNode
-from swarmd.sim.ports.chain import CALL_WEI, FEE, Call, Kind, SimChain, sign
-from swarmd.sim.ports.machine import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
-from swarmd.sim.ports.network import NetworkWorker
-
-if TYPE_CHECKING:
-    from swarmd.sim.world import World
+from swarmd.sim.swarm import Swarm
 
 PARTITION_S = (10.0, 180.0)
 AWAY_S = (60.0, 600.0)  # how long a follower that goes away is not there
@@ -27,15 +24,15 @@ POOR_S = (10.0, 240.0)
 OWNER = "0xowner"
 FULL_S = (5.0, 240.0)  # how long a disk stays full
 LOOK_S = 5.0  # how often a node looks at its disk
-CLOCK_STEP_S = 3.0  # a clock set anew is off by up to this
-JUMP_S = (600.0, 3600.0)  # by so much a clock is set wrong, forward or back
+CLOCK_STEP_S = 3.0  # a clock that was set is off by up to this
+JUMP_S = (600.0, 3600.0)  # by which a clock is set wrong, forward or back
 WRONG_S = (5.0, 240.0)  # how long it stays wrong
 
 
 class Faults:
     """Draws faults at random instants until the world becomes calm."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Swarm) -> None:
         self.world = world
         self.random = world.random
         self.over = False
@@ -95,7 +92,7 @@ class Faults:
         node.crash(self.random.uniform(*AWAY_S))
 
     def _cut_off_once(self) -> None:
-        """A part of the nodes is alone for a while, where that was asked for."""
+        """A part of the nodes is cut off for a while, if that was asked for."""
         world = self.world
         if world.dht.split:
             return
@@ -108,7 +105,7 @@ class Faults:
             node.set_clock(-node.jumped_s)
 
     def end(self) -> None:
-        """From now on nothing goes wrong any more. Frozen workers thaw when their time has come."""
+        """From now on nothing goes wrong. Frozen workers thaw when their time has come."""
         self.over = True
         world = self.world
         world.dht.heal()
@@ -135,8 +132,8 @@ class Faults:
         self.world.nodes[0].crash()
 
     def _kill_worker(self, node: SimNode) -> None:
-        if node.workers:
-            node.lose_worker(self.random.choice(node.workers), "killed")
+        if workers := node.supervisor.workers:
+            node.supervisor.lose(self.random.choice(workers), "killed")
 
     def _lose_link(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]
@@ -153,19 +150,16 @@ class Faults:
     def _freeze_all(self, node: SimNode) -> None:
         """SIGSTOP for the daemon and its workers."""
         until = self.world.now + self.random.uniform(*FREEZE_S)
-        self.world.counts["freezes"] += 1
         node.freeze(until)
-        for worker in node.workers:
+        for worker in node.supervisor.workers:
             worker.freeze(until)
 
     def _freeze_daemon(self, node: SimNode) -> None:
-        self.world.counts["freezes"] += 1
         node.freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
     def _freeze_worker(self, node: SimNode) -> None:
-        if node.workers:
-            self.world.counts["freezes"] += 1
-            self.random.choice(node.workers).freeze(self.world.now + self.random.uniform(*FREEZE_S))
+        if workers := node.supervisor.workers:
+            self.random.choice(workers).freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
     def _slow_disk(self, node: SimNode) -> None:
         node.busy_until = max(node.busy_until, self.world.now + self.random.uniform(*SLOW_DISK_S))
@@ -177,7 +171,7 @@ class Faults:
 
     def _break_for_good(self, node: SimNode) -> None:
         """A worker ends for a reason that a restart cannot mend."""
-        for worker in node.workers[:1]:
+        for worker in node.supervisor.workers[:1]:
             node.supervisor.lose(worker, "identity in use", permanent=True)
 
     def _stop(self, node: SimNode) -> None:
@@ -203,7 +197,7 @@ class Faults:
         """A follower is brought back from a backup. On a chain others decide: see tests/chain."""
         if node.index and len(node.disk.log.commits) > 1:
             node.restore(self.random.randrange(1, len(node.disk.log.commits)))
-            self.world.dht.forget_disk(node)
+            self.world.dht.forget_disk(node.index)
 
     def _set_space(self, node: SimNode, free_bytes: int) -> None:
         """The node notices it when it looks the next time, whichever life it is in then."""
@@ -224,7 +218,7 @@ class Faults:
     def _kill_chain_worker(self, node: SimNode) -> None:
         worker = node.supervisor.running["chain"]
         if worker is not None and worker.alive:
-            node.lose_worker(worker, "killed")
+            node.supervisor.lose(worker, "killed")
 
     def _cut_off(self, node: SimNode) -> None:
         """None of a node's endpoints answers for a while."""

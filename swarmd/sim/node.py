@@ -1,5 +1,4 @@
-"""A simulated machine: its disk stays, the daemon on it comes and goes, and is the shipped shell: its loop, its
-supervision.
+"""A simulated node: a machine on which a daemon comes and goes, which is the shipped shell: its loop, its supervision.
 
 Facts are stepped in memory, appended, synced, and only then acted upon. A crash may fall between any two of these.
 """
@@ -8,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -35,16 +34,13 @@ from swarmd.errors import ChartError
 from swarmd.eventlog.fold import fold_commit
 from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
-from swarmd.sim.ports.machine import WANTED_BYTES, SimDisk, SimWorker
-from swarmd.sim.ports.supervisor import SimSupervisor
-
-if TYPE_CHECKING:
-    from swarmd.sim.invariants.claims import SubmissionChecks
-    from swarmd.sim.world import World
+from swarmd.sim.machine import WANTED_BYTES, Machine
+from swarmd.sim.processes import SimSupervisor, WorkerMaker
+from swarmd.sim.simulation import Simulation
 
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
 CRASH_POINTS: tuple[CrashPoint, ...] = ("before-append", "before-sync", "before-dispatch", "in-dispatch")
-SMALL_COMMIT_EVENTS = 4  # every second node has room for so many events in a commit, and for so many facts that wait
+SMALL_COMMIT_EVENTS = 4  # of every second node: events in a commit, and facts that wait
 SMALL_INBOX_FACTS = 4
 SNAPSHOT_COMMITS = 40  # from one snapshot to the next
 
@@ -76,7 +72,7 @@ class NodeLog:
         if node.crash_point == "before-sync":
             raise Crashed
         self._log.sync()
-        node.world.note_commit(node, commit)
+        node.world.on_commit(node.index, commit)
 
     @property
     def snapshot_due(self) -> bool:
@@ -88,66 +84,52 @@ class NodeLog:
         self._node.disk.snapshot = (len(self._log.commits), state)
 
 
-class SimNode:
-    """One machine of the swarm."""
+class SimNode(Machine):
+    """One machine of the swarm and its daemon.
 
-    def __init__(self, world: World, index: int, settings: Settings, pace_s: float, skew_s: float) -> None:
-        self.world = world
-        self.index = index
-        self.settings = settings
-        self.peer = settings.peer
-        self.name = settings.name
-        self.coordinates = settings.role == "coordinator"
-        self.pace_s = pace_s  # median time that a stage takes to train here
-        self.skew_s = skew_s  # this machine's clock minus the true time
-        self.jumped_s = 0.0  # of that, by what the clock was set wrong
-        self.jumps = 0  # times that the clock was set, so far
-        self.side = 0  # of a partition
-        self.account = f"0xaccount{index}"  # that submissions to a contract come from
-        self.rpc_out_until = 0.0  # no endpoint answers until then
+    Args:
+        make_worker: makes the processes of its workers.
+
+    Attributes:
+        crash_point: where in the next commit the daemon dies.
+        restored: from a backup, which the log does not know yet.
+        checked: the fold of the events before `checked_seq`, which have counted (`Simulation.on_event`).
+        base: commits that were folded at an earlier restart, and the state that they came to.
+    """
+
+    def __init__(
+        self,
+        world: Simulation,
+        index: int,
+        settings: Settings,
+        pace_s: float,
+        skew_s: float,
+        make_worker: WorkerMaker,
+    ) -> None:
         small = index % 2 == 1
-        self.disk = SimDisk(SMALL_COMMIT_EVENTS if small else None)
-        self.inbox_max = SMALL_INBOX_FACTS if small else INBOX_FACTS_MAX
-        self.life = 0  # lives begun; facts of an earlier one are lost
-        self.running = False
+        super().__init__(world, index, settings, pace_s, skew_s, SMALL_COMMIT_EVENTS if small else None)
+        self._make_worker = make_worker
+        self._inbox_max = SMALL_INBOX_FACTS if small else INBOX_FACTS_MAX
         self.loop = self._make_loop(State())
-        self.piped: deque[Event] = deque()  # facts for which the inbox had no room
-        self._brought: deque[Event] = deque()  # all facts that are to be recorded
-        self.busy_until = 0.0  # a slow disk: facts gather into one commit
-        self.frozen_until = 0.0
         self.crash_point: CrashPoint | None = None
-        self.restored = False  # from a backup, which the log does not know yet
-        self.checked_seq = 0  # events below it have been seen by the checks
-        self.base = (0, State())  # so many commits were folded at an earlier restart, and what they came to
-        self.supervisor = SimSupervisor(self)
+        self.restored = False
+        self.checked, self.checked_seq = State(), 0
+        self.base = (0, State())
+        self.supervisor = SimSupervisor(self, make_worker)
+        self._brought: deque[Event] = deque()  # all facts that are to be recorded
         self._turning = False  # facts are being committed
         self._deadlines: tuple[Deadline, ...] = ()
         self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
 
     @property
     def state(self) -> State:
-        """What the daemon holds the log to come to."""
         return self.loop.state
 
-    @property
-    def claims(self) -> SubmissionChecks:
-        """The checks of what it submits to a contract."""
-        return self.world.checks.ledgers[self.index].claims
-
     def _make_loop(self, state: State) -> Loop:
-        """The loop of a new life, with the checks as a projection."""
-        loop = Loop(NodeLog(self), state, (self,), self.inbox_max)
+        """The loop of a new life, with this node as a projection."""
+        loop = Loop(NodeLog(self), state, (self,), self._inbox_max)
         loop.connect(self.perform)
         return loop
-
-    def clock(self) -> float:
-        """This machine's idea of the time."""
-        return self.world.now + self.skew_s
-
-    @property
-    def workers(self) -> list[SimWorker]:
-        """The worker processes that live, in a fixed order."""
-        return [worker for worker in self.supervisor.running.values() if worker is not None and worker.alive]
 
     # --- life and death ---
 
@@ -162,7 +144,7 @@ class SimNode:
         self.busy_until = self.frozen_until = self._wake_at = 0.0
         self.crash_point = None
         self._deadlines = ()
-        self.supervisor = SimSupervisor(self)
+        self.supervisor = SimSupervisor(self, self._make_worker)
         self.loop = self._make_loop(self.fold(self.base))
         self.base = (len(self.disk.log.commits), self.state)
         self.loop.begin(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
@@ -175,32 +157,33 @@ class SimNode:
         Args:
             base: the first commits and what they come to; (0, State()) folds the whole log.
         """
-        ledger = self.world.checks.ledgers[self.index]
-        known_seq, known = ledger.seq, ledger.state
+        known_seq, known = self.checked_seq, self.checked
         index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:
             if index == self.disk.snapshot[0] and fold.state != self.disk.snapshot[1]:
-                self.world.fail(self, f"the snapshot before seq {commit.seq} is not what the events before it come to")
+                self.fail(f"the snapshot before seq {commit.seq} is not what the events before it come to")
             if commit.end_seq > self.checked_seq:
                 self._check_unseen(commit, fold.state)
             if digest_commands(fold_commit(fold, commit)) != commit.commands_digest:
-                self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
+                self.fail(f"the replay of seq {commit.seq} gives other commands than it gave")
             index += 1
             if commit.end_seq == known_seq and fold.state != known:
-                self.world.fail(self, f"the fold of the log up to seq {known_seq} is not the state that lived")
+                self.fail(f"the fold of the log up to seq {known_seq} is not the state that lived")
             self.world.counts["replayed"] += len(commit.events)
         return fold.state
 
     def _check_unseen(self, commit: Commit, state: State) -> None:
         """Check a commit of an earlier life that was durable but never adopted: it is new to the checks."""
-        ledger = self.world.checks.ledgers[self.index]
         for each in applied.fold(commit.envelopes(), state):
             if each.seq >= self.checked_seq:
-                ledger.apply(each)
-                self.checked_seq = each.seq + 1
+                self._count(each)
+
+    def _count(self, applied: Applied) -> None:
+        self.checked, self.checked_seq = applied.after, applied.seq + 1
+        self.world.on_event(self.index, applied)
 
     def crash(self, away_s: float | None = None) -> None:
-        """The daemon dies at once, its workers with it; it is started again after a while, or after so long."""
+        """The daemon dies at once, its workers with it; it is started again after a while, or after `away_s`."""
         if self.running:
             self.world.counts["crashes"] += 1
             self._end()
@@ -208,23 +191,19 @@ class SimNode:
             self.world.call_in(self.world.restart_delay_s() if away_s is None else away_s, self.start)
 
     def restore(self, commits: int) -> None:
-        """The machine is lost; another one goes on with the backup that was made when the log had so many commits."""
+        """The machine is lost; another one goes on with the backup that was made when the log had that many commits."""
         self._end()
         self.disk.restore(commits)
         self.base = (0, State())
-        self.checked_seq = 0
+        self.checked, self.checked_seq = State(), 0
         self.restored = True
         self.world.counts["restores"] += 1
-        self.world.checks.forget(self)
+        self.world.on_restored(self.index)
         self.world.call_in(self.world.restart_delay_s(), self.start)
 
     def _end(self) -> None:
         self.running = False
         self.supervisor.abandon()
-
-    def lose_worker(self, worker: SimWorker, reason: str) -> None:
-        """A worker process dies by itself."""
-        self.supervisor.lose(worker, reason)
 
     def set_clock(self, step_s: float) -> None:
         """Somebody sets this machine's clock; the daemon notices within a second."""
@@ -239,12 +218,12 @@ class SimNode:
             self._wake_in(self.world.now)
 
     def freeze(self, until: float) -> None:
-        """SIGSTOP for the daemon."""
+        """The daemon stands still, as after SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
         self._wake_in(until)
 
     def thaw(self, life: int) -> None:
-        """SIGCONT."""
+        """The daemon goes on, as after SIGCONT."""
         if life == self.life and self.running:
             self._wake_at = 0.0
             self._wake_in(self.world.now)
@@ -305,10 +284,10 @@ class SimNode:
         """See that the next deadline and a waiting inbox are looked at in time."""
         self._deadlines = self.state.deadlines
         if self._brought and not self.loop.has_facts and not self.piped:
-            self.world.fail(self, f"{type(self._brought[0]).__name__} was brought, and is not recorded")
+            self.fail(f"{type(self._brought[0]).__name__} was brought, and is not recorded")
         idle_s, first = self.loop.idle_s(self.clock()), next_deadline(self.state)
         if first is not None and idle_s > max(0.0, first.due_at - self.clock()):
-            self.world.fail(self, f"it sleeps for {idle_s:.3f} s, beyond the deadline {first.name}")
+            self.fail(f"it sleeps for {idle_s:.3f} s, beyond the deadline {first.name}")
         self._wake_in(self.world.now + idle_s + 1e-6 if idle_s else self.world.now)
 
     # --- commits ---
@@ -328,7 +307,7 @@ class SimNode:
         except Crashed:
             self.crash()
         except ChartError as error:
-            self.world.fail(self, f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
+            self.fail(f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
         finally:
             self._turning = False
         if self.running:
@@ -343,7 +322,7 @@ class SimNode:
             self._set_timer()
 
     def _fill_inbox(self) -> None:
-        """Whoever waits for room brings its facts, in their order."""
+        """Take facts that wait for room, in their order."""
         if not self.piped:
             return
         while self.piped and self.loop.offer(self.piped[0]):
@@ -353,31 +332,30 @@ class SimNode:
 
     def apply(self, applied: Applied) -> None:
         """A durable event that the daemon adopts."""
-        self.checked_seq = applied.seq + 1
         self._check_order(applied.event, applied.at)
         self.restored = self.restored and not isinstance(applied.event, NodeStarted)
-        self.world.checks.ledgers[self.index].apply(applied)
+        self._count(applied)
 
     def _check_order(self, event: Event, at: float) -> None:
         """Facts come in the order in which they were brought, each once; the rest is the shell's own."""
         if isinstance(event, TimerFired):
             if at < event.due_at:
-                self.world.fail(self, f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
+                self.fail(f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
             return
         own = isinstance(event, RoundsSkipped | NodeStarted)
         if not own and not _take_brought(self._brought, event):
-            self.world.fail(self, f"{type(event).__name__} is recorded before or without what was to be recorded")
+            self.fail(f"{type(event).__name__} is recorded before or without what was to be recorded")
 
     def perform(self, command: Command) -> None:
-        """A command leaves the daemon. Raises Crashed where it dies meanwhile."""
-        self.world.checks.on_dispatch(self, command)
+        """A command leaves the daemon. Raises Crashed if it dies meanwhile."""
+        self.world.on_dispatch(self.index, command)
         self.supervisor.dispatch(command)
         if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
             raise Crashed
 
 
 def _take_brought(brought: deque[Event], event: Event) -> bool:
-    """Take what an event tells of off what was brought. False where that is not what comes next."""
+    """Take what an event records off what was brought. False if that is not what comes next."""
     told = (*members_in(event), *reports_in(event)) if isinstance(event, MembersSeen | ReportsSeen) else ()
     if not told:
         return bool(brought) and brought.popleft() is event

@@ -104,12 +104,12 @@ ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everythi
 
 
 NONE, ALL = "none", "all"
-HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
 HOSTILE_SHARE = 0.25  # of the seeds in which somebody is hostile
-SHARDED_SHARE = 0.4  # of the seeds in which stages may have shards
-CATCH_UP_SHARE = 0.25  # of the seeds in which newcomers take weights from peers
-AVERAGING_SHARE = 0.25  # of the seeds in which nodes average their weights with peers'
-CROWDS = (30, 100, 300)  # sizes of a crowd that are drawn
+SHARDED_SHARE = 0.4  # of those in which stages may have shards
+CATCH_UP_SHARE = 0.25  # of those in which newcomers take weights from peers
+AVERAGING_SHARE = 0.25  # of those in which nodes average their weights with peers'
+CROWDS = (30, 100, 300)  # sizes of a crowd
+HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
 
 
 def kinds_of(hostile: str) -> tuple[str, ...]:
@@ -123,33 +123,22 @@ def kinds_of(hostile: str) -> tuple[str, ...]:
     return tuple(kind for kind in HOSTILE if kind in wanted)
 
 
-def draw_hostile(seed: int) -> dict[str, Any]:
-    """Who is hostile in a seed's world. The stream of chance is its own: all else of a seed is as it was without."""
-    random = Random(f"{seed}/hostile")
-    kinds = random.sample(HOSTILE, random.randint(1, len(HOSTILE)))
+def _draw_apart(seed: int, hostile_given: bool) -> dict[str, Any]:
+    """What was added to profiles later, each part by a stream of chance of its own: all else of a seed stays as it was.
+
+    Seeds that are recorded in tests name `hostile`; their nodes take no weights.
+    """
+    shards, weights, averaging = (Random(f"{seed}/{name}") for name in ("shards", "weights", "averaging"))
+    in_shards = {"shard_members": shards.choice((1, 2, 3)), "gather_peers": shards.choice((2, 32))}
+    catch_up = {"catch_up_rounds": weights.choice((1, 2, 3)), "catch_up_s": weights.choice((10.0, 60.0, 300.0))}
+    average = {"average_rounds": averaging.choice((1, 2, 3))}
+    drawn: dict[str, Any] = {} if hostile_given or weights.random() >= CATCH_UP_SHARE else dict(catch_up)
+    drawn |= {} if hostile_given or averaging.random() >= AVERAGING_SHARE else average
+    hostile = Random(f"{seed}/hostile")
+    kinds = hostile.sample(HOSTILE, hostile.randint(1, len(HOSTILE)))
     named = ",".join(kind for kind in HOSTILE if kind in kinds)
-    return {"hostile": named if random.random() < HOSTILE_SHARE else NONE, "crowd": random.choice(CROWDS)}
-
-
-def draw_shards(seed: int) -> dict[str, Any]:
-    """Whether a seed's swarm is one whose stages have shards, of few members each; a stream of chance of its own."""
-    random = Random(f"{seed}/shards")
-    drawn = {"shard_members": random.choice((1, 2, 3)), "gather_peers": random.choice((2, 32))}
-    return drawn if random.random() < SHARDED_SHARE else {}
-
-
-def draw_catch_up(seed: int) -> dict[str, Any]:
-    """Whether newcomers take weights from peers. The stream of chance is its own."""
-    random = Random(f"{seed}/weights")
-    rounds, wait_s = random.choice((1, 2, 3)), random.choice((10.0, 60.0, 300.0))
-    return {"catch_up_rounds": rounds, "catch_up_s": wait_s} if random.random() < CATCH_UP_SHARE else {}
-
-
-def draw_averaging(seed: int) -> dict[str, Any]:
-    """Whether nodes average their weights with peers', in every so manieth round. The stream of chance is its own."""
-    random = Random(f"{seed}/averaging")
-    rounds = random.choice((1, 2, 3))
-    return {"average_rounds": rounds} if random.random() < AVERAGING_SHARE else {}
+    drawn |= {"hostile": named if hostile.random() < HOSTILE_SHARE else NONE, "crowd": hostile.choice(CROWDS)}
+    return drawn | (in_shards if shards.random() < SHARDED_SHARE else {})
 
 
 def draw_profile(seed: int, **given: Any) -> SimProfile:
@@ -186,6 +175,4 @@ def draw_profile(seed: int, **given: Any) -> SimProfile:
         "jumps": random.choice((0.0, 0.0, 3.0)),
         "day_calls": random.choice((0, 0, 0, 40)),
     }
-    if "hostile" not in given:  # as recorded seeds have it, which stay what they were
-        drawn |= draw_catch_up(seed) | draw_averaging(seed)
-    return SimProfile(**{**drawn, **draw_hostile(seed), **draw_shards(seed), **given})
+    return SimProfile(**{**drawn, **_draw_apart(seed, "hostile" in given), **given})

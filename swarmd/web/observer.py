@@ -53,7 +53,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.evidence import keep
 from swarmd.core.ids import command_id
-from swarmd.core.node.rounds import preceding
+from swarmd.core.rounds import preceding
 from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
 from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.dht.addresses import check_bootstrap

@@ -17,8 +17,8 @@ import msgspec
 
 from swarmd.animals import animal_name
 from swarmd.core.applied import Applied
-from swarmd.core.contract.clock import submissions_of
-from swarmd.core.coordinator.coordination import is_too_high
+from swarmd.core.contract_clock import submissions_of
+from swarmd.core.coordination import is_too_high
 from swarmd.core.events import (
     ChainBlock,
     ChainReorged,

@@ -124,7 +124,7 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
     heard = with_snapshots(GOLDEN / "follower" / "events", tmp_path / "events")
     begins: list[int] = []
     monkeypatch.setattr(
-        "swarmd.eventlog.fold.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
+        "swarmd.cli.replay.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
     )
     tell_round(tmp_path, reached(heard[-1].after))
     assert begins and min(begins) > 0

@@ -3,13 +3,13 @@
 import pytest
 
 from swarmd.core.commands import NoteEvidence, Train
-from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
 from swarmd.core.values import KnownEvidence, RolloutsRef
+from swarmd.core.waiting import is_expected
 from swarmd.eventlog.snapshot import encode_state
-from tests.core.coordinator.test_coordination import coordination
 from tests.core.story import Story, announced, chain_settings, coordinator_settings, gathered, ids, settings
+from tests.core.test_coordination import coordination
 
 
 def lied(peer: str, round: int = 0, kind: str = "report") -> Equivocated:

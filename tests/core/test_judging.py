@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import Event, ReportPublished, ReportSeen, StageLog, StageTrained, TrainingCancelled
 from swarmd.core.values import Judgement
-from tests.core.contract.test_submissions import vote_of
 from tests.core.story import Story, chain_settings, chain_up, gathered, said, trained
+from tests.core.test_submissions import vote_of
 
 
 def joined(stages: int = 1, **fields: object) -> Story:

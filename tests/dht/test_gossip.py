@@ -19,7 +19,7 @@ from swarmd.dht.ports import Record
 from swarmd.dht.wire.evidence import pair_of
 from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, sign
 from swarmd.errors import RecordRejected
-from swarmd.sim.ports.network_ports import check_unsigned
+from swarmd.sim.network import check_unsigned
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, CLOCK, COORDINATOR, Topic
 from tests.dht.network import VirtualTime

@@ -80,7 +80,9 @@ def test_a_late_joiner_skips_what_is_over(swarm: Swarm) -> None:
     skip, *later = skips_of(swarm, 2)
     assert (skip.first, skip.cause) == (0, "late") and skip.last >= 1
     assert not [each for each in later if each.cause == "late"]
-    assert swarm.histories()["node-2"][0].round == skip.last + 1
+    first = swarm.histories()["node-2"][0].round  # a round that it joins may close before a busy machine has trained it
+    skipped = [round for each in (skip, *later) for round in range(each.first, each.last + 1)]
+    assert skipped[:first] == list(range(first)), "each round before the first that it trained"
 
 
 @pytest.mark.soak

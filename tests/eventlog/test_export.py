@@ -4,14 +4,11 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.core.commands import Register, StartWorker
@@ -31,16 +28,12 @@ from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef
 from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable
 from swarmd.eventlog.export import (
-    ITEMS_AT_ONCE,
     Change,
     change_line,
     changes_between,
     event_line,
     export_json_lines,
     export_parquet,
-    full,
-    indented,
-    to_json,
     write_json_lines,
 )
 from swarmd.eventlog.frame import Commit
@@ -185,73 +178,3 @@ def test_of_a_list_only_what_differs_is_shown() -> None:
     assert changes_between(before, replace(before, pending=(one, three))) == (Change("pending", (two,), ()),)
     assert changes_between(before, replace(before, pending=(one, two, three, one))) == (Change("pending", (), (one,)),)
     assert changes_between(State(), before) == (Change("pending", (), (one, two, three)),)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20,
-)
-
-
-@given(json_values)
-def test_a_document_made_in_pieces_is_the_one_made_at_once(value: Any) -> None:
-    assert "".join(indented(value)) == msgspec.json.format(to_json(full(value)), indent=2).decode()
-
-
-class Row(msgspec.Struct):
-    """A row of a table; whether msgspec writes one as `full` does depends on what is in it."""
-
-    word: str
-    number: int
-    share: float
-    held_out: float | None = None
-    ok: bool = True
-    inner: tuple[Any, ...] = ()
-
-
-class Tagged(msgspec.Struct, tag="tagged", omit_defaults=True):
-    """No row: it has a type, and leaves out what is as ever."""
-
-    number: int = 0
-
-
-rows = st.lists(
-    st.builds(
-        Row,
-        st.text() | st.just("null"),
-        st.integers(-(2**63), 2**64 - 1),
-        st.floats(),
-        st.none() | st.floats(),
-        st.booleans(),
-        st.just(()) | st.tuples(st.builds(Tagged, st.integers(0, 2))) | st.tuples(st.floats()),
-    )
-    | st.builds(Tagged, st.integers(0, 2)),
-    min_size=1,
-)
-
-
-@given(rows)
-def test_rows_that_are_made_text_together_are_as_each_by_itself(value: list[Any]) -> None:
-    expected = to_json({"rows": [full(row) for row in value]})
-    assert "".join(indented({"rows": value})) == msgspec.json.format(expected, indent=2).decode()
-
-
-def test_the_parts_of_a_long_list_of_rows_are_put_together() -> None:
-    value = tuple(Row("x", number, number / 3) for number in range(2 * ITEMS_AT_ONCE + 1))
-    assert "".join(indented(value)) == msgspec.json.format(to_json(full(value)), indent=2).decode()
-
-
-def test_of_a_long_list_a_part_at_a_time_is_made_text() -> None:
-    made: list[int] = []
-
-    class Noted(tuple[Any, ...]):
-        def __iter__(self) -> Iterator[Any]:
-            for item in super().__iter__():
-                made.append(item)
-                yield item
-
-    pieces = indented({"rounds": Noted(range(10 * ITEMS_AT_ONCE))})
-    for _ in range(6):
-        next(pieces)
-    assert 0 < len(made) <= ITEMS_AT_ONCE

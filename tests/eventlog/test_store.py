@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import check_log
 from swarmd.eventlog.segment import list_segments, read_header
 from tests.eventlog.making import NODE, members, open_log, write_groups
+from tests.tmpfs import tmpfs
 
 TMPFS_BYTES = 128 * 1024
 
@@ -39,15 +39,18 @@ with EventLog.open(Path(sys.argv[1]), "12D3KooWAlice", "child", segment_bytes=40
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that is soon full."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting a tmpfs is not permitted here: {mounted.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with tmpfs(tmp_path / "small", f"size={TMPFS_BYTES}") as place:
+        yield place
+
+
+def write_and_die(directory: Path, appends: int) -> int:
+    """A process writes, and is killed after so many appends or a few more; the last that it acknowledged."""
+    child = subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    acknowledged = [int(child.stdout.readline()) for _ in range(appends)]
+    child.kill()
+    rest, _ = child.communicate()
+    return int(rest.split()[-1]) if rest.split() else acknowledged[-1]
 
 
 def fill(place: Path, leave_bytes: int) -> Path:
@@ -94,11 +97,7 @@ def test_most_appends_change_no_file_size(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_zeros_that_the_next_life_cuts(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    child.stdout.readline()
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
+    write_and_die(tmp_path, appends=1)
     last = list_segments(tmp_path)[-1]
     before = last.read_bytes()
     with open_log(tmp_path, "next") as log:
@@ -134,12 +133,7 @@ def test_a_second_writer_is_told_who_holds_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("appends", [1, 40, 300])
 def test_a_killed_writer_loses_nothing_it_had_acknowledged(tmp_path: Path, appends: int) -> None:
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    acknowledged = [int(child.stdout.readline()) for _ in range(appends)]
-    child.send_signal(signal.SIGKILL)
-    rest, _ = child.communicate()
-    last = int(rest.split()[-1]) if rest.split() else acknowledged[-1]
+    last = write_and_die(tmp_path, appends)
     with open_log(tmp_path, "next") as log:
         assert log.next_seq > last
         log.append(2.0, [MemberSeen("after")], NO_COMMANDS)

@@ -4,6 +4,13 @@ from tests.mutation.planting import read_mutants
 
 EVIDENCE = read_mutants(r"""
 swarmd/dht/evidence.py
+  a report that is published again is taken for another one
+    -     if before is None or before.signed == seen.signed:
+    -         return
+    +     if before is None:
+    +         return
+    +     found(pair_of(before.signed, seen.signed))
+    tests/dht/wire/test_evidence.py
   two reports of one stage are not compared
     -         _compare(before, seen, self._found)
     tests/dht/wire/test_evidence.py
@@ -20,12 +27,12 @@ swarmd/dht/wire/evidence.py
     -         if not check_signature(signed, names.key_id(content.key)):
     +         if False:
     tests/dht/wire/test_evidence.py
-swarmd/core/coordinator/coordination.py
+swarmd/core/coordination.py
   reports of a barred peer count
     -     if event.peer in coordination.barred:
     +     if False:
     tests/core/test_evidence.py
-swarmd/core/coordinator/waiting.py
+swarmd/core/waiting.py
   a stage waits for a barred peer
     - not member.worked or member.peer in coordination.barred:
     + not member.worked:

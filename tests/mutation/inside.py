@@ -6,41 +6,41 @@ Mistakes in the core that the simulator's own checks find are in `tests/sim/muta
 from tests.mutation.planting import read_mutants
 
 INSIDE = read_mutants(r"""
-swarmd/core/coordinator/coordination.py
+swarmd/core/coordination.py
   free identities may have all places of members
     - if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
     + if False:
-    tests/core/coordinator/test_coordination.py
+    tests/core/test_coordination.py
   each stage of a round counts as a round of the member
     - rounds=member.rounds + (member.last_round != coordination.round),
     + rounds=member.rounds + 1,
-    tests/core/coordinator/test_coordination.py
-swarmd/core/node/rounds.py
+    tests/core/test_coordination.py
+swarmd/core/rounds.py
   a restored node takes a heap of old records for rounds that open
     - turn.at - event.opened_at < heard.after_s - PACE_S
     + False
-    tests/core/node/test_rounds.py
+    tests/core/test_rounds.py
   the same announcement again is taken for an older one
     - event.deadline_at < clock.deadline_at
     + event.deadline_at <= clock.deadline_at
-    tests/core/node/test_rounds.py
+    tests/core/test_rounds.py
   an announcement of the same place is taken for one of the past
     - if place < before:
     + if place <= before:
-    tests/core/node/test_rounds.py
+    tests/core/test_rounds.py
   a restored node trains in the first round that it hears of
     - 0 <= state.first_heard < round
     + 0 <= state.first_heard <= round
-    tests/core/node/test_rounds.py
+    tests/core/test_rounds.py
   a stage that keeps failing is given up one failure later
     - if work.failures + 1 >= TRAIN_FAILURES_MAX:
     + if work.failures + 1 > TRAIN_FAILURES_MAX:
-    tests/core/node/test_rounds.py
+    tests/core/test_rounds.py
   skipped rounds are counted one short
     - state.rounds_skipped + event.last - event.first + 1
     + state.rounds_skipped + event.last - event.first
-    tests/core/node/test_rounds.py
-swarmd/core/contract/votes.py
+    tests/core/test_rounds.py
+swarmd/core/votes.py
   a peer votes for itself by its own judgement
     -         if each.peer != turn.settings.peer:
     +         if each.peer:
@@ -48,46 +48,46 @@ swarmd/core/contract/votes.py
   the vote names the lowest rewards
     - (-score.reward, score.peer)
     + (score.reward, score.peer)
-    tests/core/contract/test_submissions.py
-swarmd/core/node/workers.py
+    tests/core/test_submissions.py
+swarmd/core/workers.py
   a worker has one restart less than configured
     - elif len(life.exits) > turn.settings.restarts_max:
     + elif len(life.exits) >= turn.settings.restarts_max:
-    tests/core/node/test_workers.py
+    tests/core/test_workers.py
   exits of long ago count against a worker
     - for time in ends if time > window_from)
     + for time in ends)
-    tests/core/node/test_workers.py
-swarmd/core/contract/submissions.py
+    tests/core/test_workers.py
+swarmd/core/submissions.py
   a reward is cut off instead of rounded
     - scaled = value * scale + 0.5
     + scaled = value * scale
-    tests/core/contract/test_submissions.py
+    tests/core/test_submissions.py
   a transaction that is signed again pushes other attempts out
     - if not each.hash or each.hash != event.prepared.hash)
     + if True)
-    tests/core/contract/test_submissions.py
+    tests/core/test_submissions.py
   the outbox takes one more than its bound
     - for each in others) >= OUTBOX_MAX:
     + for each in others) > OUTBOX_MAX:
-    tests/core/contract/test_submissions.py
+    tests/core/test_submissions.py
   a registration that is wanted again forgets what may still be mined
     - prepared = () if known.chart == "confirmed" else known.prepared
     + prepared = ()
-    tests/core/contract/test_submissions.py
+    tests/core/test_submissions.py
   a mark of this log's own forbids what came before
     - return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark
     + return (round, stage)
-    tests/core/contract/test_submissions.py
-swarmd/core/coordinator/waiting.py
+    tests/core/test_submissions.py
+swarmd/core/waiting.py
   who has left is waited for
     - if member is None or member.left or
     + if member is None or
-    tests/core/coordinator/test_coordination.py
+    tests/core/test_coordination.py
   an identity that has cost nothing is waited for
     - if member is None or member.left or not member.worked or
     + if member is None or member.left or
-    tests/core/coordinator/test_coordination.py
+    tests/core/test_coordination.py
 swarmd/eventlog/store.py
   what a life left unsynced is built upon
     -         descriptor = os.open(path, os.O_RDWR)
@@ -184,6 +184,42 @@ swarmd/eventlog/reader.py
     - if header.previous != digest:
     + if False:
     tests/eventlog/test_damage.py
+swarmd/dht/rounds/report_collector.py
+  reports that their owners bring are lost
+    -         self._brought[record.owner] = record
+    tests/dht/rounds/test_report_collector.py
+swarmd/shell/supervision.py
+  an end is told once more after a kill
+    - if self._end_told[worker] or self.is_stopping:
+    + if self.is_stopping:
+    tests/shell/test_supervision.py
+  nobody asks workers to end before they are ended
+    -                 actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+    tests/shell/test_supervision.py
+  workers have no time to end by themselves
+    - process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
+    + process.terminate_at = now
+    tests/shell/test_supervision.py
+  SIGKILL comes with SIGTERM
+    - process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
+    + process.kill_at = now
+    tests/shell/test_supervision.py
+  the node counts as stopped while workers end
+    -  or any(self._processes.values()):
+    + :
+    tests/shell/test_supervision.py
+  unanswered pings are never forgiven
+    - process.heard, process.missed = True, 0
+    + process.heard = True
+    tests/shell/test_supervision.py
+  a silent worker is never killed
+    -         if process.missed > PINGS_MISSED:
+    +         if False:
+    tests/shell/test_supervision.py
+  a worker is killed for one ping that it did not answer
+    - process.missed > PINGS_MISSED
+    + process.missed > 1
+    tests/shell/test_supervision.py
 swarmd/shell/loop.py
   a snapshot that cannot be kept ends the node
     -         except (LogDamaged, LogWriteFailed) as error:

@@ -115,11 +115,11 @@ swarmd/dht/swarm_view.py
     -         if clock.round < self._round:
     -             return
     tests/dht/wire/test_shards.py
-swarmd/core/coordinator/coordination.py
+swarmd/core/coordination.py
   a coordinator that stops a swarm's shards at once
     - rests = round < since + ROUNDS_KEPT and wanted < placed
     + rests = False
-    tests/core/coordinator/test_coordination.py
+    tests/core/test_coordination.py
 swarmd/dht/store/storage.py
   numbers of another life are taken for a storer's own
     - return cursor.life == self.life and cursor.last <= self.last
@@ -153,11 +153,11 @@ swarmd/chain/watcher.py
   a count of reports is not told again after blocks were replaced
     -         self._own.forget()
     tests/chain/test_watcher.py
-swarmd/core/contract/clock.py
+swarmd/core/contract_clock.py
   a count of another stage closes the open one
     -     if (event.round, event.stage) == (chain.round, chain.stage):
     -         turn.note_chain(counted
     +     if event.count:
     +         turn.note_chain(counted
-    tests/core/contract/test_clock.py
+    tests/core/test_contract_clock.py
 """)

@@ -159,27 +159,27 @@ swarmd/training/peer_weights.py
     - min(max(best.get(task, 0.0), without) - chance, without + chance)
     + without - chance
     tests/training/test_adopting.py::test_means_cannot_take_a_skill_little_by_little
-swarmd/core/node/weights.py
+swarmd/core/weights.py
   weights that come after the wait are begun from
     -     if turn.settle(event.command) is None:
     -         return
     -     _end(turn, None
     +     turn.settle(event.command)
     +     _end(turn, None
-    tests/core/node/test_weights.py
+    tests/core/test_weights.py
   every round waits for weights
     -  and catch_up.round == round
-    tests/core/node/test_weights.py
+    tests/core/test_weights.py
   weights are asked for after every round that was missed
     -     return 0 < enough <= missed
     +     return 0 < enough and missed > 0
-    tests/core/node/test_weights.py
+    tests/core/test_weights.py
   a stage waits for what its weights are averaged with
     - not catch_up.over and not catch_up.average and
     + not catch_up.over and
-    tests/core/node/test_weights.py::test_what_is_averaged_with_is_asked_for_in_its_rounds_and_no_stage_waits_for_it
+    tests/core/test_weights.py::test_what_is_averaged_with_is_asked_for_in_its_rounds_and_no_stage_waits_for_it
   an offer is averaged with again and again
     - _end(turn, None if spent else taken)
     + _end(turn, taken)
-    tests/core/node/test_weights.py::test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old
+    tests/core/test_weights.py::test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old
 """)

@@ -13,7 +13,7 @@ from swarmd.cli.explain import picture_of
 from swarmd.core import events
 from swarmd.core.applied import Applied, apply
 from swarmd.core.evidence import BARRED_ROUNDS
-from swarmd.core.node.rounds import count_aside
+from swarmd.core.rounds import count_aside
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import (
     BlockRef,
@@ -35,8 +35,8 @@ from swarmd.observe.story import StoryTeller, sentences_of
 from swarmd.observe.words import AGAIN, NO_NEWCOMERS, SILENT, skills_words
 from swarmd.web.swarm import PeerLedger, ViewContext, swarm_view
 from tests.core import story as core
-from tests.core.coordinator.swarm import Swarm
 from tests.core.story import Story, announced, settings
+from tests.core.swarm import Swarm
 from tests.eventlog.making import structs_of
 from tests.observe.printing import words_in
 from tests.observe.test_metrics import JOINED, count

@@ -109,9 +109,6 @@ swarmd/dht/rounds/report_collector.py
     - self._turns = list(range(self._shards))
     + self._turns = list(range(1))
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
-  reports that their owners bring are lost
-    -         self._brought[record.owner] = record
-    with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
 swarmd/dht/rounds/clock.py
   records lie in the first shard, whoever wrote them
     - return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
@@ -133,14 +130,6 @@ swarmd/dht/agent.py
     -             self._running.discard(command.id)
     +             pass
     with failure=0.2
-swarmd/dht/evidence.py
-  a report that is published again is taken for another one
-    -     if before is None or before.signed == seen.signed:
-    -         return
-    +     if before is None:
-    +         return
-    +     found(pair_of(before.signed, seen.signed))
-    with hostile="equivocator" chain=False
 """)
 
 SHELL_MUTANTS = read_mutants(r"""
@@ -209,29 +198,9 @@ swarmd/shell/supervision.py
     -         return [Tell(exit_of
     +         self._end_told[worker] = True
     +         return [Tell(exit_of
-  nobody asks workers to end before they are ended
-    -                 actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))
-  workers have no time to end by themselves
-    - process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
-    + process.terminate_at = now
-  SIGKILL comes with SIGTERM
-    - process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
-    + process.kill_at = now
   a worker that does not heed SIGTERM is waited for without an end
     - process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
     + process.kill_at = math.inf
-  the node counts as stopped while workers end
-    -  or any(self._processes.values()):
-    + :
-  unanswered pings are never forgiven
-    - process.heard, process.missed = True, 0
-    + process.heard = True
-  a silent worker is never killed
-    -         if process.missed > PINGS_MISSED:
-    +         if False:
-  a worker is killed for one ping that it did not answer
-    - process.missed > PINGS_MISSED
-    + process.missed > 1
   what others cause counts against the worker
     - outside=not process.killed_for and not process.planned and is_from_outside(status),
     + outside=False,
@@ -251,7 +220,7 @@ swarmd/shell/supervision.py
 """)
 
 MUTANTS = read_mutants(r"""
-swarmd/core/node/machine.py
+swarmd/core/machine.py
   a pause never ends
     - turn.state.low_space = None
     + pass
@@ -261,7 +230,7 @@ swarmd/core/node/machine.py
     with faults=120.0 nodes=3
   rounds missed in a pause count as the node's own slowness
     -         turn.state.faulted = True
-swarmd/core/node/rounds.py
+swarmd/core/rounds.py
   a stage trained already is trained again after a restart
     -     elif work.result is not None:
     -         turn.move_round
@@ -297,7 +266,7 @@ swarmd/core/turn.py
   an answered command stays pending
     - command = self.pending.pop(command_id, None)
     + command = self.pending.get(command_id)
-swarmd/core/node/workers.py
+swarmd/core/workers.py
   a trainer that came back is not told what waits for it
     -     resend_training(turn)
     -
@@ -313,7 +282,7 @@ swarmd/core/node/workers.py
     -     if turn.state.coordination is None:
     -         turn.state.coordination = Coordination()
     +     turn.state.coordination = Coordination()
-swarmd/core/coordinator/coordination.py
+swarmd/core/coordination.py
   a coordinator closes stages before anybody could train them
     -     elif awaits_trainer(turn.state):
     +     elif False:
@@ -337,7 +306,7 @@ swarmd/core/applied.py
   the round that was trained counts as skipped
     - first = max(after.done[0], after.skipped_to) + 1
     + first = max(after.done[0] - 1, after.skipped_to) + 1
-swarmd/core/coordinator/waiting.py
+swarmd/core/waiting.py
   a quorum of others closes a stage that this node trains
     -     return not awaits_own(turn)
     +     return True
@@ -362,7 +331,7 @@ swarmd/sim/node.py
 """)
 
 CHAIN_MUTANTS = read_mutants(r"""
-swarmd/core/contract/submissions.py
+swarmd/core/submissions.py
   an attempt is let out and forgotten
     - "prepare", prepared=prepared, attempts=attempts
     + "prepare", attempts=attempts
@@ -400,11 +369,11 @@ swarmd/core/contract/submissions.py
     -         return
     + if False:
     +         return
-swarmd/core/node/workers.py
+swarmd/core/workers.py
   a restart empties the outbox
     -     state.low_space = None
     +     state.low_space, state.submissions = None, ()
-swarmd/core/contract/votes.py
+swarmd/core/votes.py
   the vote is cast before the round is over
     - tally is None or tally.round >= round
     + tally is None or tally.round > round
@@ -413,7 +382,7 @@ swarmd/core/turn.py
     - self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
     + self.arm(name, due_at)
     with duplicate=0.3 nodes=3
-swarmd/core/contract/clock.py
+swarmd/core/contract_clock.py
   nobody looks at the clock while the chain is away
     -     turn.arm("clock", turn.at + turn.settings.clock_s)
   nobody moves the contract on when its time is over
@@ -424,7 +393,7 @@ swarmd/core/contract/clock.py
     + kept = recent
   a step that came too late is never looked at again
     -         turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
-swarmd/core/node/rounds.py
+swarmd/core/rounds.py
   the clock goes back with a reorganisation
     -     if place < before:
     -         return

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import ROUGH
+from swarmd.sim.simulation import InvariantBroken
 from swarmd.sim.world import run
 from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS, NETWORK_MUTANTS, SHELL_MUTANTS, SHIPPED_CHAIN_MUTANTS
 from tests.sim.planting import Mutant, planted

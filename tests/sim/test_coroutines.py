@@ -63,19 +63,6 @@ def test_a_signal_wakes_before_its_time_and_only_once(queue: Queue) -> None:
     assert told == [102.0, 112.0], "set twice at once it wakes once; a wait without a bound goes on"
 
 
-def test_a_signal_that_is_not_set_ends_at_its_time(queue: Queue) -> None:
-    told: list[float] = []
-    signal = queue.runtime.signal()
-
-    async def waiter() -> None:
-        await signal.wait(10.0)
-        told.append(queue.at)
-
-    queue.runtime.start(waiter())
-    queue.run()
-    assert told == [110.0]
-
-
 def test_what_nobody_catches_ends_the_simulation(queue: Queue) -> None:
     async def fails() -> None:
         await queue.runtime.sleep(1.0)

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from swarmd.core import waiting
 from swarmd.core.applied import Applied
-from swarmd.core.commands import Announce, PublishReport, Train
-from swarmd.core.coordinator import waiting
-from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
+from swarmd.core.commands import PublishReport, Train
+from swarmd.core.events import Envelope, Equivocated, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
 from swarmd.core.values import RolloutsRef
-from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.invariants.node import HUNG, find_stall
 from swarmd.sim.node import SimNode
+from swarmd.sim.node_checks import HUNG, find_stall
 from swarmd.sim.profile import CALM, SimProfile
-from swarmd.sim.world import BEGIN, World, run
+from swarmd.sim.simulation import BEGIN, InvariantBroken
+from swarmd.sim.world import World, run
 
 RUNNING = State(chart="waiting", network=WorkerState(pid=1), training=WorkerState(pid=2))
 CLOCK = Deadline("clock", 9.0)
@@ -67,37 +67,44 @@ def world() -> World:
 
 def test_a_command_without_a_durable_cause_is_refused(world: World) -> None:
     with pytest.raises(InvariantBroken, match="without a durable commit"):
-        world.checks.on_dispatch(world.nodes[0], Train("train/0/0", 0, 0))
+        world.on_dispatch(0, Train("train/0/0", 0, 0))
 
 
 def test_an_id_never_changes_its_content(world: World) -> None:
     node = world.nodes[1]
     ordered = Applied(Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
-    world.checks.ledgers[node.index].apply(ordered)
-    world.checks.on_dispatch(node, Train("train/0/0", 0, 0))
+    world.checks.nodes[node.index].apply(ordered)
+    world.on_dispatch(node.index, Train("train/0/0", 0, 0))
     with pytest.raises(InvariantBroken, match="another content"):
-        world.checks.on_dispatch(node, Train("train/0/0", 0, 1))
+        world.on_dispatch(node.index, Train("train/0/0", 0, 1))
 
 
 def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
-    ledger, before, skipped = world.checks.ledgers[1], State(), RoundsSkipped(0, 2, "late")
+    ledger, before, skipped = world.checks.nodes[1], State(), RoundsSkipped(0, 2, "late")
     after = replace(before, skipped_to=2, rounds_skipped=3)
     ledger.apply(Applied(Envelope(0, 0.0, skipped), before, after, ()))
     with pytest.raises(InvariantBroken, match="rounds 0 to 2 are skipped"):
         ledger.apply(Applied(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
 
 
-def test_two_records_of_one_place_that_differ_are_refused_and_honest_ones_are_not(world: World) -> None:
-    boss, node = world.nodes
-    signed, ref = world.checks.signed, RolloutsRef(node.peer, 0, 0, "d", 9, 1)
-    for opening, deadline_at in ((1, 9.0), (1, 9.0), (2, 12.0), (3, 4.0)):
-        signed.on_dispatch(boss, Announce(f"announce/0/0/{opening}", 0, 0, 1.0, deadline_at))
+def test_two_reports_for_one_stage_are_refused(world: World) -> None:
+    ref = RolloutsRef("peer-001", 0, 0, "d", 9, 1)
+    node = world.nodes[1]
+    node.supervisor.running["network"] = world.make_worker(node.supervisor, "network", 1)
     for stage, reward in ((0, 0.5), (1, 0.7), (0, 0.5)):
-        signed.on_dispatch(node, PublishReport(f"report/0/{stage}", 0, stage, reward, ref))
-    with pytest.raises(InvariantBroken, match="two different records"):
-        signed.on_dispatch(node, PublishReport("report/0/1", 0, 1, 0.5, ref))
-    with pytest.raises(InvariantBroken, match="two different records"):
-        signed.on_dispatch(boss, Announce("announce/0/0/3", 0, 0, 1.0, 5.0))
+        world.on_network_command(1, PublishReport(f"report/0/{stage}", 0, stage, reward, ref))
+    with pytest.raises(InvariantBroken, match="two reports"):
+        world.on_network_command(1, PublishReport("report/0/1", 0, 1, 0.5, ref))
+
+
+def test_an_honest_node_that_is_accused_is_noticed(world: World) -> None:
+    def tell(peer: str) -> None:
+        event = Equivocated("report", peer, 0, 0, b"", b"")
+        world.on_event(0, Applied(Envelope(0, 0.0, event), State(), State(), ()))
+
+    tell("mallory")
+    with pytest.raises(InvariantBroken, match="is accused"):
+        tell("peer-001")
 
 
 PROFILE = replace(CALM, nodes=3, hours=0.6, calm_s=1000.0, stage_s=60.0, quorum=1.0)

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from swarmd.core.events import StopRequested
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, Membership
 from swarmd.eventlog.frame import Commit
-from swarmd.sim.ports import network_ports
-from swarmd.sim.ports.chain import FEE, REORG_DEPTH_MAX, Call, SimChain, Tx, sign
-from swarmd.sim.ports.dht import MEMBERS, SWARM, Once, Written
-from swarmd.sim.ports.machine import DiskLog, recover
+from swarmd.sim import network
+from swarmd.sim.chain import FEE, REORG_DEPTH_MAX, Call, SimChain, Tx, sign
+from swarmd.sim.dht import MEMBERS, SWARM, Once, Written
+from swarmd.sim.machine import DiskLog, recover
 from swarmd.sim.profile import CALM, LARGE
 from swarmd.sim.world import World
 
@@ -97,7 +97,7 @@ def test_a_key_shows_the_same_until_it_changes_or_a_record_ends() -> None:
 def test_a_leaderboard_is_read_also_where_it_is_too_large_for_its_record(
     inline_bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_ports, "INLINE_BYTES_MAX", inline_bytes_max)
+    monkeypatch.setattr(network, "INLINE_BYTES_MAX", inline_bytes_max)
     world = World(0, SMALL)
     world.play()
     last = world.dht.standings[1].round
@@ -172,24 +172,3 @@ def test_a_reorganisation_takes_back_all_that_its_blocks_held(chain: SimChain, d
     assert chain.has(tip) and not chain.has(gone) and chain.head.number == gone.number + 1
     assert chain.contract.account_of("peer-001") == "" and chain.contract.reward_block(0, 0, "peer-001") is None
     assert chain.contract.nonce_of(ME) == 0 and chain.receipts == {}
-
-
-def test_training_goes_on_while_the_chain_is_away_and_the_outbox_empties_afterwards() -> None:
-    world = World(2, replace(CALM, chain=True, policy="time", nodes=3, stage_s=25.0))
-    cut_off = world.nodes[1]
-    trained = []
-
-    def count() -> None:
-        trained.append(len(cut_off.disk.trained))
-
-    def cut() -> None:
-        cut_off.rpc_out_until = world.now + 600.0
-
-    for at_s, act in ((300.0, cut), (330.0, count), (890.0, count)):
-        world.call_in(at_s, act)
-    world.play()
-    before, after = trained
-    assert after - before >= 15, "the coordinator's clock leads on"
-    rewards = [each for each in world.checks.ledgers[1].claims.charts if each.startswith("reward/")]
-    assert len(rewards) == len(cut_off.disk.trained)
-    assert cut_off.state.skips == () or cut_off.state.rounds_skipped <= 2

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from swarmd.cli.sim import parse_fields
+from swarmd.core import weights
 from swarmd.core.events import TimerFired, WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.core.node import weights
 from swarmd.core.turn import Turn
 from swarmd.core.values import PeerWeights
-from swarmd.sim.invariants.checks import InvariantBroken, line_of
 from swarmd.sim.profile import draw_profile
+from swarmd.sim.simulation import InvariantBroken, line_of
 from swarmd.sim.world import World
 
 SEEDS = (17, 18, 24, 28)  # 17 once sent a stage out twice, with weights and without

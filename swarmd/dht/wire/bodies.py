@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from swarmd.bounds import is_bounded
-from swarmd.core.coordinator.coordination import reports_bytes_max
+from swarmd.core.coordination import reports_bytes_max
 from swarmd.core.values import Standing
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
@@ -37,7 +37,7 @@ INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the who
 SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024  # of a key when all members ask at once, by all who keep it together: a good
 # half of what `swarmd.dht.limits.ANSWERS` has at some eight of them for members behind one address
 
-ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.coordination`
+ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordination`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 

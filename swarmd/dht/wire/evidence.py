@@ -40,7 +40,10 @@ from swarmd.dht.wire.records import (
 from swarmd.errors import RecordRejected
 
 NO_EVIDENCE = "no-evidence"  # reason for what proves nothing
-CLOCK_SET_S = TTL_MAX_S + PAST_S - 960.0  # announcements so far apart lie on both sides of a clock that was set back
+# Announcements whose expirations are this far apart lie on both sides of a clock that was set back. One that is too far
+# ahead expires TTL_MAX_S + PAST_S from now at least. From that go the life of a record (dht.record_s, a quarter of an
+# hour), and as long as the clock was ahead: what was signed first expires that much sooner.
+CLOCK_SET_S = (TTL_MAX_S + PAST_S) / 2
 
 ClockPlace = tuple[int, int, bool]  # round, stage, whether the swarm goes on
 

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple, Protocol
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
-from swarmd.core.coordinator.coordination import SHARDS_MAX
+from swarmd.core.coordination import SHARDS_MAX
 from swarmd.errors import RecordRejected
 
 KEY_IDS_KEPT = 1024  # a stage's keys are asked for again and again

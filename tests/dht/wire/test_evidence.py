@@ -74,6 +74,12 @@ HONEST: dict[str, tuple[Any, ...]] = {
         replace(NUMBERED, deadline_at=1.7e9 + 5, opening=6),
     ),
     "an earlier place, for a clock was ahead": (COORDINATOR, CLOCK, replace(CLOCK, round=2), 2800.0),
+    "an earlier place, for a clock was ahead for a quarter of an hour": (
+        COORDINATOR,
+        CLOCK,
+        replace(CLOCK, round=2),
+        3660.0 - 900.0 - 900.0,
+    ),
     "more rounds after the last": (COORDINATOR, replace(CLOCK, final=True), CLOCK),
     "the same number after a restore": (COORDINATOR, NUMBERED, replace(NUMBERED, round=9, deadline_at=1.7e9 + 90)),
     "two lives": (ALICE, MEMBERSHIP, replace(MEMBERSHIP, nonce="another")),

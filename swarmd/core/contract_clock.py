@@ -1,0 +1,315 @@
+"""A swarm whose rounds a contract keeps: where the contract is, what it says about this node, who moves it on.
+
+The contract's round and stage count above all else. While the chain cannot be reached, the node goes by what the
+coordinator mirrors into the DHT, trains on and keeps what it wants to submit (submissions.py).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from swarmd.core import rounds, submissions, votes, workers
+from swarmd.core.commands import AdmitPeers, Announce
+from swarmd.core.events import (
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
+    MembershipRead,
+    PolicyLog,
+    RegistrationLog,
+    RewardLog,
+    RoundAnnounced,
+    StageLog,
+    SubmissionsCounted,
+    VoteLog,
+    WorkerExited,
+)
+from swarmd.core.ids import command_id, timer_about
+from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX, Chain
+from swarmd.core.turn import Turn
+from swarmd.core.values import BlockRef
+from swarmd.errors import ExitCode
+
+# --- the connection ---
+
+
+def on_chain_up(turn: Turn, event: ChainUp) -> None:
+    """The chain has been read up to its head: go where the contract is, and submit what waits."""
+    turn.disarm(timer_about("ready", "chain"))
+    if not _check_chain(turn, event):
+        return
+    fresh = turn.move_chain("linked", reason="", handed="", failures=0)
+    if turn.chain.chart != "up":
+        return
+    turn.note_chain(
+        chain_id=event.chain_id,
+        contract=event.contract,
+        genesis=event.genesis,
+        stages=event.stages,
+        account=event.account or turn.chain.account,
+        registered=bool(event.registered_to),
+        extensions=event.extensions,
+        min_submissions=event.min_submissions,
+        max_stage_s=event.max_stage_s,
+        base_fee=turn.chain.base_fee or event.base_fee,
+        recent=_with_block(turn.chain.recent, event.head),
+    )
+    _note_place(turn, event.round, event.stage, event.opened_at)
+    if turn.submits and not event.registered_to:
+        submissions.register(turn)
+    _follow(turn)
+    submissions.resume(turn, everything=fresh)
+
+
+def _check_chain(turn: Turn, event: ChainUp) -> bool:
+    """Stop the node if the log belongs to another contract, or the peer id to another account.
+
+    Returns whether both are this node's.
+    """
+    known = turn.chain
+    if known.contract and known.contract.lower() != event.contract.lower():
+        reason = (
+            f"the log belongs to a swarm of the contract {known.contract}, the configuration names {event.contract}"
+        )
+        workers.stop_node(turn, reason, ExitCode.CHAIN_CONFLICT)
+        return False
+    return _check_owner(turn, event.registered_to, event.account)
+
+
+def _check_owner(turn: Turn, owner: str, account: str) -> bool:
+    if turn.submits and owner and account and owner.lower() != account.lower():
+        reason = f"the contract knows this peer under the account {owner}, this node submits from {account}"
+        workers.stop_node(turn, reason, ExitCode.CHAIN_CONFLICT)
+        return False
+    return True
+
+
+def on_chain_degraded(turn: Turn, event: ChainDegraded) -> None:
+    """No endpoint answers: follow the DHT's clock for now."""
+    turn.disarm(timer_about("ready", "chain"))
+    if turn.move_chain("isolated", reason=event.reason, handed=""):
+        turn.note_fault()
+        _go_by_the_dht(turn)
+
+
+def on_chain_worker_exited(turn: Turn, event: WorkerExited) -> None:
+    """The chain worker is gone: follow the DHT's clock until it is back."""
+    turn.move_chain("exited", reason=event.reason, handed="")
+    if turn.state.chart not in workers.LEAVING:
+        _go_by_the_dht(turn)
+
+
+def _go_by_the_dht(turn: Turn) -> None:
+    turn.disarm("submission", "drive")
+    turn.arm("clock", turn.at + turn.settings.clock_s)
+
+
+# --- what the contract says ---
+
+
+def on_chain_block(turn: Turn, event: ChainBlock) -> None:
+    """Apply a block's log entries; blocks that are read to catch up do not move the clock yet."""
+    for entry in event.logs:
+        rule = _LOGS.get(type(entry))
+        if rule is not None:
+            rule(turn, entry, event.block)
+    turn.note_chain(recent=_with_block(turn.chain.recent, event.block))
+    if turn.chain.chart == "connecting":
+        turn.arm(timer_about("ready", "chain"), turn.at + turn.settings.ready_s)  # much to read, but it gets on
+    if turn.chain_is_up and event.logs:
+        _follow(turn)
+
+
+def _with_block(recent: tuple[BlockRef, ...], block: BlockRef) -> tuple[BlockRef, ...]:
+    kept = tuple([known for known in recent if known.number < block.number])
+    return (*kept[1 - BLOCKS_KEPT :], block)
+
+
+def _on_stage(turn: Turn, entry: StageLog, block: BlockRef) -> None:
+    _note_place(turn, entry.round, entry.stage, block.at)
+
+
+def _note_place(turn: Turn, round: int, stage: int, opened_at: float) -> None:
+    chain = turn.chain
+    if (chain.round, chain.stage) != (round, stage):
+        turn.disarm("drive")
+        turn.note_chain(reporters=(), counted=0)
+    turn.note_chain(round=round, stage=stage, opened_at=opened_at)
+
+
+def _on_registration(turn: Turn, entry: RegistrationLog, block: BlockRef) -> None:
+    if entry.peer == turn.settings.peer and _check_owner(turn, entry.account, turn.chain.account):
+        turn.note_chain(registered=True, account=turn.chain.account or entry.account)
+
+
+def _on_reward(turn: Turn, entry: RewardLog, block: BlockRef) -> None:
+    chain = turn.chain
+    place = (entry.round, entry.stage)
+    if entry.peer == turn.settings.peer and place >= chain.reward_mark:
+        turn.note_chain(reward_mark=place, reward_block=block.number)
+    has_room = len(chain.reporters) < ONCHAIN_PEERS_MAX
+    if place == (chain.round, chain.stage) and entry.peer not in chain.reporters and has_room:
+        turn.note_chain(reporters=(*chain.reporters, entry.peer))
+
+
+def _on_vote(turn: Turn, entry: VoteLog, block: BlockRef) -> None:
+    if entry.peer == turn.settings.peer and entry.round >= turn.chain.vote_mark:
+        turn.note_chain(vote_mark=entry.round, vote_block=block.number)
+
+
+def _on_policy(turn: Turn, entry: PolicyLog, block: BlockRef) -> None:
+    turn.note_chain(min_submissions=entry.min_submissions, max_stage_s=entry.max_stage_s)
+
+
+_LOGS: dict[type, Callable[[Turn, Any, BlockRef], None]] = {
+    StageLog: _on_stage,
+    RegistrationLog: _on_registration,
+    RewardLog: _on_reward,
+    VoteLog: _on_vote,
+    PolicyLog: _on_policy,
+}
+
+
+def on_chain_reorged(turn: Turn, event: ChainReorged) -> None:
+    """Blocks were replaced: what they held of this node is not on the chain now. The node's clock does not go back."""
+    fork = event.fork.number
+    submissions.drop_above(turn, fork)
+    chain = turn.chain
+    turn.note_chain(recent=_with_block(chain.recent, event.fork), **_marks_up_to(turn, chain, fork))
+
+
+def _marks_up_to(turn: Turn, chain: Chain, fork: int) -> dict[str, Any]:
+    """The marks without what was in blocks above the fork."""
+    marks: dict[str, Any] = {}
+    if chain.reward_block > fork:
+        held = submissions.on_chain(turn.state, "reward")
+        last = max(held, key=lambda each: (each.round, each.stage), default=None)
+        place = (-1, -1) if last is None else (last.round, last.stage)
+        marks |= {"reward_mark": place, "reward_block": -1 if last is None else submissions.block_of(last)}
+    if chain.vote_block > fork:
+        held = submissions.on_chain(turn.state, "winners")
+        last = max(held, key=lambda each: each.round, default=None)
+        marks |= {"vote_mark": -1 if last is None else last.round}
+        marks |= {"vote_block": -1 if last is None else submissions.block_of(last)}
+    return marks
+
+
+# --- the clock ---
+
+
+def _follow(turn: Turn) -> None:
+    """Follow the contract, and plan when this node moves it on."""
+    submissions.drop_advances(turn)
+    chain = turn.chain
+    place = turn.state.clock
+    before = None if place is None else (place.round, place.stage, place.deadline_at)
+    deadline_at = _deadline_of(turn)
+    rounds.heed_clock(turn, RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
+    rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
+    clock = turn.state.clock
+    assert clock is not None
+    votes.vote_on_reports(turn, clock.round)
+    if before != (clock.round, clock.stage, clock.deadline_at):
+        mirror_clock(turn)
+    _wait_to_advance(turn, deadline_at)
+
+
+def mirror_clock(turn: Turn) -> None:
+    """The coordinator tells in the DHT where the contract is, for nodes that cannot read the chain."""
+    clock = turn.state.clock
+    if turn.settings.role != "coordinator" or clock is None:
+        return
+    for command in list(turn.pending.values()):
+        if isinstance(command, Announce):
+            turn.settle(command.id)
+    place = f"{clock.round}/{clock.stage}/{turn.seq}"
+    turn.issue(Announce(command_id("announce", place), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
+
+
+def _wait_to_advance(turn: Turn, deadline_at: float) -> None:
+    """Nodes try one after another, each stage in another order, so that mostly one pays for it."""
+    settings, chain = turn.chain_settings, turn.chain
+    if settings.drive == "never" or (settings.drive == "policy" and not _has_policy(chain)):
+        return
+    wait_s = _turn_of(turn, chain) * settings.stagger_s
+    if 0 < chain.min_submissions <= submissions_of(chain):
+        turn.arm_sooner("drive", turn.at + wait_s)
+    elif settings.drive == "manager" or chain.max_stage_s:
+        turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)
+    else:
+        turn.disarm("drive")
+
+
+def submissions_of(chain: Chain) -> int:
+    """Number of peers whose rewards for the present stage are known to be on the chain."""
+    return max(chain.counted, len(chain.reporters))
+
+
+def on_submissions_counted(turn: Turn, event: SubmissionsCounted) -> None:
+    """The contract's own count of a stage's reports."""
+    chain = turn.chain
+    if (event.round, event.stage) == (chain.round, chain.stage):
+        turn.note_chain(counted=event.count)
+        if turn.chain_is_up:
+            _wait_to_advance(turn, _deadline_of(turn))
+
+
+def look_anew(turn: Turn) -> None:
+    """The machine's clock was set: wait from now on, as if the stage had been looked at just now."""
+    if turn.chain_is_up:
+        turn.disarm("drive")
+        _wait_to_advance(turn, _deadline_of(turn))
+
+
+def _deadline_of(turn: Turn) -> float:
+    """When the contract's stage is over, POSIX seconds."""
+    return turn.chain.opened_at + (turn.chain.max_stage_s or turn.chain_settings.stage_s)
+
+
+def _has_policy(chain: Chain) -> bool:
+    return chain.extensions > 0 and (chain.min_submissions > 0 or chain.max_stage_s > 0)
+
+
+def _turn_of(turn: Turn, chain: Chain) -> int:
+    if turn.chain_settings.drive == "manager":
+        return 0
+    return zlib.crc32(f"{turn.settings.peer}/{chain.round}/{chain.stage}".encode()) % submissions.TURNS
+
+
+def on_drive_due(turn: Turn) -> None:
+    """The stage could be over and nobody has moved the contract on. Whatever comes of it, look again after a while."""
+    if turn.chain_is_up:
+        submissions.advance(turn, turn.chain.round, turn.chain.stage)
+        turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
+
+
+# --- membership ---
+
+
+def on_membership_read(turn: Turn, event: MembershipRead) -> None:
+    """The contract says whose records count in the DHT."""
+    turn.state.members = None if event.open else event.peers[:ONCHAIN_PEERS_MAX]
+    if len(event.peers) > ONCHAIN_PEERS_MAX:
+        turn.count_rejections("members-full", len(event.peers) - ONCHAIN_PEERS_MAX)
+    if turn.state.link.chart == "up":
+        admit_peers(turn)
+
+
+def admit_peers(turn: Turn) -> None:
+    """Tell the network worker whose records to take."""
+    members = turn.state.members
+    turn.emit(AdmitPeers(command_id("admit", turn.seq), members is None, members or ()))
+
+
+def on_linked(turn: Turn) -> None:
+    """The DHT answers again: tell the network worker whom to admit, what to announce and what to collect."""
+    work = turn.state.work
+    if turn.state.members is not None:
+        admit_peers(turn)
+    if turn.chain_is_up:
+        mirror_clock(turn)
+    if work is not None:
+        votes.collect_reports(turn, work.round, work.stage)

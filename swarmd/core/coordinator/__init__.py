@@ -1,1 +1,0 @@
-"""What the coordinator does: members, stages, the leaderboard."""

@@ -1,0 +1,482 @@
+"""The simulated chain: blocks in their time, a pool of transactions, fees that rise, branches that replace others.
+
+The contract says who may say what and when, as docs/CONTRACT.md has it; a block of it can be taken back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from swarmd.chain.logs import LogEntry
+from swarmd.core.events import AnyChainLog, RegistrationLog, RewardLog, StageLog, VoteLog
+from swarmd.core.values import BlockRef
+from swarmd.sim.simulation import Place, Simulation
+
+Kind = Literal["register", "reward", "winners", "advance", "allow", "bar", "idle"]
+Undo = list[tuple[Hashable, Any]]
+
+_NOTHING = object()
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What a transaction asks of the contract; an idle one asks nothing."""
+
+    kind: Kind
+    account: str
+    peer: str = ""
+    round: int = 0
+    stage: int = 0
+    reward: int = 0
+    winners: tuple[str, ...] = ()
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a contract was made with; `manager` moves the swarm on without a policy, empty for none."""
+
+    stages: int
+    min_submissions: int
+    max_stage_s: int
+    manager: str = ""
+
+
+class View:
+    """What the contract says and would take, at some block.
+
+    Args:
+        rules: the contract's.
+        get: the value of a key at that block, or the second argument if there is none.
+    """
+
+    def __init__(self, rules: Rules, get: Callable[[Hashable, Any], Any]) -> None:
+        self.rules = rules
+        self._get = get
+
+    # --- what it says ---
+
+    @property
+    def place(self) -> Place:
+        """Round and stage."""
+        place: Place = self._get("place", (0, 0))
+        return place
+
+    @property
+    def opened_at(self) -> float:
+        """When the stage began, by the time of its block."""
+        return float(self._get("opened_at", 0.0))
+
+    def account_of(self, peer: str) -> str:
+        """`getEoa`: the account that a peer is registered to, empty for none."""
+        return str(self._get(("account", peer), ""))
+
+    def reward_block(self, round: int, stage: int, peer: str) -> int | None:
+        """Number of the block that has the reward of a peer; None if there is none."""
+        block: int | None = self._get(("reward", round, stage, peer), None)
+        return block
+
+    def vote_block(self, round: int, peer: str) -> int | None:
+        """Number of the block that has the vote of a peer; None if there is none."""
+        block: int | None = self._get(("vote", round, peer), None)
+        return block
+
+    def votes(self, round: int, peer: str) -> tuple[str, ...]:
+        """`getVoterVotes`: whom a peer voted for."""
+        return tuple(self._get(("winners", round, peer), ()))
+
+    def registration_block(self, peer: str) -> int | None:
+        """Number of the block in which a peer was registered."""
+        block: int | None = self._get(("registered", peer), None)
+        return block
+
+    def is_barred(self, peer: str) -> bool:
+        """Whether the allow-list leaves a peer out."""
+        return bool(self._get(("barred", peer), False))
+
+    def nonce_of(self, account: str) -> int:
+        """Transactions of an account that the chain has."""
+        return int(self._get(("nonce", account), 0))
+
+    # --- what it takes ---
+
+    def refusal(self, call: Call, at: float) -> str:
+        """Name of the error that a call would meet in a block of this time; empty if it would be taken."""
+        if call.kind == "register":
+            taken = "PeerIdAlreadyRegistered" if self.account_of(call.peer) else ""
+            return taken or ("PeerNotAllowed" if self.is_barred(call.peer) else "")
+        if call.kind == "reward":
+            return self._refuse_reward(call)
+        if call.kind == "winners":
+            return self._refuse_vote(call)
+        if call.kind == "advance":
+            return "" if self._may_advance(call.account, at) else "AdvanceNotAllowed"
+        return ""
+
+    def _refuse_reward(self, call: Call) -> str:
+        round, stage = self.place
+        if call.round > round:
+            return "InvalidRoundNumber"
+        if call.stage > (stage if call.round == round else self.rules.stages):
+            return "InvalidStageNumber"
+        if self.reward_block(call.round, call.stage, call.peer) is not None:
+            return "RewardAlreadySubmitted"
+        return self._refuse_peer(call)
+
+    def _refuse_vote(self, call: Call) -> str:
+        if call.round > self.place[0]:
+            return "InvalidRoundNumber"
+        if self.vote_block(call.round, call.peer) is not None:
+            return "WinnerAlreadyVoted"
+        return self._refuse_peer(call)
+
+    def _refuse_peer(self, call: Call) -> str:
+        if self.account_of(call.peer) != call.account:
+            return "InvalidVoterPeerId"
+        return "PeerNotAllowed" if self.is_barred(call.peer) else ""
+
+    def _may_advance(self, account: str, at: float) -> bool:
+        rules = self.rules
+        enough = 0 < rules.min_submissions <= self._get("submissions", 0)
+        late = rules.max_stage_s > 0 and at >= self.opened_at + rules.max_stage_s
+        return enough or late or (rules.manager != "" and account == rules.manager)
+
+
+class SimContract(View):
+    """The contract at the newest block, and what changes it.
+
+    Attributes:
+        undo: what to put back, in reverse, to take the present block's changes back.
+    """
+
+    def __init__(self, rules: Rules, at: float) -> None:
+        self.undo: Undo = []
+        self._book: dict[Hashable, Any] = {"place": (0, 0), "opened_at": at, "submissions": 0}
+        super().__init__(rules, self._book.get)
+
+    def before(self, undone: Sequence[Undo]) -> View:
+        """The contract as it was before the newest blocks, given what each of them changed, oldest first."""
+
+        def get(key: Hashable, default: Any) -> Any:
+            for undo in undone:
+                for changed, value in undo:
+                    if changed == key:
+                        return default if value is _NOTHING else value
+            return self._book.get(key, default)
+
+        return View(self.rules, get)
+
+    def count(self, account: str) -> None:
+        """A transaction of an account is in the block, whether the contract took it or not."""
+        self._put(("nonce", account), self.nonce_of(account) + 1)
+
+    def take(self, call: Call, block: int, at: float, transaction: str, index: int) -> AnyChainLog | None:
+        """A call that is not refused; what it makes the contract say."""
+        round, stage, peer = call.round, call.stage, call.peer
+        if call.kind == "register":
+            self._put(("account", peer), call.account)
+            self._put(("registered", peer), block)
+            return RegistrationLog(index, transaction, call.account, peer)
+        if call.kind == "reward":
+            self._put(("reward", round, stage, peer), block)
+            if (round, stage) == self.place:
+                self._put("submissions", self._book["submissions"] + 1)
+            return RewardLog(index, transaction, call.account, peer, round, stage, str(call.reward))
+        if call.kind == "winners":
+            self._put(("vote", round, peer), block)
+            self._put(("winners", round, peer), call.winners)
+            return VoteLog(index, transaction, call.account, peer, round, call.winners)
+        if call.kind == "advance":
+            return self._advance(at, transaction, index)
+        if call.kind in ("bar", "allow"):
+            self._put(("barred", peer), call.kind == "bar")
+        return None
+
+    def _advance(self, at: float, transaction: str, index: int) -> StageLog:
+        round, stage = self.place
+        after = (round, stage + 1) if stage + 1 < self.rules.stages else (round + 1, 0)
+        self._put("place", after)
+        self._put("opened_at", at)
+        self._put("submissions", 0)
+        return StageLog(index, transaction, *after)
+
+    def _put(self, key: Hashable, value: Any) -> None:
+        self.undo.append((key, self._book.get(key, _NOTHING)))
+        self._book[key] = value
+
+    def take_back(self, undo: Undo) -> None:
+        """Undo the changes of the last block."""
+        for key, before in reversed(undo):
+            if before is _NOTHING:
+                del self._book[key]
+            else:
+                self._book[key] = before
+
+
+REORG_DEPTH_MAX = 8
+BUMP = 1.1  # a replacement must offer this many times the fee
+FEE = 1000  # what a unit of gas costs in quiet times, in wei
+GAS, GAS_IDLE = 100_000, 21_000  # that a call takes, and a transaction that does nothing
+GAS_ALLOWED, GAS_IDLE_ALLOWED = GAS * 5 // 4, GAS_IDLE * 5 // 4  # as the wallet signs them
+CALL_WEI = GAS_ALLOWED * (2 * FEE + FEE // 10)  # that a call may cost at most, as it is signed in quiet times
+RICH_WEI = 10**18  # what an account has
+DAWDLE = 0.1  # chance that a block leaves a transaction out which it could have
+REJOIN = 0.5  # chance that a block of a new branch takes a transaction
+
+Answer = Literal["taken", "already known", "nonce too low", "replacement transaction underpriced"]  # in geth's words
+
+
+class Tx(msgspec.Struct, frozen=True):
+    """A signed transaction; the hash is made of all the rest. Prices are in wei for a unit of gas."""
+
+    hash: str
+    call: Call
+    nonce: int
+    fee: int
+    submission: str = ""
+    tip: int = 0
+
+
+class Spoken(LogEntry, gc=False):
+    """A log entry, with what it says instead of its encoding."""
+
+    said: AnyChainLog | None = None
+
+
+class SimReceipt(msgspec.Struct, frozen=True):
+    """A transaction that a block of the present branch has; `error` is why the contract took it back."""
+
+    tx: Tx
+    block: BlockRef
+    error: str = ""
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block of the present branch."""
+
+    ref: BlockRef
+    receipts: tuple[SimReceipt, ...]
+    entries: tuple[Spoken, ...]
+    undo: Undo
+
+
+def sign(call: Call, nonce: int, fee: int, submission: str = "", tip: int = 0) -> Tx:
+    """A transaction; the same content gives the same hash."""
+    content = msgspec.msgpack.encode((call, nonce, fee, submission, tip))
+    return Tx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission, tip)
+
+
+def entry_of(said: AnyChainLog, ref: BlockRef, timed: bool) -> Spoken:
+    """What eth_getLogs has of a log; some nodes give the block's time."""
+    number, index = hex(ref.number), hex(said.index)
+    return Spoken(
+        address="",
+        topics=(),
+        data="",
+        block_number=number,
+        block_hash=ref.hash,
+        transaction_hash=said.transaction,
+        log_index=index,
+        block_timestamp=hex(int(ref.at)) if timed else None,
+        said=said,
+    )
+
+
+class SimChain:
+    """What all honest endpoints agree on.
+
+    Args:
+        on_receipt: called with each transaction that a block has.
+        on_head: called when there are new blocks.
+
+    Attributes:
+        blocks: the present branch; a block's number is its place.
+        receipts: of the present branch, by hash.
+        pool: transactions that wait, by account and nonce.
+        seen: every transaction that ever reached the pool, by hash.
+        halted_until: no block before that.
+        fee: what a unit of gas costs now.
+        balances: of accounts that do not have RICH_WEI.
+        highest: the highest number of a block that there ever was.
+        furthest: the last round and stage that any branch ever reached.
+    """
+
+    def __init__(
+        self,
+        world: Simulation,
+        contract: SimContract,
+        on_receipt: Callable[[SimReceipt], None],
+        on_head: Callable[[], None],
+    ) -> None:
+        self.world = world
+        self._on_receipt = on_receipt
+        self._on_head = on_head
+        self.random = world.random
+        self.contract = contract
+        genesis = BlockRef(0, "0xgenesis", "", float(int(world.now)))
+        self.blocks = [Block(genesis, (), (), [])]
+        self.receipts: dict[str, SimReceipt] = {}
+        self.pool: dict[tuple[str, int], Tx] = {}
+        self.seen: dict[str, Tx] = {}
+        self.halted_until = 0.0
+        self.fee = FEE
+        self.balances: dict[str, int] = {}
+        self.highest = 0
+        self.furthest = (0, 0)
+        self.reorgs = 0
+        self._timed = self.random.random() < 0.5
+        self._hashes = 0
+        self._calm = False
+
+    @property
+    def head(self) -> BlockRef:
+        """The last block."""
+        return self.blocks[-1].ref
+
+    def has(self, block: BlockRef) -> bool:
+        """Whether a block is on the present branch."""
+        return block.number < len(self.blocks) and self.blocks[block.number].ref.hash == block.hash
+
+    def view(self, number: int) -> View:
+        """The contract as it was at the end of a block of the present branch."""
+        if number >= self.head.number:
+            return self.contract
+        return self.contract.before([block.undo for block in self.blocks[number + 1 :]])
+
+    def balance_of(self, account: str) -> int:
+        """What an account has, in wei."""
+        return self.balances.get(account, RICH_WEI)
+
+    def is_known(self, transaction: str) -> bool:
+        """Whether a block of the present branch, or the pool, has a transaction."""
+        tx = self.seen.get(transaction)
+        waiting = None if tx is None else self.pool.get((tx.call.account, tx.nonce))
+        return transaction in self.receipts or (waiting is not None and waiting.hash == transaction)
+
+    def pending_nonce_of(self, account: str) -> int:
+        """The first nonce of an account that neither the chain nor the pool has a transaction for."""
+        nonce = self.contract.nonce_of(account)
+        while (account, nonce) in self.pool:
+            nonce += 1
+        return nonce
+
+    def send(self, tx: Tx) -> Answer:
+        """Offer a transaction to the pool."""
+        place = (tx.call.account, tx.nonce)
+        if tx.nonce < self.contract.nonce_of(tx.call.account):
+            return "nonce too low"
+        waiting = self.pool.get(place)
+        if waiting is not None and waiting.hash == tx.hash:
+            return "already known"
+        if waiting is not None and (tx.fee < waiting.fee * BUMP or tx.tip < waiting.tip * BUMP):
+            return "replacement transaction underpriced"
+        self.pool[place] = tx
+        self.seen.setdefault(tx.hash, tx)
+        return "taken"
+
+    # --- blocks ---
+
+    def begin(self) -> None:
+        """Start producing blocks."""
+        self.world.call_in(self.world.profile.block_s, self._tick)
+        if self.world.profile.reorgs > 0 and self.world.profile.reorg_depth > 0:
+            self._await_reorganisation()
+
+    def _await_reorganisation(self) -> None:
+        self.world.call_in(self.random.expovariate(self.world.profile.reorgs / 3600.0), self._fork)
+
+    def _fork(self) -> None:
+        if not self._calm:
+            self._await_reorganisation()
+            self.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
+
+    def calm_down(self) -> None:
+        """From now on blocks come in time and take what waits."""
+        self._calm = True
+        self.halted_until = 0.0
+        self.fee = FEE
+        self.balances.clear()
+
+    def _tick(self) -> None:
+        self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._tick)
+        if self.world.now >= self.halted_until:
+            self._mine(float(int(self.world.now)), 0.0 if self._calm else DAWDLE)
+            self._on_head()
+
+    def _mine(self, at: float, left_out: float) -> None:
+        """Add a block of what waits."""
+        parent = self.head
+        self._hashes += 1
+        ref = BlockRef(parent.number + 1, f"0x{self._hashes:06x}", parent.hash, max(at, parent.at))
+        contract = self.contract
+        undo: Undo = []
+        contract.undo = undo
+        logs: list[AnyChainLog] = []
+        receipts = [self._execute(tx, ref, logs) for tx in self._ripe(left_out)]
+        entries = tuple([entry_of(said, ref, self._timed) for said in logs])
+        self.blocks.append(Block(ref, tuple(receipts), entries, undo))
+        self.highest = max(self.highest, ref.number)
+        self.furthest = max(self.furthest, contract.place)
+        for receipt in receipts:
+            self.receipts[receipt.tx.hash] = receipt
+            self._on_receipt(receipt)
+
+    def _ripe(self, left_out: float) -> list[Tx]:
+        """Transactions whose turn it is and that pay enough, taken out of the pool."""
+        taken: list[Tx] = []
+        for account in dict.fromkeys([account for account, _ in self.pool]):
+            nonce = self.contract.nonce_of(account)
+            while (tx := self.pool.get((account, nonce))) and tx.fee >= self.fee:
+                if self.balance_of(account) < tx.fee * GAS:
+                    break
+                if left_out and self.random.random() < left_out:
+                    break
+                taken.append(self.pool.pop((account, nonce)))
+                nonce += 1
+        return taken
+
+    def _execute(self, tx: Tx, ref: BlockRef, logs: list[AnyChainLog]) -> SimReceipt:
+        contract = self.contract
+        contract.count(tx.call.account)
+        error = contract.refusal(tx.call, ref.at)
+        if not error:
+            said = contract.take(tx.call, ref.number, ref.at, tx.hash, len(logs))
+            if said is not None:
+                logs.append(said)
+        return SimReceipt(tx, ref, error)
+
+    # --- what goes wrong ---
+
+    def reorganise(self, depth: int) -> None:
+        """A longer branch replaces the last blocks; of what they held, some is forgotten."""
+        depth = min(depth, len(self.blocks) - 1)
+        if depth < 1:
+            return
+        self.reorgs += 1
+        gone = self.blocks[-depth:]
+        del self.blocks[-depth:]
+        for block in reversed(gone):
+            self.contract.take_back(block.undo)
+            for receipt in block.receipts:
+                del self.receipts[receipt.tx.hash]
+        for receipt in [each for block in gone for each in block.receipts]:
+            if self.random.random() >= self.world.profile.reorg_loss:
+                self.pool.setdefault((receipt.tx.call.account, receipt.tx.nonce), receipt.tx)
+        for number in range(depth + 1):
+            at = gone[number].ref.at if number < depth else float(int(self.world.now))
+            self._mine(at, REJOIN)
+        self._on_head()
+
+    def evict(self) -> None:
+        """Every pool forgets a transaction."""
+        if self.pool:
+            del self.pool[self.random.choice(list(self.pool))]
+
+    def raise_fee(self, times: float) -> None:
+        """Gas costs this many times as much."""
+        self.fee = int(FEE * times)
+
+    def lower_fee(self) -> None:
+        """Gas costs what it did at first."""
+        self.fee = FEE

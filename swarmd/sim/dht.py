@@ -1,0 +1,497 @@
+"""The simulated DHT: records that their owners replace; it can split in two, go stale, forget, and heal."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from copy import deepcopy
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from swarmd.core.values import RolloutsRef, Standing
+from swarmd.dht.evidence import SeenRecord
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.ports import Record
+from swarmd.dht.rounds.publisher import Kept
+from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
+from swarmd.dht.store.seniority import Seniority, credited_rounds
+from swarmd.dht.swarm_view import AnnouncedShards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody, decode_board
+from swarmd.dht.wire.records import (
+    PAST_S,
+    ROUNDS_AHEAD,
+    ROUNDS_BEHIND,
+    TTL_MAX_S,
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    Payload,
+    ReportRecord,
+    RolloutsRecord,
+    SignedRecord,
+)
+from swarmd.sim.simulation import Place, Simulation, peer_of
+
+DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
+
+
+def signed_of(record: Record) -> SignedRecord:
+    """A record as it travels in gossip; its digest is as long as a real one."""
+    if isinstance(record, SignedRecord):
+        return record
+    content = record.content
+    if isinstance(content, ReportRecord) and content.digest:
+        content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
+    return SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
+
+
+def seen_of(record: Record) -> SeenRecord:
+    """A record as it travels, with its content."""
+    signed = signed_of(record)
+    return SeenRecord(signed, signed.content)
+
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class Once(Generic[T, M]):
+    """Remembers what was made of the latest values, told apart by what they are and not by what is in them.
+
+    Args:
+        make: makes something of a value, always the same; nobody changes what it made.
+        kept: values that are remembered, the latest.
+    """
+
+    def __init__(self, make: Callable[[T], M], kept: int) -> None:
+        self._make = make
+        self._kept = kept
+        self._made: dict[int, tuple[T, M]] = {}  # by identity; the value is kept, so that no other gets its identity
+
+    def __call__(self, value: T) -> M:
+        """What is made of it. Raises what making it raises."""
+        known = self._made.get(id(value))
+        return self._remember(value) if known is None else known[1]
+
+    def _remember(self, value: T) -> Any:
+        made = self._make(value)
+        if len(self._made) >= self._kept:
+            del self._made[next(iter(self._made))]
+        self._made[id(value)] = (value, made)
+        return made
+
+
+BOARDS_KEPT = 4  # leaderboards: all nodes read the same one at about the same time
+
+
+class Boards:
+    """What the nodes of a world make of leaderboards.
+
+    Attributes:
+        unpack: what came in a record → the body in it.
+        digest: a body → its SHA-256 in hex.
+        open: a body → the leaderboard.
+        rounds: standings → rounds of the peers that they credit, see `Seniority`.
+    """
+
+    def __init__(self) -> None:
+        self.unpack: Once[bytes, bytes] = Once(lambda packed: packed[1:], BOARDS_KEPT)
+        self.digest: Once[bytes, str] = Once(lambda body: hashlib.sha256(body).hexdigest(), BOARDS_KEPT)
+        self.open: Once[bytes, LeaderboardBody] = Once(decode_board, BOARDS_KEPT)
+        self.rounds: Once[Iterable[Standing], dict[str, int]] = Once(credited_rounds, BOARDS_KEPT)
+
+
+SWARM = "sim"
+CLOCK, MEMBERS = names.clock(SWARM), names.members(SWARM)
+RECORD_S = 900.0  # how long records live
+SWEEP_S = 120.0  # between two looks for keys whose records have all expired
+MEMBER_BYTES = 400
+CLOCK_BYTES = 250
+REPORT_BYTES = 450
+ROLLOUTS_BYTES = 4600  # with their body
+BARE_BYTES = 450  # without
+SIGNED_KEPT = 1 << 16
+CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, if it is not given
+
+FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so they are not signed."""
+
+    owner: str
+    content: Payload
+    expiration: float
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        """What anyone needs of a report to add up the leaderboard; of another record all, as it travels in gossip."""
+        content = self.content
+        if isinstance(content, ReportRecord):
+            return encode_report(self.owner, content.round, content.stage, content.reward)
+        return SignedRecord(self.owner, msgspec.msgpack.encode(content), self.expiration, b"").encode()
+
+
+def encode_report(peer: str, round: int, stage: int, reward: float) -> bytes:
+    """A report as leaderboards quote it."""
+    return msgspec.msgpack.encode((peer, round, stage, reward))
+
+
+def size_of(content: Payload) -> int:
+    """Bytes that an honest record has, about."""
+    match content:
+        case Membership():
+            return MEMBER_BYTES
+        case ClockRecord():
+            return CLOCK_BYTES
+        case ReportRecord():
+            return REPORT_BYTES
+        case RolloutsRecord():
+            return ROLLOUTS_BYTES if content.body else BARE_BYTES
+        case LeaderboardRecord():
+            return BARE_BYTES + len(content.body)
+
+
+class Shown(NamedTuple):
+    """All that lies under a key, shown to every reader until it changes; nobody changes it."""
+
+    records: Mapping[str, Written]
+    first: float  # the earliest expiration
+    last: float  # the latest
+
+
+def show(held: Mapping[str, Written]) -> Shown:
+    """What lies under a key, as it is shown."""
+    expirations = [record.expiration for record in held.values()]
+    return Shown(dict(held), min(expirations, default=math.inf), max(expirations, default=-math.inf))
+
+
+class Store:
+    """What the nodes of one side of a partition hold together.
+
+    Attributes:
+        keys: name → owner → record.
+        before: owner → the record of the clock that was replaced last.
+    """
+
+    def __init__(self, dht: SimDht[Any]) -> None:
+        self.dht = dht
+        self.keys: dict[str, dict[str, Written]] = {}
+        self.before: dict[str, Written] = {}
+        self._shown: dict[str, Shown] = {}
+        self._capacities: dict[str, KeyCapacity[str]] = {}
+        self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
+        self.shards = AnnouncedShards(dht.world.profile.sharded, members_sharded=True)
+        self._swept_at = dht.world.now
+
+    def copy(self) -> Store:
+        """What the other side begins with when the network splits."""
+        twin = Store(self.dht)
+        for name, records in self.keys.items():
+            for record in records.values():
+                twin.put(name, record)
+        twin.before = dict(self.before)
+        twin.shards = deepcopy(self.shards)
+        return twin
+
+    def merge(self, other: Store) -> None:
+        """Come together again: the later record of each owner stays."""
+        for name, records in other.keys.items():
+            for record in records.values():
+                self.put(name, record)
+
+    def put(self, name: str, record: Written) -> bool:
+        """Keep a record. False if it is not taken: it has no room, a later one stands, or it does not live now."""
+        now = self.dht.world.now
+        if not is_alive(record, now) or not self._is_in_place(record.content):
+            return False
+        if now > self._swept_at + SWEEP_S:
+            self._sweep(now)
+        held = self.keys.setdefault(name, {}).get(record.owner)
+        if held is not None and held.expiration >= record.expiration:
+            return held == record
+        if not self._has_room(name, record):
+            return False
+        if held is not None and name == CLOCK:
+            self.before[record.owner] = held
+        self.keys[name][record.owner] = record
+        self._shown.pop(name, None)
+        if isinstance(record.content, ClockRecord):
+            self.shards.note(record.content)
+        return True
+
+    def _is_in_place(self, content: Payload) -> bool:
+        """Whether a stage has as many shards as a record goes by, as far as those who hold it have heard."""
+        if not isinstance(content, ReportRecord | RolloutsRecord):
+            return True
+        announced = self.shards.of(content.round)
+        return announced is None or announced == content.shards
+
+    def is_now(self, content: Payload) -> bool:
+        """Whether a round is one whose records are taken."""
+        clock = self.clock
+        if clock is None or not isinstance(content, ReportRecord | RolloutsRecord):
+            return True
+        return -ROUNDS_BEHIND <= content.round - clock.round <= ROUNDS_AHEAD
+
+    def _has_room(self, name: str, record: Written) -> bool:
+        """Keep what comes first by rank, and drop what a record takes the place of; among friends there is room."""
+        if not self.dht.bounded:
+            return True
+        if not self.is_now(record.content):
+            return False
+        seniority = self.dht.seniority
+        if name not in self._capacities:
+            self._capacities[name], self._ranked[name] = KeyCapacity(KEY_BYTES_MAX), seniority.version
+        capacity, held = self._capacities[name], self.keys[name].get(record.owner)
+        if held is not None and held.size_bytes == record.size_bytes:
+            return True
+        if capacity.size_bytes + record.size_bytes > KEY_BYTES_MAX:
+            self._make_room(name, capacity)
+        work = self.dht.works.get(record.owner, WORK_BITS)
+        rank = seniority.rank(record.owner, name.encode(), work, record.size_bytes)
+        gone = capacity.admit(record.owner, record.size_bytes, rank)
+        for owner in gone or ():
+            self.keys[name].pop(owner, None)
+            self._shown.pop(name, None)
+        return gone is not None
+
+    def _make_room(self, name: str, capacity: KeyCapacity[str]) -> None:
+        """Forget what has expired, and rank by who is known now."""
+        self._drop_expired(name, self.dht.world.now)
+        if self._ranked[name] != self.dht.seniority.version:
+            self._ranked[name] = self.dht.seniority.version
+            capacity.rank_anew(self.dht.seniority.rounds_of)
+
+    def keep(self, peer: str, content: Payload, size_bytes: int) -> Written | None:
+        """Keep what a hostile peer writes. None if there is no room for it, or its round is long over or far ahead."""
+        name, expiration = content.key, self.dht.world.now + RECORD_S
+        held = self.keys.get(name, {}).get(peer)
+        if held is not None and held.expiration >= expiration:
+            expiration = held.expiration + 0.001
+        record = Written(peer, content, expiration, size_bytes)
+        return record if self.put(name, record) else None
+
+    def find(self, name: str, now: float) -> Mapping[str, Written]:
+        """owner → record that lives, also for a reader whose clock shows `now`.
+
+        Returns:
+            The same mapping as before where nothing has changed and all records live.
+        """
+        shown = self._shown.get(name)
+        if shown is None:
+            shown = self._shown[name] = show(self.keys.get(name, {}))
+        since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
+        if since <= shown.first and shown.last <= until:
+            return shown.records
+        return {owner: record for owner, record in shown.records.items() if since <= record.expiration <= until}
+
+    def find_all(self, name: str, now: float) -> dict[str, Written]:
+        """The same of a key and of all of its shards; of one owner's records the latest."""
+        found = dict(self.find(name, now))
+        if self.dht.world.profile.sharded:
+            for key in [key for key in self.keys if key.startswith(f"{name}/")]:
+                for owner, record in self.find(key, now).items():
+                    if owner not in found or found[owner].expiration < record.expiration:
+                        found[owner] = record
+        return found
+
+    def _sweep(self, now: float) -> None:
+        self._swept_at = now
+        self._shown.clear()
+        for name in list(self.keys):
+            self._drop_expired(name, now)
+            if not self.keys[name]:
+                del self.keys[name]
+                self._capacities.pop(name, None)
+                self._ranked.pop(name, None)
+
+    def _drop_expired(self, name: str, now: float) -> None:
+        for owner in [owner for owner, record in self.keys[name].items() if record.expiration < now]:
+            self._drop(name, owner)
+
+    def _drop(self, name: str, owner: str) -> None:
+        del self.keys[name][owner]
+        self._shown.pop(name, None)
+        if name in self._capacities:
+            self._capacities[name].drop(owner)
+
+    def forget(self, kinds: tuple[str, ...]) -> None:
+        """Lose all records under keys of these kinds."""
+        for name in [name for name in self.keys if name.split("/")[2] in kinds]:
+            for owner in list(self.keys[name]):
+                self._drop(name, owner)
+
+    @property
+    def clock(self) -> ClockRecord | None:
+        """The swarm's round and stage, as the coordinator announced them last."""
+        record = self.find(CLOCK, self.dht.world.now).get(peer_of(0))
+        return record.content if record is not None and isinstance(record.content, ClockRecord) else None
+
+    def has_report(self, place: Place, peer: str) -> bool:
+        """Whether there is a report of a stage by this peer."""
+        return peer in self.keys.get(names.reports(SWARM, *place), {})
+
+    def has_rollouts(self, place: Place, peer: str) -> bool:
+        """Whether there are rollouts of a stage by this peer."""
+        return peer in self.keys.get(names.rollouts(SWARM, *place), {})
+
+    def rollouts_at(self, place: Place) -> list[RolloutsRef]:
+        """All rollouts of a stage."""
+        found = self.find(names.rollouts(SWARM, *place), self.dht.world.now)
+        return [ref_of(record) for record in found.values()]
+
+
+def ref_of(record: Written) -> RolloutsRef:
+    """The rollouts that a record names."""
+    content = record.content
+    assert isinstance(content, RolloutsRecord), "it is another kind of record"
+    place = (content.round, content.stage)
+    return RolloutsRef(record.owner, *place, content.digest, content.size_bytes, content.groups)
+
+
+def is_alive(record: Written, now: float) -> bool:
+    """Whether a record lives for somebody whose clock shows `now`."""
+    return now - PAST_S <= record.expiration <= now + TTL_MAX_S + PAST_S
+
+
+class Participant(Protocol):
+    """A network worker, as the network between them knows it."""
+
+    @property
+    def index(self) -> int:
+        """Number of its node."""
+
+    @property
+    def peer(self) -> str:
+        """Its peer id."""
+
+    @property
+    def linked(self) -> bool:
+        """Whether it reaches the swarm."""
+
+
+W = TypeVar("W", bound=Participant)
+
+
+class SimDht(Generic[W]):
+    """The network between the nodes. Side 0 is all of it while it is whole.
+
+    Attributes:
+        sides: of a partition, by number of the node.
+        workers: that take part.
+        watching: name → those that want to hear of its records.
+        own_records: number of a node → the own records that its disk keeps.
+        standings: number of a node → the newest leaderboard that its disk keeps.
+        blobs: number of a node → digests of bodies on its disk.
+        signed: records as they travel, the same ones for all who see them.
+        boards: what is made of leaderboards.
+        lossy_at: when records that were stored may have been lost last.
+        bounded: whether what is kept under a key goes by the shipped rules of capacity, rank and work, as among hostile
+            peers.
+        seniority: as those know it that hold what others read.
+        works: bits of work of identities that have not done what every node does.
+        eclipsed: node → how it is kept in the dark: "keys" or "all"; searches give it only what its guides know.
+    """
+
+    def __init__(self, world: Simulation) -> None:
+        self.world = world
+        self.bounded = world.has_strangers
+        self.seniority = Seniority(lambda peer: peer == world.coordinator, b"the holders of records")
+        self.works: dict[str, int] = {}
+        self.eclipsed: dict[int, str] = {}
+        self.stores = [Store(self), Store(self)]
+        self.sides = [0] * world.profile.nodes
+        self.workers: list[W] = []
+        self._on_side = [0, 0]
+        self._by_peer: dict[Hashable, W] = {}
+        self.watching: dict[str, dict[W, None]] = {}
+        self.split = False
+        self.own_records: dict[int, list[Kept]] = {}
+        self.standings: dict[int, KeptStandings] = {}
+        self.blobs: dict[int, dict[str, bytes]] = {}
+        self.signed = Once(seen_of, SIGNED_KEPT)
+        self.boards = Boards()
+        self.lossy_at = 0.0
+
+    def forget_disk(self, node: int) -> None:
+        """A machine is lost, and what no backup has with it."""
+        self.own_records.pop(node, None)
+        self.standings.pop(node, None)
+        self.blobs.pop(node, None)
+
+    def join(self, worker: W) -> None:
+        """A worker's process takes part from now on. If nobody was there, nothing is stored any more."""
+        side = self.sides[worker.index]
+        if not self.at_side(side):
+            self.stores[side] = Store(self)
+            self.lossy_at = self.world.now
+        self.workers.append(worker)
+        self._on_side[side] += 1
+        self._by_peer[worker.peer] = worker
+
+    def leave(self, worker: W) -> None:
+        """A worker no longer takes part, and watches nothing."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self._on_side[self.sides[worker.index]] -= 1
+            if self._by_peer[worker.peer] is worker:
+                del self._by_peer[worker.peer]
+            for name in [name for name, watching in self.watching.items() if worker in watching]:
+                self.unwatch(worker, name)
+
+    def watch(self, worker: W, name: str) -> None:
+        """A worker wants to hear of a key's records."""
+        self.watching.setdefault(name, {})[worker] = None
+
+    def unwatch(self, worker: W, name: str) -> None:
+        """A worker no longer wants to hear of a key's records."""
+        if name in self.watching:
+            self.watching[name].pop(worker, None)
+            if not self.watching[name]:
+                del self.watching[name]
+
+    def watchers(self, name: str, side: int) -> list[W]:
+        """Linked workers at a side that want to hear of a key's records."""
+        return [each for each in self.watching.get(name, ()) if each.linked and self.sides[each.index] == side]
+
+    def worker_of(self, peer: Hashable) -> W | None:
+        """The worker of an honest node, if it takes part."""
+        return self._by_peer.get(peer)
+
+    def at_side(self, side: int) -> int:
+        """How many workers there are on a side."""
+        return self._on_side[side]
+
+    def linked_at(self, side: int) -> list[W]:
+        """Linked workers at a side."""
+        return [each for each in self.workers if self.sides[each.index] == side and each.linked]
+
+    def part(self, share: float = CUT_OFF) -> None:
+        """Split the network in two: about such a share of the nodes is cut off from the others."""
+        self.split, self.lossy_at = True, self.world.now
+        self.sides = [int(self.world.random.random() < share) for _ in self.sides]
+        self._count_sides()
+        self.stores[1] = self.stores[0].copy()
+
+    def heal(self) -> None:
+        """Make the network whole again."""
+        if not self.split:
+            return
+        self.split, self.lossy_at = False, self.world.now
+        self.sides = [0] * len(self.sides)
+        self._count_sides()
+        self.stores[0].merge(self.stores[1])
+
+    def _count_sides(self) -> None:
+        cut_off = sum(self.sides[worker.index] for worker in self.workers)
+        self._on_side = [len(self.workers) - cut_off, cut_off]
+
+    def forget(self) -> None:
+        """Some records are lost with the nodes that held them; their owners publish them again after a while."""
+        self.lossy_at = self.world.now
+        self.stores[0].forget(FORGOTTEN[self.world.random.randrange(3)])

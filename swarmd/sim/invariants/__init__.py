@@ -1,1 +1,0 @@
-"""What must hold in every simulated swarm, commit by commit."""

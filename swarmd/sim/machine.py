@@ -1,0 +1,172 @@
+"""A simulated machine: its clock, its account, and its disk, which stays when every process on it dies."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections import deque
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+import msgspec
+
+from swarmd.core.events import Event
+from swarmd.core.state import State
+from swarmd.core.values import RolloutsRef, Settings
+from swarmd.errors import CommitTooLarge
+from swarmd.eventlog.frame import Commit, decode_commit, encode_commit, encode_frame, read_frames
+from swarmd.sim.simulation import Place, Simulation
+
+CHECKPOINTS_KEPT = 2
+ROOM_BYTES = 1 << 30  # free on a disk that nothing has filled
+WANTED_BYTES = 40 << 20  # that a node wants to be free before it trains on; below 32 MiB it pauses
+LOW_BYTES = 32 << 20
+LOG_PATH = Path("simulated.seg")  # names the log in errors
+
+
+class DiskLog:
+    """An event log of which only the synced part is sure to survive."""
+
+    def __init__(self, events_max: int | None = None) -> None:
+        self.commits: list[Commit] = []
+        self.synced = 0  # commits
+        self._events_max = events_max
+
+    def check_size(self, commit: Commit) -> None:
+        """Raise CommitTooLarge for a commit of more events than there is room for; one fact and a skip always fit."""
+        if self._events_max is not None and len(commit.events) > self._events_max:
+            raise CommitTooLarge(f"{len(commit.events)} events", f"Commit at most {self._events_max} at once")
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number the next event gets."""
+        return self.commits[-1].end_seq if self.commits else 0
+
+    def append(self, commit: Commit) -> None:
+        self.commits.append(commit)
+
+    def sync(self) -> None:
+        self.synced = len(self.commits)
+
+    def crash(self, random: Random) -> None:
+        """Lose power: of what was written since the last sync, some first bytes reached the disk."""
+        tail = self.commits[self.synced :]
+        del self.commits[self.synced :]
+        written = b"".join(encode_frame(encode_commit(commit), 0) for commit in tail)
+        self.commits += recover(written[: random.randint(0, len(written))])
+        self.sync()
+
+
+def recover(written: bytes) -> list[Commit]:
+    """The whole commits at the beginning of what was found, read as the real log reads frames."""
+    file = io.BytesIO(written)
+    return [decode_commit(payload, LOG_PATH) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
+
+
+class SimCheckpoint(msgspec.Struct, frozen=True):
+    """What training a stage left behind."""
+
+    round: int
+    stage: int
+    reward: float
+    rollouts: RolloutsRef
+
+
+class SimDisk:
+    """Log and checkpoints of one machine.
+
+    Attributes:
+        trained: each (round, stage) that was trained to its end, over all lives; a record of the simulator, which
+            the node cannot read.
+        free_bytes: on the file system.
+        snapshot: a number of commits, and the state that they come to.
+    """
+
+    def __init__(self, commit_events_max: int | None = None) -> None:
+        self.log = DiskLog(commit_events_max)
+        self.snapshot = (0, State())
+        self.checkpoints: dict[Place, SimCheckpoint] = {}
+        self.trained: set[Place] = set()
+        self.free_bytes = ROOM_BYTES
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the disk is so full that a node pauses."""
+        return self.free_bytes < LOW_BYTES
+
+    def restore(self, commits: int) -> None:
+        """Truncate the log to `commits` and drop all checkpoints."""
+        del self.log.commits[commits:]
+        self.log.sync()
+        self.checkpoints = {}
+        self.snapshot = (0, State())
+
+    def save(self, checkpoint: SimCheckpoint) -> None:
+        """Write a checkpoint, atomically, and drop the oldest."""
+        self.checkpoints[(checkpoint.round, checkpoint.stage)] = checkpoint
+        while len(self.checkpoints) > CHECKPOINTS_KEPT:
+            del self.checkpoints[next(iter(self.checkpoints))]
+
+
+class Machine(ABC):
+    """What the processes on a machine know of it; `swarmd.sim.node.SimNode` adds the daemon.
+
+    Args:
+        world: its time.
+        index: number of the node.
+        settings: that its daemon is started with.
+        pace_s: median time that a stage takes to train here.
+        skew_s: this machine's clock minus the true time.
+        events_max: a commit of more events is refused; None for no bound.
+
+    Attributes:
+        jumped_s: of `skew_s`, by what somebody set the clock wrong.
+        jumps: how often somebody set it so far.
+        account: that submissions to a contract come from.
+        rpc_out_until: no endpoint of a chain answers until then.
+        life: number of the present life of the daemon; facts of an earlier one are lost.
+        running: whether there is a daemon.
+        piped: facts for which the daemon's inbox had no room.
+        busy_until: a slow disk has facts gather into one commit until then.
+        frozen_until: the daemon stands still.
+    """
+
+    def __init__(
+        self, world: Simulation, index: int, settings: Settings, pace_s: float, skew_s: float, events_max: int | None
+    ) -> None:
+        self.world = world
+        self.index = index
+        self.settings = settings
+        self.peer = settings.peer
+        self.name = settings.name
+        self.coordinates = settings.role == "coordinator"
+        self.pace_s = pace_s
+        self.skew_s = skew_s
+        self.jumped_s = 0.0
+        self.jumps = 0
+        self.account = f"0xaccount{index}"
+        self.rpc_out_until = 0.0
+        self.disk = SimDisk(events_max)
+        self.life = 0
+        self.running = False
+        self.piped: deque[Event] = deque()
+        self.busy_until = 0.0
+        self.frozen_until = 0.0
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """What the daemon holds the log to come to."""
+
+    @abstractmethod
+    def receive(self, life: int, event: Event) -> None:
+        """Put a fact into the inbox of this run of the daemon."""
+
+    def clock(self) -> float:
+        """This machine's idea of the time."""
+        return self.world.now + self.skew_s
+
+    def fail(self, what: str) -> NoReturn:
+        """Something that must not happen has happened here."""
+        self.world.fail(what, self.name)

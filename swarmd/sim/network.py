@@ -1,0 +1,802 @@
+"""The network worker of a simulated node: the shipped decisions over a simulated network.
+
+- Simulated are the link, the DHT's storage and look-ups, bodies, gossip and time; the process dies and freezes. What is
+  gathered, published, watched and told is decided by `swarmd.dht`, which reaches the network by the ports here.
+- Whatever goes wrong on the way is drawn here: requests without an answer, peers that take a record and lose it, values
+  of before, hints and facts that are lost or come twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
+from swarmd.core.commands import Command, FetchWeights
+from swarmd.core.events import (
+    Event,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    ReportSeen,
+    RoundAnnounced,
+    WeightsFetched,
+    WeightsRefused,
+)
+from swarmd.core.values import PeerWeights, Standing
+from swarmd.dht.agent import NetworkAgent
+from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
+from swarmd.dht.gossip import ClockGossip, Gossip
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.membership import Members
+from swarmd.dht.ports import EvidenceSink, Keepers, PeerCheck, Record, RecordsSink
+from swarmd.dht.record_store import KeyWatch, RecordStore
+from swarmd.dht.rounds.publisher import Kept, OwnRecordStore, Publisher
+from swarmd.dht.store.seniority import Rank, Seniority
+from swarmd.dht.swarm_view import SwarmView
+from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody
+from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Payload,
+    RecordPolicy,
+    ReportRecord,
+    check_expiration,
+    is_far,
+    is_sharded,
+)
+from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
+from swarmd.sim.coroutines import Answer, Condition, Task, VirtualRuntime
+from swarmd.sim.dht import CLOCK, RECORD_S, SWARM, Boards, Once, SimDht, Store, Written, is_alive, size_of
+from swarmd.sim.machine import Machine
+from swarmd.sim.processes import SimSupervisor, SimWorker
+from swarmd.sim.simulation import peer_of
+
+POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
+READ_KEPT = 8  # keys of which a worker knows what it has found there last
+CALL_S = 5.0  # a request that gets no answer fails after this
+REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
+BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
+ROLLOUTS_BYTES = 4096  # of a body that the simulated trainer writes
+DIGEST_LENGTH = 16  # of its digests, which are drawn
+INLINE_BYTES_MAX = 40960
+PIPE_S = 0.001  # from the daemon to the worker
+JOIN_S = (0.2, 3.0)
+WEIGHTS_SPENT_CHANCE = 0.1  # of those to be averaged with, if some were before
+WEIGHTS_MISSING_CHANCE = 0.2
+CONTRACT = ChainConfig(rpc=(), chain_id=31337, contract="0x" + "1" * 40)
+
+T = TypeVar("T")
+
+
+class SimTopic:
+    """A gossip topic, see `swarmd.dht.ports.Topic`.
+
+    Args:
+        worker: who sends on it and listens to it.
+        name: of the topic.
+    """
+
+    def __init__(self, worker: NetworkWorker, name: str) -> None:
+        self._worker = worker
+        self._name = name
+
+    def listen(self, take: Callable[[str, bytes], None]) -> None:
+        self._worker.listeners[self._name] = take
+
+    def publish(self, message: bytes) -> None:
+        worker = self._worker
+        if not worker.joined:
+            return
+        for other in worker.dht.linked_at(worker.side):
+            if other is not worker:
+                worker.hint(other, other.hear, self._name, worker.peer, message)
+
+    async def send(self, message: bytes) -> None:
+        self.publish(message)
+
+
+class RecordsSeen(RecordComparison):
+    """The shipped comparison, which sees each record that a worker reads or writes once.
+
+    Args:
+        coordinator, known, found: as of the shipped one.
+        signed: gives records as they travel.
+    """
+
+    def __init__(
+        self, coordinator: str, known: PeerCheck, found: EvidenceSink, signed: Once[Record, SeenRecord]
+    ) -> None:
+        super().__init__(coordinator, known, found)
+        self._signed = signed
+        self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
+        self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
+
+    def see_all(self, name: str, found: Mapping[str, Record]) -> None:
+        """Records that were found under a key; the same mapping as the last time holds nothing new."""
+        if self._read.get(name) is found:
+            return
+        self._read.pop(name, None)
+        self._read[name] = found
+        if len(self._read) > READ_KEPT:
+            del self._read[next(iter(self._read))]
+        for record in found.values():
+            self.see(record)
+
+    def see(self, record: Record) -> None:
+        content = record.content
+        if not isinstance(content, ReportRecord | ClockRecord | LeaderboardRecord):
+            return
+        place = (record.owner, type(content))
+        if self._seen.get(place) is not record:
+            self._seen[place] = record
+            self.compare(self._signed(record))
+
+    def read_board(self, reports: Iterable[bytes]) -> None:
+        """What simulated leaderboards quote is not a record by itself, see `Written.encode`."""
+
+
+def written_of(record: Record) -> Written:
+    """A record that came by gossip, as the simulated DHT keeps it."""
+    if isinstance(record, Written):
+        return record
+    content = record.content
+    return Written(record.owner, content, record.expiration, size_of(content))
+
+
+def check_unsigned(policy: RecordPolicy, evidence: Evidence) -> Charge:
+    """See `swarmd.dht.wire.evidence.check_evidence`."""
+    return check_evidence(policy, evidence, lambda signed, key: True)
+
+
+class SimFindings(NamedTuple):
+    """See `swarmd.dht.ports.Findings`."""
+
+    records: Mapping[str, Record]
+    answered: bool
+
+    def has(self, wanted: Mapping[str, float]) -> bool:
+        late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
+        return bool(wanted) and all(late)
+
+
+class SimRecords(RecordStore):
+    """Records as a worker reaches them.
+
+    Args:
+        worker: who reads.
+        comparison: sees what was gossiped.
+        random: chance.
+    """
+
+    def __init__(self, worker: NetworkWorker, comparison: RecordComparison, random: Random) -> None:
+        super().__init__(worker.runtime, random, POLL_S)
+        self._worker = worker
+        self._comparison = comparison
+
+    def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
+        self._worker.dht.watch(self._worker, name)
+        return super().watch(name, seen, polls, later)
+
+    def unwatch(self, name: str) -> None:
+        self._worker.dht.unwatch(self._worker, name)
+        super().unwatch(name)
+
+    def judge(self, name: str, record: Record) -> Record:
+        check_expiration(record.expiration, self._worker.node.clock())
+        record = written_of(record)
+        self._comparison.see(record)
+        return record
+
+    async def wait_up(self) -> None:
+        await self._worker.until_up()
+
+    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
+        worker = self._worker
+        worker.world.asked[name.split("/")[2]] += 1
+        await worker.travel()
+        return SimFindings(worker.read(name), worker.has_others)
+
+    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> SimFindings:
+        found = await self.find(name)
+        return SimFindings({owner: found.records[owner] for owner in owners if owner in found.records}, found.answered)
+
+    async def find_of(self, name: str, owner: str) -> SimFindings:
+        worker = self._worker
+        worker.world.asked["member"] += 1
+        await worker.travel()
+        record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
+        return SimFindings({} if record is None else {owner: record}, worker.has_others)
+
+    def hold(self, name: str, record: Record) -> None:
+        if self._worker.joined:
+            self._worker.store.put(name, written_of(record))
+
+    async def answers(self, peer: str) -> bool:
+        await self._worker.travel()
+        return self._worker.reaches(peer)
+
+    def spent_s(self) -> float:
+        return 0.0
+
+
+def _shown_by(worker: NetworkWorker, owner: str, name: str) -> Written | None:
+    """What the owner of a record shows itself, if it can be called."""
+    other = worker.dht.worker_of(owner)
+    record = other.own.get(name) if other is not None and worker.reaches(owner) else None
+    return record if record is not None and is_alive(record, worker.node.clock()) else None
+
+
+class SimBodies:
+    """Bodies on a simulated disk and at their owners, see `swarmd.dht.ports.Bodies`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+        self._kept = worker.dht.blobs.setdefault(worker.index, {})
+        self._boards = worker.dht.boards
+
+    def has(self, digest: str) -> bool:
+        return digest in self._kept
+
+    async def get(self, digest: str) -> bytes:
+        return self._kept.get(digest) or body_of(digest)
+
+    async def put(self, body: bytes) -> str:
+        digest = digest_of(body)
+        self._kept[digest] = body if len(digest) > DIGEST_LENGTH else b""
+        while len(self._kept) > max(BLOBS_KEPT, 2 * self._worker.world.profile.nodes):
+            del self._kept[next(iter(self._kept))]
+        return digest
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        worker = self._worker
+        worker.world.asked["body"] += 1
+        await worker.travel()
+        body = worker.body_from(peer, digest)
+        if body is None:
+            await worker.runtime.sleep(timeout_s)
+            raise NetworkDown(f"no answer from {peer} within {timeout_s:g} s")
+        if len(body) != size_bytes:
+            raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
+        return body
+
+    async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
+        body = packed[1:].ljust(ROLLOUTS_BYTES) if len(packed) == DIGEST_LENGTH + 1 else self._boards.unpack(packed)
+        if packed[:1] != b"z" or len(body) != size_bytes:
+            raise RecordRejected("malformed", f"the body has not the stated {size_bytes} bytes")
+        return body
+
+    async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
+        """Every second node writes rollouts that are too large for a record."""
+        if len(digest_of(body)) == DIGEST_LENGTH:
+            return b"" if self._worker.index % 2 else b"z" + body[:DIGEST_LENGTH]
+        return b"z" + body if len(body) < INLINE_BYTES_MAX else b""
+
+    async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
+        if len(body) != size_bytes:
+            raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
+        if (digest_of(body) if is_rollouts(body) else self._boards.digest(body)) != digest:
+            raise RecordRejected("wrong-digest", "the body is not the one that was announced")
+
+    def open_board(self, body: bytes) -> LeaderboardBody:
+        return self._boards.open(body)
+
+
+def body_of(digest: str) -> bytes:
+    """The rollouts that a simulated trainer wrote."""
+    return digest.encode().ljust(ROLLOUTS_BYTES)
+
+
+def is_rollouts(body: bytes) -> bool:
+    """Whether a body is what `body_of` makes."""
+    return len(body) == ROLLOUTS_BYTES and body.endswith(b" ")
+
+
+def digest_of(body: bytes) -> str:
+    """Drawn for rollouts, a sha256 for all else."""
+    if is_rollouts(body):
+        return sys.intern(body[:DIGEST_LENGTH].decode())  # all who keep the body keep its digest
+    return hashlib.sha256(body).hexdigest()
+
+
+class SimKeepers:
+    """Peers that may keep a worker's records, see `swarmd.dht.ports.Keepers`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+        self._admitted: list[tuple[str, Written]] = []
+
+    def admit(self, name: str, record: Record) -> None:
+        own, held = self._worker.own, self._worker.own.get(name)
+        if held is not None and held != record and held.expiration >= record.expiration and self._counts(held):
+            raise RecordRejected("stale", "a later record of the owner is held")
+        own[name] = written_of(record)
+        self._admitted.append((name, written_of(record)))
+
+    def _counts(self, held: Record) -> bool:
+        """Whether a record was not signed by a clock that was ahead."""
+        return not is_far(held.expiration, self._worker.node.clock())
+
+    def held(self, name: str, owner: str) -> Record | None:
+        return self._worker.own.get(name)
+
+    def near(self, name: str) -> list[Hashable]:
+        return list(self._worker.near(crc32(name.encode()), REPLICAS))
+
+    def guides(self, name: str) -> list[Hashable]:
+        return list(self._worker.guides())
+
+    async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+        worker = self._worker
+        worker.world.asked["store"] += 1
+        await worker.travel(fails=False)
+        failure, random = worker.world.chance("failure"), worker.random
+        took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]
+        if not any(map(worker.reaches, took)) or random.random() < worker.world.chance("stale"):
+            return took  # nobody honest heard of it; or those who did lose it at once
+        if not worker.keep(name, written_of(record)):
+            return []
+        worker.world.on_stored(record)
+        if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
+            worker.tell_keepers(took, record)
+        return took
+
+    async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+        worker = self._worker
+        await worker.travel(fails=False)
+        if not worker.reaches(peer) or worker.random.random() < worker.world.chance("failure"):
+            return False, None
+        held = worker.store.find(name, worker.world.now).get(record.owner)
+        if held is None or held == record:
+            return held is not None, None
+        return False, held if held.expiration > record.expiration else None
+
+    async def prove_link(self) -> None:
+        """Peers that come find what a lonely node keeps."""
+        await self._worker.travel()
+        for name, record in self._admitted:
+            self._worker.keep(name, record)
+
+    def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+        """All who could keep it at this side of a partition hold what they hold together."""
+
+
+class SimNetwork:
+    """The network that a worker publishes in, see `swarmd.dht.ports.Network`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+        self._epoch = 0
+        self._jumps = worker.node.jumps
+
+    async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
+        if not self._worker.joined:
+            raise NetworkDown("the network is down: p2pd is being started")
+        return await operation(SimKeepers(self._worker))
+
+    async def wait_up(self) -> None:
+        await self._worker.until_up()
+        self._epoch = self._worker.epoch
+
+    async def disturbed(self, within_s: float, lonely: bool) -> None:
+        worker = self._worker
+        until = worker.runtime.now() + within_s
+        while worker.epoch == self._epoch and not (lonely and worker.has_others) and self._jumps == worker.node.jumps:
+            lonely = lonely or not worker.has_others
+            left_s = until - worker.runtime.now()
+            if left_s <= 0:
+                break
+            await worker.disturbance.wait(left_s)
+        self._jumps = worker.node.jumps
+
+    def sign(self, content: Payload, expiration: float) -> Written:
+        record = Written(self._worker.peer, content, expiration, size_of(content))
+        self._worker.world.on_signed(self._worker.index, record)
+        return record
+
+
+class SimOwnRecords:
+    """Own records on a simulated disk, see `swarmd.dht.rounds.publisher.OwnRecordStorage`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+
+    def load(self) -> list[Kept]:
+        return self._worker.dht.own_records.get(self._worker.index, [])
+
+    async def save(self, kept: list[Kept]) -> None:
+        self._worker.dht.own_records[self._worker.index] = kept
+
+
+class SimHintGossip:
+    """Says that there is a record to all who watch its key."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+
+    def publish(self, record: Record) -> None:
+        worker, key = self._worker, record.content.key
+        for other in worker.dht.watchers(key, worker.side):
+            if other is not worker:
+                worker.hint(other, other.take_hint, key, record.owner, record.expiration)
+
+
+class SimSeniority(Seniority):
+    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down.
+
+    Args:
+        works: bits of work of those that have not done what every node does.
+        boards: what is made of leaderboards.
+    """
+
+    def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: Boards) -> None:
+        super().__init__(always, secret)
+        self._works = works
+        self._boards = boards
+
+    def credit(self, standings: Iterable[Standing]) -> Mapping[str, int]:
+        return self._boards.rounds(standings)
+
+    def rank_of(self, record: Record, key: bytes) -> Rank:
+        return self.rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
+
+
+class WorkerRuntime(VirtualRuntime):
+    """A worker's time. No two nodes have one identity here, so nothing may take a node for its duplicate."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        super().__init__(worker.later, lambda: worker.world.now, worker.node.clock)
+        self._worker = worker
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Task:
+        return super().start(self._guard(coroutine))
+
+    async def _guard(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await coroutine
+        except IdentityInUse as error:
+            self._worker.node.fail(f"it takes itself for its duplicate: {error.message}")
+
+
+class SimSession:
+    """The parts of a simulated worker's network, wired. It is an `OwnNode`, too.
+
+    Attributes:
+        view, store, publisher, gossip: what decides is made of these.
+        bodies: of rollouts and leaderboards.
+    """
+
+    def __init__(self, worker: NetworkWorker, random: Random) -> None:
+        node, dht, runtime = worker.node, worker.dht, worker.runtime
+        self._node = node
+        self._dht = dht
+        config, nonce = config_of(node), f"{node.life}/{worker.pid}"
+        known = (config.swarm.coordinator or node.peer, node.peer)
+        secret = f"{node.peer}/{worker.pid}".encode()
+        seniority = SimSeniority(known.__contains__, secret, dht.works, dht.boards)
+        parts = (config, node.peer, nonce, runtime, random, worker.observe)
+        view = self.view = SwarmView(*parts, seniority=lambda always: seniority)
+        kept = dht.standings.get(node.index)
+        if kept is not None:
+            seniority.learn(kept.standings)
+        self.bodies = SimBodies(worker)
+        told = (view.policy, view.is_credited, view.rejections, view.emit, runtime, random, lambda: view.members)
+        evidence = EvidenceGossip(SimTopic(worker, names.evidence_topic(SWARM)), *told, check_unsigned)
+        self.comparison = RecordsSeen(view.coordinator, view.is_credited, evidence.found, dht.signed)
+        self.store = SimRecords(worker, self.comparison, random)
+        topic = SimTopic(worker, names.clock_topic(SWARM))
+        clock = ClockGossip(topic, view.rejections.count, view.is_credited, runtime, random)
+        hint, accepted = SimHintGossip(worker).publish, self.store.accepted
+        self.gossip = Gossip(clock, evidence, self.comparison, hint, accepted)
+        own_records, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
+        kinds = (self.gossip.told, self.gossip.renewed)
+        self.publisher = Publisher(network, own_records, runtime, RECORD_S, view.coordinating, *kinds)
+
+    async def addresses(self) -> tuple[str, ...]:
+        return ()
+
+    async def work(self) -> int:
+        return 0
+
+    async def withdrawn(self) -> bytes:
+        return b""
+
+    async def weights_offer(self) -> bytes:
+        return b""
+
+    def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
+        """Addresses are of no use here: nobody has to be found."""
+
+    def keep_withdrawn(self) -> None:
+        """Nobody needs an invitation here."""
+
+    async def keep_standings(self, board: LeaderboardBody) -> None:
+        self._dht.standings[self._node.index] = KeptStandings(SWARM, board.round, board.standings)
+        if self.view.coordinating:
+            self._dht.seniority.learn(board.standings)
+
+
+def config_of(node: Machine) -> Config:
+    """What a node's configuration says of the network."""
+    settings, profile = node.settings, node.world.profile
+    dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S, gather_peers=profile.gather_peers)
+    coordinator = "" if node.coordinates else settings.coordinator
+    return Config(
+        swarm=SwarmConfig(SWARM, coordinator, stages=settings.stages),
+        name=node.name,
+        role=settings.role,
+        dht=dht,
+        chain=CONTRACT if settings.chain is not None else None,
+    )
+
+
+class NetworkWorker(SimWorker):
+    """A node's place in the DHT.
+
+    Attributes:
+        joined: whether p2pd runs.
+        linked: whether it reaches the swarm.
+        epoch: counts losses of the link; what was under way before one is not answered after it.
+        own: the node's own records, as it keeps them itself.
+        listeners: gossip topic → what takes its messages.
+    """
+
+    kind = "network"
+
+    def __init__(self, supervisor: SimSupervisor, pid: int, dht: SimDht[NetworkWorker]) -> None:
+        super().__init__(supervisor, pid)
+        self.dht = dht
+        self.index, self.peer = self.node.index, self.node.peer
+        self.linked = False
+        self.joined = False
+        self.peers_told = 0
+        self.epoch = 0
+        self.own: dict[str, Written] = {}
+        self.listeners: dict[str, Callable[[str, bytes], None]] = {}
+        self.runtime = WorkerRuntime(self)
+        self.disturbance = self.runtime.signal()
+        session = self.session = SimSession(self, self.make_chance())
+        parts = (session.view, session.store, session.publisher)
+        members = Members(*parts, session)
+        self.agent = NetworkAgent(*parts, session.gossip, session.bodies, session, members)
+        self._up = Condition()
+        self._deaf = False
+        self._hurries = False  # it is about to end, and says so without waiting for anybody
+
+    def make_chance(self) -> Random:
+        """What the shipped decisions draw from."""
+        return self.random
+
+    # --- the link ---
+
+    def begin(self) -> None:
+        self._deaf = self.random.random() < self.world.chance("slow_start")
+        if self._deaf:
+            return
+        self.dht.join(self)
+        self.runtime.start(self.session.publisher.run())
+        self.runtime.start(self.session.gossip.evidence.run())
+        self.agent.begin()
+        self.later(self.random.uniform(*JOIN_S), self._join)
+        self.later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll)
+
+    def _join(self) -> None:
+        self.joined = True
+        self._up.happen()
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """A follower is linked while it reaches another node, the coordinator always."""
+        others = self.dht.at_side(self.side) - 1
+        reaches = others > 0 or self.node.coordinates
+        if reaches and (not self.linked or self._is_news(others)):
+            self.linked, self.peers_told = True, others
+            self.tell(LinkUp(others))
+        elif self.linked and not reaches:
+            self.linked = False
+            self.tell(LinkDegraded("no peer answers"))
+        elif not reaches and self.random.random() < 0.2:
+            self.tell(LinkDegraded("no peer answers"))
+        self.disturbance.set()
+
+    def _is_news(self, others: int) -> bool:
+        """The last peer is gone, or there is one again; which matters to a coordinator that holds the swarm then."""
+        coordination = self.node.settings.coordination
+        holds = coordination is not None and coordination.when_alone == "hold"
+        return holds and (others > 0) != (self.peers_told > 0)
+
+    def lose_link(self) -> None:
+        """p2pd died; it is started again."""
+        if not self.alive or not self.joined:
+            return
+        self.epoch += 1
+        self.linked = self.joined = False
+        self.disturbance.set()
+        self.tell(LinkDown("p2pd ended"))
+        self.later(self.random.uniform(0.3, 4.0), self._join)
+
+    def _poll(self) -> None:
+        self.later(POLL_S, self._poll)
+        if self.joined:
+            self._look_around()
+        for event in self.session.view.rejections.due():
+            self.tell(event)
+
+    def heed_stop(self) -> None:
+        """In an orderly stop the membership record says so."""
+        if self.joined and not self._deaf and not self.ignores_stop:
+            self._hurries = True
+            self.runtime.start(self.agent.members.leave())
+        super().heed_stop()
+
+    def end(self) -> None:
+        super().end()
+        self.runtime.stop()
+        self.dht.leave(self)
+
+    # --- what the shipped code is given and gives ---
+
+    def perform(self, command: Command) -> None:
+        if self._deaf:
+            return
+        if isinstance(command, FetchWeights):
+            self._fetch_weights(command)
+            return
+        self.world.on_network_command(self.index, command)
+        self.later(PIPE_S, self.agent.take, command)
+
+    def _fetch_weights(self, command: FetchWeights) -> None:
+        """A peer's weights come after a while, too late at times; or they do not come. No bytes are moved here."""
+        left_s = command.until_at - self.node.clock()
+        if self.random.random() < self.world.chance("loss") or left_s <= 0:
+            return
+        if not self.joined or self.random.random() < WEIGHTS_MISSING_CHANCE:
+            self.tell(WeightsRefused(command.id, "none-offered", "nobody offers any"))
+            return
+        digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
+        others = [peer_of(index) for index in range(self.world.profile.nodes) if index != self.index]
+        whose = self.random.choice(others) if command.average else self.node.settings.coordinator
+        round = int(command.id.rpartition("/")[2]) - 1
+        weights = PeerWeights(whose, round, digest, size_bytes, 0.5, command.average)
+        if command.averaged and self.random.random() < WEIGHTS_SPENT_CHANCE:  # a peer that trains no more
+            spent = self.random.choice(command.averaged)
+            weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
+        seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
+        self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
+
+    def observe(self, event: Event) -> None:
+        """A fact of the shipped code; now and then one comes twice."""
+        self.world.on_network_fact(self.index, event)
+        self.tell(event)
+        if isinstance(event, RoundAnnounced | ReportSeen) and self.random.random() < self.world.chance("duplicate"):
+            self.tell(event)
+
+    # --- what it reaches ---
+
+    @property
+    def side(self) -> int:
+        """Its side of a partition."""
+        return self.dht.sides[self.index]
+
+    @property
+    def store(self) -> Store:
+        """The records that are held at its side of a partition."""
+        return self.dht.stores[self.side]
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is anybody else at its side."""
+        return self.joined and self.dht.at_side(self.side) > 1
+
+    def reaches(self, peer: Hashable) -> bool:
+        """Whether an honest node can be called."""
+        other = self.dht.worker_of(peer)
+        return other is not None and other.joined and other.side == self.side
+
+    def takes(self, peer: Hashable) -> bool:
+        """Whether a peer says that it keeps a record."""
+        return self.reaches(peer)
+
+    def near(self, place: int, count: int) -> list[str]:
+        """So many peers that should keep what lies under a key."""
+        workers, side = self.dht.workers, self.side
+        found: list[str] = []
+        for step in range(len(workers)):
+            other = workers[(place + step) % len(workers)]
+            if other is not self and other.joined and other.side == side:
+                found.append(other.peer)
+                if len(found) == count:
+                    break
+        return found
+
+    def guides(self) -> list[str]:
+        """Peers that are asked in each search."""
+        return [] if self.node.coordinates else [self.session.view.coordinator]
+
+    async def until_up(self) -> None:
+        """Return when p2pd runs."""
+        while not self.joined:
+            await self._up.wait()
+
+    async def travel(self, fails: bool = True) -> None:
+        """Let the time of a request pass, there and back. Raises NetworkDown without a link or an answer."""
+        epoch = self.epoch
+        if not self.joined:
+            raise NetworkDown("the network is down: p2pd is being started")
+        if fails and self.random.random() < self.world.chance("failure"):
+            await self.runtime.sleep(0.0 if self._hurries else CALL_S)
+            raise NetworkDown(f"no answer from the network within {CALL_S:g} s")
+        if not self._hurries:
+            answer = Answer()
+            self.later(min(self.random.expovariate(1.0 / self.world.profile.latency_s), CALL_S), answer.give)
+            await answer
+        if epoch != self.epoch or not self.joined:
+            raise NetworkDown("p2pd ended")
+
+    def read(self, name: str) -> Mapping[str, Written]:
+        """What a look-up finds under a key, here and with others; now and then their values of before."""
+        found = self.search(name)
+        if name == CLOCK and found and self.random.random() < self.world.chance("stale"):
+            before = self.store.before.get(self.session.view.coordinator)
+            found = {} if before is None else {before.owner: before}
+        own = self.own.get(name)
+        if own is not None and is_alive(own, self.node.clock()):
+            held = found.get(own.owner)
+            if held is None or held.expiration < own.expiration:
+                return {**found, own.owner: own}
+        return found
+
+    def search(self, name: str) -> Mapping[str, Written]:
+        """What others hold under a key; each record that is seen first is compared with those before."""
+        found = self.store.find(name, self.node.clock())
+        self.session.comparison.see_all(name, found)
+        return found
+
+    def keep(self, name: str, record: Written) -> bool:
+        """Give an own record to peers. False if it finds no room."""
+        return self.store.put(name, record)
+
+    def tell_keepers(self, peers: Sequence[Hashable], record: Record) -> None:
+        """Those who keep a record have it; who waits for it takes it, who watches its key looks."""
+        for peer in peers:
+            other = self.dht.worker_of(peer)
+            if other is not None and other.joined:
+                other.session.store.accepted(record)
+
+    def body_from(self, peer: str, digest: str) -> bytes | None:
+        """What a peer gives for a digest; None if it never answers. Raises NetworkDown."""
+        other = self.dht.worker_of(peer)
+        if other is None or not self.reaches(peer):
+            raise NetworkDown(f"{peer} is not there")
+        kept = self.dht.blobs.get(other.index, {}).get(digest)
+        if kept:  # else it has the usual form
+            return kept
+        return body_of(digest) if len(digest) == len(body_of(digest).rstrip()) else None
+
+    # --- gossip ---
+
+    def hint(self, other: NetworkWorker, act: Callable[..., None], *args: Any) -> None:
+        """Have another hear something; now and then it is lost on the way, or comes twice."""
+        random = self.random
+        times = 0 if random.random() < self.world.chance("loss") else 1
+        times += random.random() < self.world.chance("duplicate")
+        for _ in range(times):
+            other.later(random.expovariate(1.0 / self.world.profile.latency_s), act, *args)
+
+    def take_hint(self, key: str, owner: str, expiration: float) -> None:
+        """Somebody says that there is a record."""
+        if self.joined:
+            self.session.store.hinted(key, owner, expiration)
+
+    def hear(self, topic: str, sender: str, message: bytes) -> None:
+        """Something was said on a gossip topic."""
+        if self.joined:
+            self.listeners[topic](sender, message)

@@ -1,0 +1,420 @@
+"""What must hold of one node, whatever the world does, commit by commit: counted from its events and commands alone.
+
+- Its state only goes forward (`check_progress`). That it keeps its bounds is seen by `tests/core/test_properties.py`.
+- It never waits for what nothing will end: a deadline stands for it, or a process owes it an answer (`find_stall`).
+- No command leaves without a durable cause, and none changes its content under its id (`CommandChecks`).
+- Every round that it leaves behind is trained, or skipped with a fact that says so, once (`Accounts`).
+- Weights that a stage begins from were fetched and asked for, came before it, and are not a mean with what a stage was
+  averaged with before (`WeightsChecks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import assert_never
+
+from swarmd.core import submissions, weights
+from swarmd.core.applied import Applied
+from swarmd.core.chart_types import RoundState
+from swarmd.core.commands import Announce, Command, Gather, KillWorker, PublishReport, Register, Train
+from swarmd.core.events import (
+    ChainDegraded,
+    ClockSet,
+    CommandFailed,
+    Event,
+    LinkDown,
+    LinkUp,
+    NodeStarted,
+    RoundsSkipped,
+    SpaceLow,
+    StageTrained,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WeightsFetched,
+    WorkerExited,
+    WorkerStartFailed,
+)
+from swarmd.core.ids import command_id, is_command, submission_id, timer_about
+from swarmd.core.rounds import is_barred
+from swarmd.core.state import Chain, Coordination, State
+from swarmd.core.values import PeerWeights, SkipCause, Worker
+from swarmd.core.workers import LEAVING, life_of, workers_of
+from swarmd.sim.machine import Machine
+from swarmd.sim.processes import PORTS, Port
+
+
+def check_progress(node: Machine, applied: Applied) -> None:
+    """A node only moves forward, and what it remembers of the chain is in order."""
+    before, after = applied.before, applied.after
+    for what, mark in MARKS.items():
+        earlier, later = mark(before), mark(after)
+        if later < earlier:
+            node.fail(f"{what} went back from {earlier} to {later}")
+    if after.chain is not None and after.chain is not before.chain:
+        numbers = [block.number for block in after.chain.recent]
+        if any(high <= low for low, high in pairwise(numbers)):
+            node.fail(f"blocks are remembered out of order: {numbers}")
+
+
+def _work_mark(state: State) -> tuple[float, ...]:
+    return (state.work.round, state.work.stage) if state.work is not None else ()
+
+
+def _clock_mark(state: State) -> tuple[float, ...]:
+    """Announcements in the order they were made; a stage opened again has a later deadline."""
+    clock = state.clock
+    return () if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)
+
+
+MARKS: dict[str, Callable[[State], tuple[float, ...]]] = {
+    "work": _work_mark,
+    "the clock": _clock_mark,
+    "done": lambda state: state.done,
+    "skipped_to": lambda state: (state.skipped_to,),
+}
+HUNG = "nothing ends what the trainer is busy with"
+
+
+def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
+    """What nothing will ever end in this state; empty when there is nothing.
+
+    Args:
+        killed: workers whose present process was ordered killed: their end is owed, whatever they do.
+    """
+    chart = state.chart
+    if chart in LEAVING:
+        return ""
+    armed = [deadline.name for deadline in state.deadlines]
+    chained = state.chain is not None
+    alive = state.network.pid and state.training.pid and (state.chaining.pid or not chained)
+    if not alive and (stall := _worker_stall(state, armed, killed)):
+        return stall
+    if not _is_owed(state, armed):
+        return f"nothing ends {chart}: armed are {armed}"
+    if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
+        return "" if "trainer" in killed else HUNG
+    if state.chain is not None:
+        return _chain_stall(state, state.chain, armed, killed)
+    return "" if state.coordination is None else _coordinator_stall(state, state.coordination)
+
+
+def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
+    """A worker runs, or is about to be started or to be reported dead."""
+    for worker in workers_of(state):
+        waits = timer_about("ready", worker) in armed or timer_about("restart", worker) in armed
+        if not (life_of(state, worker).pid or waits or worker in killed):
+            return f"there is no {worker} worker and none will be started"
+    return ""
+
+
+def _trains(state: State, armed: list[str]) -> bool:
+    """The stage's train is at the trainer, or waits for the trainer, or for its next try."""
+    if "train" not in armed:
+        return False
+    if state.trainer.chart == "busy":
+        return True
+    waiting = [command.id for command in state.pending if isinstance(command, Train)]
+    return bool(waiting) and (state.trainer.chart != "idle" or timer_about("retry", waiting[0]) in armed)
+
+
+def _settles(state: State, armed: list[str]) -> bool:
+    return "clock" in armed or (state.clock is not None and state.clock.final) or _follows_chain(state)
+
+
+def _follows_chain(state: State) -> bool:
+    """The chain worker owes news of the contract; that somebody moves it on is looked at in `_chain_stall`."""
+    return state.chain is not None and state.chain.chart == "up"
+
+
+def _submits(state: State, armed: list[str]) -> bool:
+    """The stage's reward is on its way, or the clock is looked at meanwhile."""
+    work = state.work
+    assert work is not None, "a stage is being submitted"
+    under_way = submissions.awaited(state, work.round, work.stage)
+    return under_way and ("clock" in armed or (_follows_chain(state) and "submission" in armed))
+
+
+def _awaits_weights(state: State, armed: list[str]) -> bool:
+    """Peers' rollouts are here, their weights are not, and the round is the one that waits for them."""
+    work = state.work
+    return work is not None and work.gathered and weights.are_awaited(state, work.round) and "weights" in armed
+
+
+def _waits(state: State, armed: list[str]) -> bool:
+    """A node waits only while no stage is known to be open that it has not trained and may train."""
+    clock = state.clock
+    idle = clock is None or clock.final or (clock.round, clock.stage) <= state.done or is_barred(state, clock.round)
+    return idle and _settles(state, armed)
+
+
+def _is_owed(state: State, armed: list[str]) -> bool:
+    """Whether something ends the state that the node's own chart is in."""
+    match state.chart:
+        case "registering":
+            return any(isinstance(command, Register) for command in state.pending)
+        case "syncing":
+            return "clock" in armed
+        case "waiting":
+            return _waits(state, armed)
+        case "round.gathering":
+            return "gather" in armed or _awaits_weights(state, armed)
+        case "round.training":
+            return _trains(state, armed)
+        case "round.publishing":
+            return "publish" in armed and any(isinstance(command, PublishReport) for command in state.pending)
+        case "round.submitting":
+            return _submits(state, armed)
+        case "round.settling":
+            return _settles(state, armed)
+        case "paused":
+            # The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile.
+            return (state.low_space is not None or state.trainer.chart == "busy") and _settles(state, armed)
+        case "skipping":
+            return state.trainer.chart == "busy"
+        case "starting" | "joining" | "draining" | "stopped" | "failed":
+            return True  # by its workers, of which the caller asks; one that leaves waits for nothing
+        case _:
+            assert_never(state.chart)
+
+
+def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Worker, ...]) -> str:
+    """What is wanted on the chain gets there, and the contract is moved on."""
+    if chain.chart == "connecting" and timer_about("ready", "chain") not in armed and "chain" not in killed:
+        return "nothing ends the connecting to the chain"
+    if chain.chart != "up" or state.settings is None or state.settings.chain is None:
+        return ""
+    unsettled = {each.id for each in state.submissions if each.chart not in submissions.SETTLED}
+    if unsettled and "submission" not in armed:
+        return f"nothing looks after {sorted(unsettled)[0]}"
+    if not chain.registered and "register" not in unsettled and "register" not in armed:
+        return "nobody registers this peer"
+    moves = state.settings.chain.drive == "manager" or (state.settings.chain.drive == "policy" and chain.max_stage_s)
+    if moves and "drive" not in armed and submission_id("advance", f"{chain.round}/{chain.stage}") not in unsettled:
+        return f"nothing moves the contract on from {(chain.round, chain.stage)}"
+    return ""
+
+
+def _coordinator_stall(state: State, coordination: Coordination) -> str:
+    if state.link.chart != "up":
+        return ""
+    chart = coordination.chart
+    if chart == "announcing":
+        place = (coordination.round, coordination.stage)
+        announced = [(each.round, each.stage) for each in state.pending if isinstance(each, Announce)]
+        return "" if place in announced else "the coordinator announces nothing"
+    needed = "stage" if chart == "open.collecting" else "muster" if chart == "mustering" else ""
+    stands = not needed or any(deadline.name == needed for deadline in state.deadlines)
+    return "" if stands else f"nothing ends the coordinator's {chart}"
+
+
+RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed, TrainingCancelled)
+
+
+class CommandChecks:
+    """The commands of one node.
+
+    Attributes:
+        content: every command ever sent, by id.
+        sent: when each id was last ordered in the present life of its port: the network's since the link came up, the
+            trainer's since it was ready, the chain's and the supervisor's since the daemon started.
+    """
+
+    def __init__(self, node: Machine) -> None:
+        self.node = node
+        self.content: dict[str, Command] = {}
+        ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
+        self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # at, jumps of the clock
+        self.clock_sets = 0  # events that say so
+        self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
+        self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
+
+    def apply(self, applied: Applied) -> None:
+        """A new life of a port begins; a command that failed may be sent again."""
+        envelope, before, commands = applied.envelope, applied.before, applied.commands
+        if type(envelope.event) in RENEWING:
+            self._renew(envelope.event, before)
+        self.clock_sets += isinstance(envelope.event, ClockSet)
+        for command in commands:
+            if applied.after.low_space is not None and isinstance(command, Gather | Train):
+                self.node.fail(f"{command.id} goes out although the disk is nearly full")
+            self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
+            self._check_once(command, envelope.at)
+            if isinstance(command, KillWorker):
+                self.killed[command.worker] = command.id
+
+    def _renew(self, event: Event, before: State) -> None:
+        """Forget orders that may be given again."""
+        if isinstance(event, LinkUp):
+            if before.link.chart != "up":
+                self.sent["network"].clear()
+        elif isinstance(event, TrainerReady):
+            self.sent["trainer"].clear()
+        elif isinstance(event, NodeStarted):
+            self.allowed.clear()
+            for sent in self.sent.values():
+                sent.clear()
+        elif isinstance(event, CommandFailed | TrainingCancelled):
+            _, _, place = event.command.partition("/")
+            for sent in self.sent.values():
+                sent.pop(event.command, None)
+            self.sent["trainer"].pop(command_id("cancel", place), None)  # the stage may be trained and left once more
+
+    def killed_workers(self, state: State) -> tuple[Worker, ...]:
+        """Workers whose present process was ordered killed."""
+        orders = {
+            worker: command_id("kill", f"{worker}/{state.run}/{life_of(state, worker).attempt}")
+            for worker in self.killed
+        }
+        return tuple([worker for worker, order in self.killed.items() if order == orders[worker]])
+
+    def on_dispatch(self, command: Command) -> None:
+        known = self.content.setdefault(command.id, command)
+        if known is not command and known != command:
+            self.node.fail(f"{command.id} goes out with another content: {command}, before: {known}")
+        allowed = self.allowed.pop(command.id, 0)
+        if allowed < 1:
+            self.node.fail(f"{command.id} goes out without a durable commit that causes it")
+        if allowed > 1:
+            self.allowed[command.id] = allowed - 1
+
+    def _check_once(self, command: Command, at: float) -> None:
+        """A report that was not acknowledged in time is sent again, nothing else."""
+        sent = self.sent[PORTS[type(command)]]
+        last, sets = sent.get(command.id, (None, 0))
+        # How often the clock was set so far: in the world, and in the log, which may be read long after.
+        times_set = self.node.jumps + self.clock_sets
+        if last is not None:
+            overdue = at - last >= self.node.settings.publish_s - 0.001 or sets != times_set
+            if not (isinstance(command, PublishReport) and overdue):
+                self.node.fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
+        sent[command.id] = (at, times_set)
+
+
+def breaks(event: Event, chart: RoundState) -> bool:
+    """Whether something went wrong that can make a node in that state miss rounds; a stop is not a fault."""
+    if isinstance(event, CommandFailed):
+        return is_command(event.command, "train")
+    if isinstance(event, TimerFired):
+        return event.name == "train"
+    if isinstance(event, NodeStarted):
+        return chart != "stopped" or event.restored
+    if isinstance(event, SpaceLow):
+        return True
+    return chart != "draining" and isinstance(event, WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
+
+
+class Accounts:
+    """The rounds of one node, counted from its events alone."""
+
+    def __init__(self, node: Machine) -> None:
+        self.node = node
+        self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
+        self.skipped_to = -1
+        self.skipped: set[int] = set()
+        self.ever_trained = False
+        self.broke = False  # something did, since a stage was last trained
+        self.paused = False  # it paused for want of space, since then
+        self.stopped = False  # it was stopped in order, since then
+        self.next_round = 0  # the first round not accounted for
+
+    def apply(self, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        event = envelope.event
+        if isinstance(event, RoundsSkipped):
+            self._take_skip(event)
+        elif isinstance(event, StageTrained):
+            self._take_result(event, counted=after.done > before.done)
+        if isinstance(event, StageTrained) and after.done > before.done:
+            self.ever_trained, self.broke, self.stopped, self.paused = True, False, False, False
+        elif after.chart == "paused":
+            self.broke = self.paused = True
+        elif not self.broke and breaks(event, before.chart):
+            self.broke = True
+        elif isinstance(event, NodeStarted):
+            self.stopped = True
+        moved = after.work is not before.work and _round(after) != _round(before)
+        if moved or (after.chart == "waiting" and before.chart != "waiting"):
+            self._settle(after)
+
+    def _take_skip(self, event: RoundsSkipped) -> None:
+        """A skip begins behind all rounds accounted for and holds no round that was trained."""
+        self.node.world.counts["skips"] += 1
+        both = [round for round in self.trained if event.first <= round <= event.last]
+        if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
+            self.node.fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
+        first = not self.ever_trained and self.skipped_to < 0
+        causes: dict[SkipCause, bool] = {
+            "late": first,
+            "fault": self.broke,
+            "stopped": self.stopped,
+            "slow": not self.paused,
+        }
+        if not causes[event.cause]:
+            self.node.fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
+        self.skipped_to = event.last
+        self.skipped |= set(range(event.first, event.last + 1))
+
+    def _take_result(self, event: StageTrained, counted: bool) -> None:
+        """A stage whose round was recorded as skipped gives no result any more: it has one fate."""
+        if event.round >= self.next_round:
+            self.trained[event.round] = True
+        if counted and event.round in self.skipped:
+            self.node.fail(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
+
+    def _settle(self, after: State) -> None:
+        """The node has gone on: nothing before is left open, and its own count agrees."""
+        at_end = after.clock is not None and after.clock.final and after.chart == "waiting"
+        reached = after.clock.round if at_end and after.clock else after.work.round if after.work else 0
+        for round in range(self.next_round, reached):
+            if not self.trained.pop(round, False) and round > self.skipped_to:
+                self.node.fail(f"round {round} is neither trained nor skipped, and the node is at {reached}")
+        self.next_round = max(self.next_round, reached)
+        counted = after.rounds_joined + after.rounds_skipped
+        skipped = self.skipped_to + 1  # a node that waits may skip to the end of a swarm that then goes on
+        if counted != max(self.next_round, skipped, after.work.round + 1 if after.work else 0):
+            self.node.fail(
+                f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
+            )
+
+
+def _round(state: State) -> int:
+    return -1 if state.work is None else state.work.round
+
+
+class WeightsChecks:
+    """Checks of the weights that one node begins its stages from."""
+
+    def __init__(self, node: Machine) -> None:
+        self.node = node
+        self.fetched: PeerWeights | None = None  # the last ones that were asked for when they came
+        self.averaged: set[str] = set()  # digests of what stages were averaged with
+        self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that was begun without any
+
+    def apply(self, applied: Applied) -> None:
+        """A durable event, once, in the order of the log."""
+        event = applied.event
+        if isinstance(event, WeightsFetched) and any(each.id == event.command for each in applied.before.pending):
+            self.fetched = event.weights
+        elif isinstance(event, NodeStarted) and event.restored:
+            self.averaged.clear()  # the backup may be of before
+        elif isinstance(event, StageTrained):
+            train = next((each for each in applied.before.pending if each.id == event.command), None)
+            if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
+                self.averaged.add(train.weights.digest)
+        for command in applied.commands:
+            if isinstance(command, Train):
+                self._look_at_stage(command)
+
+    def _look_at_stage(self, train: Train) -> None:
+        """A stage that was begun is not given weights: it goes on, or starts again, as it began."""
+        place = (train.round, train.stage)
+        if train.weights is None:
+            self.bare = place
+        elif place == self.bare:
+            self.node.fail(f"{train.id} was begun without weights, and now with those of a peer")
+        elif train.weights.digest in self.averaged:
+            self.node.fail(f"{train.id} is averaged with {train.weights}, as a stage before was")
+        elif train.weights != self.fetched:
+            self.node.fail(f"{train.id} begins from {train.weights}, fetched were {self.fetched}")

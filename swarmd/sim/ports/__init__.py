@@ -1,1 +1,0 @@
-"""The simulated ports of the shipped workers: chain, DHT, gossip, disk, processes."""

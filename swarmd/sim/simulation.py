@@ -1,0 +1,161 @@
+"""Simulated time: one queue of things to happen, one seed, one clock; and what the parts of a swarm tell of themselves.
+
+- Chance comes from the seed alone, so that a seed and a profile give the same run everywhere.
+- A part knows this module and those that it is made of; what is checked and counted of it, it does not know: it calls
+  the `on_...` methods here, which `swarmd.sim.world` fills.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any, NoReturn
+
+import msgspec
+
+from swarmd.core.applied import Applied
+from swarmd.core.commands import Command
+from swarmd.core.events import Event
+from swarmd.dht.ports import Record
+from swarmd.errors import SwarmdError
+from swarmd.eventlog.frame import Commit
+from swarmd.sim.profile import NONE, SimProfile, draw_profile
+
+BEGIN = 1_800_000_000.0  # POSIX seconds; any will do
+FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chance below
+MISBEHAVIOUR = {"slow_start": 0.03, "trainer_failure": 0.05, "trainer_hang": 0.02, "trainer_crash": 0.02}
+RESTART_S_MAX = 120.0
+
+Place = tuple[int, int]  # round, stage
+
+
+class InvariantBroken(SwarmdError):
+    """Something that must not happen has happened in a simulated run; the seed and profile repeat it."""
+
+    def __init__(self, seed: int, profile: SimProfile, time_s: float, where: str, what: str) -> None:
+        super().__init__(
+            f"seed {seed}, {where}, {time_s:.3f} s after the beginning: {what}",
+            f"Repeat it with: {line_of(seed, profile)}",
+        )
+        self.seed = seed
+        self.what = what
+
+
+def line_of(seed: int, profile: SimProfile) -> str:
+    """The command line that repeats a run."""
+    given = {} if profile.hostile == draw_profile(seed).hostile else {"hostile": profile.hostile}
+    drawn = draw_profile(seed, **given)
+    fields = msgspec.structs.asdict(profile).items()
+    differing = given | {key: value for key, value in fields if value != getattr(drawn, key)}
+    return " ".join([f"swarmd sim --seed {seed}", *(f"--set {key}={value}" for key, value in differing.items())])
+
+
+def peer_of(index: int) -> str:
+    """Peer id of an honest node."""
+    return f"peer-{index:03d}"
+
+
+class Simulation:
+    """Time and chance, for all parts of a swarm.
+
+    Attributes:
+        now: the true time, POSIX seconds.
+        calm_from: when the faults cease.
+        counts: how often things happened, by name.
+        asked: look-ups by kind of key, `store` for records stored and `body` for bodies fetched.
+        has_strangers: whether there are hostile peers.
+        guarded_random: what honest nodes draw from if there are; their other streams stay as they are without.
+        coordinator: peer id of the node whose clock counts; empty if a contract keeps the rounds.
+    """
+
+    def __init__(self, seed: int, profile: SimProfile) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.random = Random(seed)
+        self.now = BEGIN
+        self.ends_at = BEGIN + profile.hours * 3600.0
+        self.calm_from = max(BEGIN, self.ends_at - profile.calm_s)
+        self.counts: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
+        self.has_strangers = profile.hostile != NONE
+        self.guarded_random = Random(f"{seed}/strangers")
+        self.coordinator = "" if profile.chain else peer_of(0)
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._violation: InvariantBroken | None = None
+        share = min(1.0, profile.faults / FAULTS_FULL)
+        self._chances: dict[str, float] = {
+            name: getattr(profile, name) for name in ("loss", "duplicate", "stale", "failure")
+        }
+        self._chances |= {name: chance * share for name, chance in MISBEHAVIOUR.items()}
+
+    # --- time and chance ---
+
+    def call_at(self, at: float, act: Callable[..., None], *args: Any) -> None:
+        """Have something done at a time."""
+        self._order += 1
+        heapq.heappush(self._queue, (at, self._order, act, args))
+
+    def call_in(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        """Have something done after a while."""
+        self._order += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._order, act, args))
+
+    def run(self) -> None:
+        """Let everything happen until the end."""
+        queue, pop = self._queue, heapq.heappop
+        while queue:
+            self.now, _, act, args = pop(queue)
+            if self.now > self.ends_at:
+                break
+            act(*args)
+            if self._violation is not None:  # which shipped code has taken for an error of its own kind
+                raise self._violation
+
+    def chance(self, name: str) -> float:
+        """How likely a misbehaviour is now."""
+        return self._chances[name]
+
+    def restart_delay_s(self) -> float:
+        """From a daemon's death to its next start."""
+        return min(self.random.expovariate(1.0 / self.profile.restart_mean_s), RESTART_S_MAX)
+
+    def calm_down(self) -> None:
+        """From now on nothing misbehaves."""
+        self._chances = dict.fromkeys(self._chances, 0.0)
+
+    def fail(self, what: str, where: str = "swarm") -> NoReturn:
+        """End the run: something has happened that must not."""
+        self._violation = InvariantBroken(self.seed, self.profile, self.now - BEGIN, where, what)
+        raise self._violation
+
+    # --- what the parts tell; nodes by their numbers ---
+
+    def on_commit(self, node: int, commit: Commit) -> None:
+        """A commit is durable."""
+
+    def on_event(self, node: int, applied: Applied) -> None:
+        """A durable event counts, once, in the order of the node's log."""
+
+    def on_dispatch(self, node: int, command: Command) -> None:
+        """A command leaves a daemon."""
+
+    def on_restored(self, node: int) -> None:
+        """A machine is lost, and another one goes on with a backup of its log."""
+
+    def on_network_command(self, node: int, command: Command) -> None:
+        """A network worker takes a command."""
+
+    def on_network_fact(self, node: int, event: Event) -> None:
+        """A network worker is about to tell a fact."""
+
+    def on_signed(self, node: int, record: Record) -> None:
+        """A node has signed a record."""
+
+    def on_stored(self, record: Record) -> None:
+        """Those who keep it have a record; its owner may not know yet."""
+
+    def on_kept(self, node: int, record: Record, kept: bool, due: bool) -> None:
+        """Peers were given a record among strangers, and kept it or not; `due`: every node's is to be kept."""

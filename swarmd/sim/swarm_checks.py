@@ -1,0 +1,525 @@
+"""Checks of what a swarm owes its members: fair stages, recovery after the faults, and progress among hostile peers.
+
+Which reports a stage waits for, and how long, is the core's to decide. Whatever it decides (`CoordinatorModel`),
+
+- each report in time counts once, and the books add up;
+- no stage closes before its deadline without this node's own report, while it trains and has reported lately;
+- none closes sooner, without a member that was credited in the stage before, than that member took then;
+- none stays open when all who could have reported.
+
+After the faults have ceased, every node finds its way back, and its reports count again (`Recovery`). Whatever hostile
+peers do costs an honest swarm no more than the bounds of the shipped limits (`Honest`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from swarmd.bounds import add_real
+from swarmd.core.applied import Applied
+from swarmd.core.chart_types import CoordinatorState
+from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
+from swarmd.core.events import (
+    ClockSet,
+    Equivocated,
+    MemberLeft,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    RecordsRejected,
+    Registered,
+    ReportSeen,
+    TimerFired,
+    TrainerReady,
+    members_in,
+    reports_in,
+)
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
+from swarmd.core.state import Coordination, State
+from swarmd.core.waiting import is_expected
+from swarmd.core.workers import LEAVING
+from swarmd.dht.limits import NAMED_BURST, NAMED_PER_S
+from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
+from swarmd.dht.ports import Record
+from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
+from swarmd.dht.wire.records import Membership, ReportRecord
+from swarmd.sim.hostile import is_hostile
+from swarmd.sim.network import POLL_S
+from swarmd.sim.node import SimNode
+from swarmd.sim.simulation import Place
+from swarmd.sim.swarm import Swarm
+
+PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
+SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
+CALM_S_MIN = 600.0  # a shorter calm proves nothing
+AGAIN_STAGES = 3  # within which a healthy member with credit is credited again
+PACE_MARGIN = 3.0  # a node is quick enough if it would have time for this many stages
+
+
+class Recovery:
+    """Compares the nodes at the end with where the coordinator was some time before."""
+
+    def __init__(self, world: Swarm) -> None:
+        self.world = world
+        self.settled: Place | None = None  # the coordinator's place SETTLE_S after the calm began
+        self.last: Place | None = None  # its place PROPAGATION_S before the end
+        self._healthy: set[str] = set()  # members that are well since the open stage opened, all faults being over
+        self._missed: Counter[str] = Counter()  # stages in a row, all of them calm, that each was not credited in
+
+    def expect(self) -> None:
+        """Expect every node to recover from now on."""
+        if self.world.profile.calm_s >= CALM_S_MIN:
+            self.world.call_in(SETTLE_S, self._mark_settled)
+            self.world.call_at(self.world.ends_at - PROPAGATION_S, self._mark_last)
+
+    def _mark_settled(self) -> None:
+        self.settled = self._place()
+
+    def _mark_last(self) -> None:
+        self.last = self._place()
+
+    def _place(self) -> Place:
+        if self.world.chain is not None:
+            return self.world.chain.contract.place
+        coordination = self._coordination()
+        return coordination.round, coordination.stage
+
+    def _coordination(self) -> Coordination:
+        coordination = self.world.nodes[0].state.coordination
+        if coordination is None or not self.world.nodes[0].running:
+            self.world.nodes[0].fail("the coordinator does not run although all faults have ceased")
+        return coordination
+
+    def check(self) -> None:
+        """Check at the end of a run that every node recovered."""
+        if self.settled is None or self.last is None:
+            return
+        coordination = None if self.world.chain is not None else self._coordination()
+        finished = coordination is not None and coordination.chart == "finished"
+        if not finished and self._place() <= self.settled:
+            self.world.fail(f"the swarm stands still at {self.settled} although all faults have ceased")
+        for node in self.world.nodes:
+            self._check_running(node)
+            if not finished:
+                self._check_node(node, coordination)
+                continue
+            state = node.state
+            if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
+                node.fail(f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
+
+    def _check_running(self, node: SimNode) -> None:
+        state = node.state
+        if not node.running or state.link.chart != "up":
+            node.fail(f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
+        if state.low_space is not None:
+            node.fail("it pauses although its disk has room")
+        if state.chain is not None and state.chain.chart != "up":
+            node.fail(f"its chain is {state.chain.chart}, although all faults have ceased")
+
+    def _check_node(self, node: SimNode, coordination: Coordination | None) -> None:
+        assert self.last is not None and self.settled is not None, "the marks are set before"
+        state, chain = node.state, node.state.chain
+        if state.clock is None or (state.clock.round, state.clock.stage) < self.last:
+            node.fail(f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
+        if chain is not None and (chain.round, chain.stage) < self.last:
+            where = (chain.round, chain.stage)
+            node.fail(f"it has the contract at {where}, it was at {self.last} long before")
+        # Brought back from a backup, it may not sign anything of the settled round yet.
+        sits_out = not state.restored and self.settled[0] < state.floor
+        if is_waited_for(self.world, node) and not sits_out:
+            if state.done < self.settled:
+                what = f"it trained {state.done} last, the swarm was at {self.settled} long before the end"
+                node.fail(what)
+            if coordination is not None:
+                self._check_credit(node, coordination)
+
+    def on_close(self, now: Coordination, reports: Collection[str]) -> None:
+        """The coordinator closes a stage in which these reported, and opens the next, `now`."""
+        if self.settled is None:
+            return
+        healthy = {node.peer for node in self.world.nodes if self._is_healthy(node, now)}
+        for peer in self._healthy & healthy:
+            self._missed[peer] = 0 if peer in reports else self._missed[peer] + 1
+            if self._missed[peer] > AGAIN_STAGES:  # for the first of them it may have been too slow itself
+                self.world.fail(f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
+        for peer in self._missed.keys() - healthy:
+            del self._missed[peer]
+        self._healthy = healthy
+
+    def _is_healthy(self, node: SimNode, now: Coordination) -> bool:
+        """Whether a node is up, quick enough, and a member with credit."""
+        state, member = node.state, now.members.get(node.peer)
+        known = member is not None and member.rounds and not member.left and node.peer not in now.barred
+        runs = node.running and state.link.chart == "up" and state.chart not in (*LEAVING, "round.publishing")
+        trains = state.trainer.chart in ("idle", "busy") and state.low_space is None and state.catch_up is None
+        return bool(known and runs and trains and is_waited_for(self.world, node)) and now.round >= state.floor
+
+    def _check_credit(self, node: SimNode, coordination: Coordination) -> None:
+        assert self.settled is not None, "the marks are set before"
+        credited = {member.peer: member.last_round for member in coordination.members}.get(node.peer, -1)
+        if credited < self.settled[0]:
+            node.fail(f"its reports count no more since round {credited}, the swarm is at {coordination.round}")
+
+
+def is_waited_for(world: Swarm, node: SimNode) -> bool:
+    """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
+    quick = node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
+    return quick and world.profile.quorum == 1.0
+
+
+OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
+OWN_STAGES = 3  # since this node reported last, after which stages may close without it
+
+_record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
+
+
+class CoordinatorModel:
+    """Follows one coordinator's events."""
+
+    def __init__(self, world: Swarm, node: SimNode, honest: Honest, recovery: Recovery) -> None:
+        self.world = world
+        self.node = node
+        self._honest = honest
+        self._recovery = recovery
+        self.reports: dict[str, float] = {}  # of the open stage
+        self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
+        self.totals: dict[str, float] = {}
+        self.closed = 0  # stages
+        self.reported_in: dict[str, int] = {self.node.peer: 0}  # number of the last stage that each reported in,
+        self.took_s: dict[str, float] = {}  # and how long after its announcement, if it was announced once
+        self.announced: list[float] = []  # when the open stage was
+        self.clock_set = False  # in the open stage, whose times then mean nothing
+        self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
+        self.can_train = False  # a trainer has been ready in this life
+
+    def apply(self, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        then, now = before.coordination, after.coordination
+        self._look_at_trainer(applied)
+        self.clock_set = self.clock_set or isinstance(envelope.event, ClockSet)
+        if now is None or then is now or then is None:
+            return
+        event = envelope.event
+        if isinstance(event, Equivocated) and event.kind == "report":
+            self._bar(event, now.round)
+        closed = _place(now) != _place(then)
+        counted = self._counted(then, now, after.pending) if closed else None
+        for report in reports_in(event):
+            if counted is None or report.record in counted:  # what comes after the one that closes it is too late
+                self._take_report(then, report, envelope.at)
+        if now.members is not then.members and len(now.members) <= len(then.members):
+            self._forget_evicted(now)
+        if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
+            self.announced.append(envelope.at)
+        if _place(now) < _place(then):
+            self.node.fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
+        if closed:
+            self._close(applied, then, now)
+        if now.standings is not then.standings:
+            self._check_standings(now)
+        held = now.held_since is not None and not self.reports.keys() - {
+            self.node.peer
+        }  # for others, who may still come
+        if now.chart == "open.collecting" and self._is_full(now) and not held:
+            self.node.fail(f"stage {_place(now)} stays open although all have reported")
+
+    def _counted(self, then: Coordination, now: Coordination, pending: tuple[Command, ...]) -> set[bytes]:
+        """The signed reports of a stage that has closed, as they are published or will be."""
+        if now.round == then.round:
+            return {report.record for report in now.round_reports}
+        boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
+        return {record for board in boards for record in board.reports}
+
+    def _forget_evicted(self, now: Coordination) -> None:
+        """Who made room for another has no account any more."""
+        for peer in self.totals.keys() - {member.peer for member in now.members}:
+            del self.totals[peer]
+
+    def _bar(self, event: Equivocated, round: int) -> None:
+        """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
+        rounds = self.barred.setdefault(event.peer, [])
+        if all(event.round >= known + APART_ROUNDS for known in rounds):
+            rounds.append(event.round)
+        if self._is_barred(event.peer, round):
+            self.reports.pop(event.peer, None)
+
+    def _is_barred(self, peer: str, round: int) -> bool:
+        return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
+
+    def _look_at_trainer(self, applied: Applied) -> None:
+        """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        if isinstance(envelope.event, NodeStarted):
+            self.can_train = False
+        elif isinstance(envelope.event, TrainerReady) and not self.can_train:
+            self.can_train = True
+            then, now = before.coordination, after.coordination
+            assert then is not None and now is not None and after.settings is not None, "a coordinator coordinates"
+            assert after.settings.coordination is not None, "a coordinator coordinates"
+            until = envelope.at + after.settings.coordination.stage_s
+            counts = then.chart in OPEN and then.held_since is None and not self.reports
+            if counts and after.chart not in LEAVING and now.deadline_at < until:
+                self.node.fail(
+                    f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}"
+                )
+
+    def _take_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
+        current = then.chart in OPEN and (event.round, event.stage) == _place(then)
+        if not current or self._is_barred(event.peer, event.round) or event.peer in self.reports:
+            return
+        self.reports[event.peer] = event.reward
+        self.reported_in[event.peer] = self.closed + 1
+        self.took_s.pop(event.peer, None)
+        if len(self.announced) == 1 and not self.clock_set:
+            self.took_s[event.peer] = at - self.announced[0]
+
+    def _close(self, applied: Applied, then: Coordination, now: Coordination) -> None:
+        """A stage closes at its deadline, or before it if that is unfair to nobody."""
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        if self._is_alone(after):
+            self.node.fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
+        if not self.reports and not self.can_train:
+            self.node.fail(f"stage {_place(then)} closed before anybody could train it")
+        if envelope.at < then.deadline_at:
+            self._check_early(then, now, before, envelope.at)
+        elif isinstance(envelope.event, TimerFired) and envelope.event.name != "stage":
+            self.node.fail(f"stage {_place(then)} closed on {envelope.event}")
+        missing = [member.peer for member in then.members if is_expected(then, member)]
+        missing = [peer for peer in missing if peer not in self.reports]
+        self._honest.on_close(then, envelope.at, self.reports, missing)
+        self._recovery.on_close(now, self.reports)
+        for peer, reward in self.reports.items():
+            self.round_reports.append((peer, then.round, then.stage, reward))
+            self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
+        self.closed += 1
+        self.reports = {}
+        self.announced, self.clock_set = [], False
+        if now.round != then.round:
+            self._check_leaderboard(applied.after.pending, then.round)
+            self.round_reports = []
+
+    def _check_early(self, then: Coordination, now: Coordination, before: State, at: float) -> None:
+        """A stage closes before its deadline."""
+        own, quorum = self.node.peer, self.world.profile.quorum
+        trains = before.trainer.chart in ("idle", "busy") and before.low_space is None
+        lately = self.closed + 1 - self.reported_in[own] <= OWN_STAGES
+        if not self.reports:
+            self.node.fail(f"stage {_place(then)} closed early without any report")
+        if trains and lately and own not in self.reports and not self._is_barred(own, then.round):
+            self.node.fail(f"stage {_place(then)} closed early without this node's report: {sorted(self.reports)}")
+        lasted_s = at - self.announced[-1] if self.announced else 0.0
+        for member in now.members if quorum == 1.0 and not self.clock_set else ():
+            peer, took_s = member.peer, self.took_s.get(member.peer, 0.0)
+            in_step = self.reported_in.get(peer, 0) == self.closed and member.worked and not member.left
+            if in_step and lasted_s < took_s and not self._is_barred(peer, then.round):
+                self.node.fail(f"stage {_place(then)} closed after {lasted_s} s without {peer}, which took {took_s} s")
+
+    def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:
+        """The signed reports of a round that are published are those that were counted, each once."""
+        for command in pending:
+            if isinstance(command, PublishLeaderboard) and command.round == round:
+                published = [_record.decode(record) for record in command.reports]
+                if published != self.round_reports:
+                    self.node.fail(
+                        f"the leaderboard of round {round} shows {published}, counted were {self.round_reports}"
+                    )
+                return
+        self.node.fail(f"round {round} is over, but its leaderboard is not published")
+
+    def _check_standings(self, now: Coordination) -> None:
+        standing = {row.peer: row.reward for row in now.standings}
+        if standing != self.totals or len(now.standings) != len(standing):
+            self.node.fail(f"the leaderboard says {standing}, the reports add up to {self.totals}")
+        places = [(not row.admitted, -row.reward) for row in now.standings]
+        if places != sorted(places):
+            self.node.fail("the leaderboard is out of order")
+
+    def _is_full(self, now: Coordination) -> bool:
+        """Whether all have reported that may."""
+        present = [each.peer for each in now.members if each.worked and not each.left]
+        waited = [peer for peer in present if not self._is_barred(peer, now.round)]
+        return bool(self.reports) and all(peer in self.reports for peer in (*waited, self.node.peer))
+
+    def _is_alone(self, state: State) -> bool:
+        """Whether no other could take part in the open stage, and the settings have it wait for them."""
+        settings = state.settings
+        assert settings is not None and settings.coordination is not None and state.coordination is not None
+        waits = settings.coordination.when_alone == "hold" and settings.coordination.min_peers > 1
+        others = {member.peer for member in state.coordination.members} - {settings.peer}
+        return waits and bool(others) and not state.link.peers and not self.reports.keys() - {settings.peer}
+
+
+def _place(coordination: Coordination) -> tuple[int, int]:
+    return coordination.round, coordination.stage
+
+
+NOTICE_S = POLL_S + 10.0  # what has been there for this long is known to everybody who is well
+NEWCOMER_ROUNDS = 3  # rounds within which a newcomer's reports count
+SETTLED_S = 60.0  # after the faults no honest node ends any more
+CLOCK_SET_TIMES = 3  # a coordinator's clock, from which on its announcements may contradict each other
+REASONS = 16  # of refusals, each told once a minute under no name
+
+
+class Honest:
+    """Honest nodes among strangers: nobody is accused, nobody ends, each report in time counts, logs stay small.
+
+    Attributes:
+        held: stages of the calm swarm that stayed open for long after the last honest report.
+        told: events that strangers caused at each node, by kind.
+    """
+
+    def __init__(self, world: Swarm) -> None:
+        self.world = world
+        self.calm_at = math.inf  # from then on nothing goes wrong by itself
+        self.held = self.closed = 0
+        self.told: list[Counter[str]] = [Counter() for _ in world.nodes]
+        self._stored: dict[tuple[str, Place], float] = {}  # when an honest report was first kept
+        self._joined: dict[str, int] = {}  # newcomer → the round in which it registered
+        self._credited: set[str] = set()
+        self._collected: Counter[int] = Counter()  # stages that each node collected, again after each restart
+        self._begun = 0  # times that the coordinator began to collect the open stage
+        self._told_of: Counter[tuple[int, str, str]] = Counter()  # by node, stranger and kind
+
+    def expect(self) -> None:
+        """Expect progress from now on: no more faults are injected."""
+        self.calm_at = self.world.now + SETTLE_S
+
+    def forget(self, node: SimNode) -> None:
+        """A node goes on from a backup, whose events are counted again."""
+        self.told[node.index].clear()
+        self._collected[node.index] = 0
+        for place in [place for place in self._told_of if place[0] == node.index]:
+            del self._told_of[place]
+
+    # --- what happens ---
+
+    def on_kept(self, node: SimNode, record: Record, kept: bool, due: bool) -> None:
+        """Somebody honest was given a record of a node, and kept it or had no room."""
+        content = record.content
+        if due and not kept:
+            node.fail(
+                f"strangers leave no room for its {'membership' if isinstance(content, Membership) else 'report'}"
+            )
+        if kept and isinstance(content, ReportRecord):
+            self._stored.setdefault((record.owner, (content.round, content.stage)), self.world.now)
+
+    def look_at(self, node: SimNode, applied: Applied) -> None:
+        """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
+        event = applied.event
+        if isinstance(event, Equivocated):
+            self._check_accused(node, event)
+        if not self.world.has_strangers:
+            return
+        collected = sum([isinstance(command, CollectReports) for command in applied.commands])
+        self._collected[node.index] += collected
+        self._begun += collected if node.coordinates else 0
+        told: list[MemberSeen | ReportSeen] = [*members_in(event), *reports_in(event)]
+        for each in told:
+            self._count(node, each)
+        if isinstance(event, MemberLeft):
+            self._count(node, event)
+        elif isinstance(event, Equivocated):
+            self.told[node.index]["Equivocated"] += 1
+        elif isinstance(event, RecordsRejected):
+            self.told[node.index]["RecordsRejected"] += 1
+        elif isinstance(event, Registered) and node is self.world.newcomer:
+            coordination = self.world.nodes[0].state.coordination
+            self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
+        elif isinstance(event, NodeStopped) and event.reason != "operator" and self._is_settled():
+            node.fail(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
+
+    def _check_accused(self, node: SimNode, event: Equivocated) -> None:
+        # A clock was set ahead, right and back: nothing that peers take then expires after all before.
+        excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
+        if not is_hostile(event.peer) and not excused:
+            node.fail(f"{event.peer}, which is honest, is accused: {event}")
+
+    def _is_settled(self) -> bool:
+        """Whether the faults have been over for long enough that nobody stops any more but for an operator."""
+        return self.world.now > self.calm_at - SETTLE_S + SETTLED_S
+
+    def _count(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
+        if is_hostile(event.peer):
+            kind = type(event).__name__
+            self.told[node.index][kind] += 1
+            self._told_of[node.index, event.peer, kind] += 1
+
+    def on_close(self, then: Coordination, at: float, reports: Mapping[str, float], missing: list[str]) -> None:
+        """The coordinator closes a stage; these reported in it, for others it waited in vain."""
+        if not self.world.has_strangers:
+            return
+        place = (then.round, then.stage)
+        fresh = [peer for peer in reports.keys() - self._credited if is_hostile(peer) and not self._has_worked(peer)]
+        if len(fresh) > IDLE_MAX * self._begun:
+            self.world.fail(f"{len(fresh)} strangers that have done nothing are credited for stage {place}")
+        self._begun = 0
+        for peer in missing:
+            if is_hostile(peer) and not self._has_worked(peer):
+                self.world.fail(f"stage {place} waited for {peer}, which has done nothing")
+        self._credited |= reports.keys()
+        if self.world.now > self.calm_at:
+            self._check_calm(place, at - then.opened_at, reports)
+        self._stored = {key: kept_at for key, kept_at in self._stored.items() if key[1] > place}
+
+    def _has_worked(self, peer: str) -> bool:
+        return self.world.dht.works.get(peer, 0) > 0
+
+    def _check_calm(self, place: Place, lasted_s: float, reports: Mapping[str, float]) -> None:
+        honest = {peer: at for (peer, there), at in self._stored.items() if there == place}
+        waited_s = self.world.now - max(honest.values(), default=self.world.now)
+        self.closed += 1
+        self.held += waited_s > NOTICE_S and len(honest) >= sum(map(self._is_up, self.world.nodes))
+        for peer, at in honest.items():
+            if peer not in reports and self.world.now - at > NOTICE_S:
+                self.world.fail(f"the report of {peer} on stage {place} was there in time and does not count")
+        for node in self.world.nodes:
+            clock = node.state.clock
+            if lasted_s > NOTICE_S and self._is_up(node) and (clock is None or (clock.round, clock.stage) < place):
+                node.fail(f"it has not heard of stage {place} in {lasted_s:.0f} s, and knows {clock}")
+        for peer, round in self._joined.items():
+            node = next(node for node in self.world.nodes if node.peer == peer)
+            if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and is_waited_for(self.world, node):
+                self.world.fail(f"{peer} joined in round {round} and is not credited by round {place[0]}")
+
+    def _is_up(self, node: SimNode) -> bool:
+        """Whether an honest node has been there for long enough to know everything."""
+        link = node.state.link
+        return node.running and link.chart == "up" and node.clock() - link.since > NOTICE_S
+
+    # --- the end ---
+
+    def check(self) -> None:
+        """Check at the end of a run that honest nodes made progress."""
+        if not self.world.has_strangers:
+            return
+        for node in self.world.nodes:
+            self._check_log(node)
+
+    def _check_log(self, node: SimNode) -> None:
+        """What strangers made a node write is bounded by time, stages and those who have credit or have worked."""
+        told, lasted_s, lives = self.told[node.index], self.world.profile.hours * 3600.0, 1 + node.life
+        lives += self.world.counts["worker_exits"]
+        # Hostile identities with credit, or for which the work was done.
+        worked = {peer for peer in self.world.dht.works if self._has_worked(peer)}
+        insiders = len({peer for peer in self._credited if is_hostile(peer)} | worked)
+        comings = lives * (1 + RETURNS_BURST) + lasted_s * RETURNS_PER_S
+        idle = lives * IDLE_BURST + lasted_s * IDLE_PER_S
+        reports = (self._collected[node.index] + lives) * (1 + CHANGES_MAX)
+        each = {"MemberSeen": comings, "MemberLeft": comings, "ReportSeen": reports}
+        bounds = {
+            "MemberSeen": idle + insiders * comings,
+            "MemberLeft": idle + insiders * comings,
+            "ReportSeen": (IDLE_MAX + insiders) * reports,
+            "RecordsRejected": lives * (NAMED_BURST + REASONS) + lasted_s * (NAMED_PER_S + REASONS / 60.0),
+        }
+        slack = 1 + 2 * self.world.profile.duplicate
+        for kind, bound in bounds.items():
+            if told[kind] > bound * slack:
+                node.fail(f"strangers made it write {told[kind]} {kind}, more than {bound:.0f}")
+        for (index, peer, kind), count in self._told_of.items():
+            if index == node.index and count > each[kind] * slack:
+                node.fail(f"{peer} made it write {count} {kind}, more than {each[kind]:.0f}")
