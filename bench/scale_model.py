@@ -21,13 +21,13 @@ from bench.scale_lookup import BUCKET, Looked, Network
 from bench.scale_rows import Outcome
 from swarmd.core.coordinator.coordination import shards_for
 from swarmd.core.values import Standing
+from swarmd.dht.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.membership import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.peers import CHECKED, REJOIN_S
-from swarmd.dht.rounds.clock import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
-from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
-from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.publisher import RENEWALS
+from swarmd.dht.rounds import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
 from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS

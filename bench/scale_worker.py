@@ -16,10 +16,10 @@ import msgspec
 
 from swarmd.core.commands import Command, Gather
 from swarmd.dht import agent, worker
+from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.p2p.p2pd_control import BoundedControl
-from swarmd.dht.rounds import fetch
 from swarmd.dht.wire import names
 from swarmd.worker.child import serve
 

@@ -16,7 +16,7 @@ from swarmd.chain.signer import AuditLine, AuditLog
 from swarmd.config import load_config
 from swarmd.daemon.directory import Moved, write_note
 from swarmd.dht.identity.backup import read_backup
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore
+from swarmd.dht.publisher import OwnRecordFile, OwnRecordStore
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed, SwarmdError
 from swarmd.manifest import read_manifest
 from swarmd.secret_files import SecretKind, write_secret

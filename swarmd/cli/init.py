@@ -27,7 +27,7 @@ from swarmd.cli.fit import device_named
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
 from swarmd.config import SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
-from swarmd.dht.addresses import is_address, suggest_address
+from swarmd.dht.wire.addresses import is_address, suggest_address
 from swarmd.errors import ConfigError, ExitCode, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.paths import CONFIG, configs_directory, quoted

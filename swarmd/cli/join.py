@@ -17,9 +17,9 @@ from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, 
 from swarmd.cli.questions import copy_questions, find_questions, tell_untried
 from swarmd.config import ChainConfig, Config, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import is_peer_id, known_name
-from swarmd.dht.invitations import must_be_invited, read_invitation
+from swarmd.dht.wire.addresses import is_address, suggest_address
+from swarmd.dht.wire.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
 from swarmd.manifest import (
     BOOTNODES_MAX,

@@ -45,7 +45,7 @@ def fetch(
 
     from swarmd.cli.models import find_model
     from swarmd.config import TrainingConfig
-    from swarmd.dht.addresses import split_address
+    from swarmd.dht.wire.addresses import split_address
     from swarmd.manifest import read_manifest
     from swarmd.training.library_logging import quieten
     from swarmd.training.models.model import load_policy

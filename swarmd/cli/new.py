@@ -17,8 +17,8 @@ from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, 
 from swarmd.cli.questions import copy_questions, sealed, tell_untried
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
+from swarmd.dht.wire.addresses import is_address, suggest_address
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
     FORMAT,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from swarmd.chain.operator import OperatorTransactions, OrderReceipt
     from swarmd.cli.contract import Target
     from swarmd.dht.identity.identity import Identity
-    from swarmd.dht.invitations import IssuedInvitation, OwnInvitations
+    from swarmd.dht.wire.invitations import IssuedInvitation, OwnInvitations
 
 Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
@@ -289,7 +289,7 @@ def invite(
     all that its guest made: nodes that hear it refuse their records. The creator may withdraw any, others what they
     made.
     """
-    from swarmd.dht.invitations import OwnInvitations
+    from swarmd.dht.wire.invitations import OwnInvitations
 
     if (peer is not None) + bool(withdraw) + listed != 1:
         fix = "swarmd swarm invite PEER, --list or --withdraw ID"
@@ -315,8 +315,8 @@ def invite(
 
 
 def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
-    from swarmd.dht.invitations import invite as sign_invitation
-    from swarmd.dht.invitations import read_invitation, write_invitation
+    from swarmd.dht.wire.invitations import invite as sign_invitation
+    from swarmd.dht.wire.invitations import read_invitation, write_invitation
 
     if days > DAYS_MAX:
         raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
@@ -331,7 +331,7 @@ def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str,
 
 
 def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
-    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_id, read_invitation
+    from swarmd.dht.wire.invitations import ID_BYTES, id_of_text, read_id, read_invitation
 
     id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
     withdrawn = made.withdraw(id_, everybodys, time.time())

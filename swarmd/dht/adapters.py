@@ -13,16 +13,17 @@ import anyio
 from anyio import to_thread
 
 from swarmd.dht.identity.identity import Identity
+from swarmd.dht.p2p.body_streams import WEIGHTS, fetch_body
 from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
-from swarmd.dht.ports import Keepers, Record, as_signed
+from swarmd.dht.ports import Keepers
+from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.rounds.fetch import WEIGHTS, fetch_body
-from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of, spread
+from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, check_body, decode_board, deflate, inflate
-from swarmd.dht.wire.records import Payload, SignedRecord, sign
+from swarmd.dht.wire.records import Payload, Record, SignedRecord, as_signed, sign
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import ClockWatch, Runtime
@@ -143,7 +144,25 @@ class HiveKeepers:
         return [peer for _, peer in local(self._life, name).guides(())]
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
-        return [*await spread(self._life, name, as_signed(record), cast(Sequence[PeerID], peers))]
+        """Store a record at peers, all at once. Returns once enough have taken it to prove it, or a moment after the
+        first has."""
+        signed = as_signed(record)
+        pending = {spawn(self._store_at(cast(PeerID, peer), name, signed)) for peer in peers}
+        took: list[Hashable] = []
+        while pending and len(took) < INDEPENDENT:
+            timeout_s = PATIENCE_S if took else None
+            done, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            took += [peer for peer in (task.result() for task in done) if peer is not None]
+        return took
+
+    async def _store_at(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
+        """Store a record at one peer. Returns the peer if it has taken the record."""
+        key = DHTID.from_bytes(names.key_id(name))
+        protocol = self._life.dht.protocol
+        answer = await protocol.call_store(peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner])
+        return peer if answer and answer[0] else None
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         with anyio.move_on_after(SHOW_S):
@@ -160,7 +179,7 @@ class HiveKeepers:
         try:
             found = await lookup(self._life, name, only=(signed.owner,))  # for the peers that are there
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
-            await spread(self._life, name, signed, further)
+            await self.spread(name, signed, further)
         except Exception as error:
             log.debug("%s was not spread further: %r", name, error)
 

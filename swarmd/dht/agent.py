@@ -22,15 +22,14 @@ from swarmd.core.commands import (
     Register,
 )
 from swarmd.core.events import CommandFailed
+from swarmd.dht.gather import Gathering
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Members
 from swarmd.dht.ports import Bodies, OwnNode
+from swarmd.dht.publisher import Publisher
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.rounds.clock import SwarmClock
-from swarmd.dht.rounds.gather import Gathering
-from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.rounds.report_collector import ReportCollector
-from swarmd.dht.rounds.stages import LeaderboardFollower, Stages
+from swarmd.dht.report_collector import ReportCollector
+from swarmd.dht.rounds import LeaderboardFollower, Stages, SwarmClock
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.weights import WeightsTaking
 from swarmd.dht.wire.bodies import LeaderboardBody

@@ -26,8 +26,8 @@ from swarmd.core.events import Equivocated, RoundAnnounced
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.limits import GossipLimits, Rate, Rejections
-from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, Topic, as_signed
+from swarmd.dht.p2p.limits import GossipLimits, PeerCheck, Rate, Rejections
+from swarmd.dht.ports import EvidenceSink, Topic
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Charge, ClockPlace, Evidence, check_evidence, contradiction, pair_of, place_of
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
@@ -39,9 +39,11 @@ from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Payload,
+    Record,
     RecordPolicy,
     ReportRecord,
     SignedRecord,
+    as_signed,
     check_payload,
     decode_signed,
     verifies,

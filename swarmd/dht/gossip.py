@@ -18,10 +18,10 @@ import msgspec
 
 from swarmd.bounds import Real
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison
-from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits, Rate, RequestLimits
-from swarmd.dht.ports import PeerCheck, Record, RecordSink, RefusalCounter, Topic
+from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits, PeerCheck, Rate, RefusalCounter, RequestLimits
+from swarmd.dht.ports import RecordSink, Topic
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import ClockRecord, Membership, decode_signed, is_sharded
+from swarmd.dht.wire.records import ClockRecord, Membership, Record, decode_signed, is_sharded
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Runtime
 

@@ -20,17 +20,17 @@ from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.coordinator.coordination import IDLE_MEMBERS_MAX
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.addresses import LENGTH_MAX, is_loopback
-from swarmd.dht.invitations import chain_of
-from swarmd.dht.ports import OwnNode, Record, RecordsSink
+from swarmd.dht.ports import OwnNode, RecordsSink
+from swarmd.dht.publisher import RENEWALS, Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds.clock import find_members_place
-from swarmd.dht.rounds.publisher import RENEWALS, Publisher
+from swarmd.dht.rounds import find_members_place
 from swarmd.dht.store.seniority import Rank, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import LENGTH_MAX, is_loopback
+from swarmd.dht.wire.invitations import chain_of
 from swarmd.dht.wire.names import MembersPlace, member_shard_of
-from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PAST_S, PROTOCOL, TTL_MAX_S, Membership
+from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PAST_S, PROTOCOL, TTL_MAX_S, Membership, Record
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource

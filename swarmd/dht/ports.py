@@ -10,46 +10,14 @@ from typing import Any, Protocol, TypeVar
 
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.dht.wire.evidence import Evidence
-from swarmd.dht.wire.records import Payload, SignedRecord
+from swarmd.dht.wire.records import Payload, Record
 
 T = TypeVar("T")
 
 
-class Record(Protocol):
-    """A record that counts: its signature, its key and its owner's rights have been checked."""
-
-    @property
-    def owner(self) -> str:
-        """Peer id."""
-
-    @property
-    def content(self) -> Payload:
-        """What it says."""
-
-    @property
-    def expiration(self) -> float:
-        """POSIX seconds."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Of payload and signature."""
-
-    def encode(self) -> bytes:
-        """The signed record, for leaderboards."""
-
-
-def as_signed(record: Record) -> SignedRecord:
-    """A record of a network in which records are signed."""
-    assert isinstance(record, SignedRecord), "only a simulated network has others"
-    return record
-
-
 MemberCheck = Callable[[str], Awaitable[None]]  # raises NetworkDown if a peer has shown no membership
-PeerCheck = Callable[[str], bool]  # whether a peer counts, was credited, may ask: as far as this node knows now
 RecordSink = Callable[[Record], None]  # takes an own record, or a gossiped one: RecordRejected if it does not count
 RecordsSink = Callable[[Mapping[str, Record]], None]  # takes owner → record after every read of a key, changed or not
-SignedRecordSink = Callable[[SignedRecord], None]  # takes records whose signatures have been checked
-RefusalCounter = Callable[[str, str, str], None]  # counts what was refused: peer, reason (the bound's name), detail
 EvidenceSink = Callable[[Evidence], None]  # takes two records that contradict each other, once or more often
 ReportCheck = Callable[[bytes, str], bool]  # whether a report under a key id is wanted of an owner, room or not
 

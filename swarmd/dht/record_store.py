@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from random import Random
 
-from swarmd.dht.ports import Findings, Record, RecordsSink, ReportCheck
+from swarmd.dht.ports import Findings, RecordsSink, ReportCheck
+from swarmd.dht.wire.records import Record
 from swarmd.errors import NetworkDown
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import Running, Runtime

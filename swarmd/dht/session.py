@@ -15,28 +15,28 @@ from anyio.abc import TaskGroup
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords, HiveTopic
-from swarmd.dht.addresses import check_addresses, is_loopback
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison
 from swarmd.dht.gossip import ClockGossip, Gossip, HintGossip
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
-from swarmd.dht.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
-from swarmd.dht.limits import RequestLimits
-from swarmd.dht.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
+from swarmd.dht.p2p.body_streams import WEIGHTS, BodyServer
 from swarmd.dht.p2p.connections import Connections, LinkReporter
 from swarmd.dht.p2p.hivemind_api import Multiaddr
+from swarmd.dht.p2p.limits import RequestLimits
+from swarmd.dht.p2p.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.ports import MemberCheck
-from swarmd.dht.rounds.fetch import WEIGHTS, BodyServer
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.publisher import OwnRecordFile, OwnRecordStore, Publisher
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.weights import FetchListener, GivenWeights, WeightsTaking
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import check_addresses, is_loopback
 from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, keep_standings, read_standings
+from swarmd.dht.wire.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
 from swarmd.dht.wire.records import TTL_MAX_S
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.logger import get_logger

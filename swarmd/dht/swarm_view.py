@@ -25,16 +25,15 @@ from cachetools import FIFOCache
 
 from swarmd.config import Config
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.invitations import (
+from swarmd.dht.p2p.limits import PeerCheck, RefusalCounter, Rejections
+from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
+from swarmd.dht.wire.invitations import (
     Admission,
     HostWithdrawals,
     Withdrawals,
     must_be_invited,
     read_invitation,
 )
-from swarmd.dht.limits import Rejections
-from swarmd.dht.ports import PeerCheck, RefusalCounter
-from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, epoch_of
 from swarmd.dht.wire.records import ClockRecord, Membership, RecordPolicy
 from swarmd.errors import RecordRejected

@@ -17,8 +17,8 @@ from swarmd.config import Config, decode
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
 from swarmd.dht.membership import Members
-from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+from swarmd.dht.p2p.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.p2pd import find_p2pd
 from swarmd.dht.p2p.sockets import make_place
 from swarmd.dht.session import Session

@@ -55,15 +55,14 @@ from swarmd.core.ids import command_id
 from swarmd.core.node.rounds import preceding
 from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
 from swarmd.core.values import BlockRef, ChainSettings, Settings
-from swarmd.dht.addresses import check_bootstrap
+from swarmd.dht.gather import Gathering
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
-from swarmd.dht.rounds.clock import SwarmClock
-from swarmd.dht.rounds.gather import Gathering
-from swarmd.dht.rounds.report_collector import ReportCollector
-from swarmd.dht.rounds.stages import LeaderboardFollower
+from swarmd.dht.report_collector import ReportCollector
+from swarmd.dht.rounds import LeaderboardFollower, SwarmClock
 from swarmd.dht.session import Session
+from swarmd.dht.wire.addresses import check_bootstrap
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs

@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.cli.options import in_order
-from swarmd.dht.addresses import suggest_address
+from swarmd.dht.wire.addresses import suggest_address
 from swarmd.errors import ConfigError
 from swarmd.files import write_failure
 

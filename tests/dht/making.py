@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.identity.rsa import RSA_PREFIX, RsaIdentity
+from swarmd.dht.identity.identity import RSA_PREFIX, Identity, RsaIdentity, generate_identity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
     ClockRecord,

@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, cast
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import Event
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.ports import OwnNode, PeerCheck, Record
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.ports import OwnNode
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.swarm_view import SwarmView
+from swarmd.dht.wire.records import Record
 from swarmd.sim.coroutines import VirtualRuntime
 from swarmd.worker.runtime import LoopRuntime, Runtime
 

@@ -29,7 +29,7 @@ from swarmd.dht.evidence import (
     EvidenceTold,
 )
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits import Rejections
+from swarmd.dht.p2p.limits import Rejections
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
 from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign

@@ -14,10 +14,9 @@ from swarmd.core.events import Equivocated, Event
 from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits import HINTS, REFUSALS_MAX, Rejections, RequestLimits
-from swarmd.dht.ports import Record
+from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, Rejections, RequestLimits
 from swarmd.dht.wire.evidence import pair_of
-from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, sign
+from swarmd.dht.wire.records import LeaderboardRecord, Record, RecordPolicy, sign
 from swarmd.errors import RecordRejected
 from swarmd.sim.ports.network_ports import check_unsigned
 from swarmd.worker.runtime import LoopRuntime

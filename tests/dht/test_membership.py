@@ -11,11 +11,11 @@ from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.membership import WATCHED_SLOWLY, MemberKeys, MemberLookups
-from swarmd.dht.ports import Record, RecordsSink
-from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.ports import RecordsSink
+from swarmd.dht.publisher import RENEWALS
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, member_shard_of
-from swarmd.dht.wire.records import ClockRecord, Membership
+from swarmd.dht.wire.records import ClockRecord, Membership, Record
 from swarmd.errors import NetworkDown
 from tests.dht.driver import Driver
 from tests.dht.network import ME, KeptRecords, Network, VirtualTime

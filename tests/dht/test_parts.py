@@ -16,9 +16,17 @@ import pytest
 from swarmd.bounds import KEYS_MAX, RateLimiter
 from swarmd.config import parse_config
 from swarmd.core.events import RecordsRejected
-from swarmd.dht.addresses import is_free, tcp_place
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits import ALL_HINTS, HINTS, NAMED_BURST, NAMED_PER_S, REPEAT_S, RESERVE, GossipLimits, Rejections
+from swarmd.dht.p2p.limits import (
+    ALL_HINTS,
+    HINTS,
+    NAMED_BURST,
+    NAMED_PER_S,
+    REPEAT_S,
+    RESERVE,
+    GossipLimits,
+    Rejections,
+)
 from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
 from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook
 from swarmd.dht.p2p.sockets import (
@@ -27,8 +35,9 @@ from swarmd.dht.p2p.sockets import (
     clearing_short_place,
     socket_place,
 )
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore
+from swarmd.dht.publisher import OwnRecordFile, OwnRecordStore
 from swarmd.dht.session import _check
+from swarmd.dht.wire.addresses import is_free, tcp_place
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM

@@ -17,8 +17,8 @@ from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, WeightsFetched, WeightsRefused
 from swarmd.core.values import AveragedOffer
 from swarmd.dht import weights
+from swarmd.dht.p2p.body_streams import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.weights import (
     HOLDERS_MAX,
     SPENT,

@@ -2,7 +2,8 @@
 
 import runpy
 
-from swarmd.dht import memory_watch, session
+from swarmd.dht import session
+from swarmd.dht.p2p import memory_watch
 
 FILES_MAX = 192
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgpack
 
 from swarmd.dht.identity.identity import Identity
+from swarmd.dht.p2p.body_streams import PROTOCOL
 from swarmd.dht.p2p.hivemind_api import PeerID, dht_pb2
-from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.store.validator import load_dictionary
 from swarmd.dht.wire import names
 from tests.dht.outsider import Outsider

@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.invitations import OwnInvitations, invite, write_invitation
+from swarmd.dht.wire.invitations import OwnInvitations, invite, write_invitation
 from tests.dht.driver import SWARM, Driver
 from tests.hostile.swarm import SmallSwarm
 

@@ -10,9 +10,9 @@ import pytest
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import Equivocated, ReportSeen
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits import STREAMS
+from swarmd.dht.p2p.body_streams import ABSENT, PROTOCOL
 from swarmd.dht.p2p.hivemind_api import dht_pb2
-from swarmd.dht.rounds.fetch import ABSENT, PROTOCOL
+from swarmd.dht.p2p.limits import STREAMS
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import EXIT_FOR_ROOM

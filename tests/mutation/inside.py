@@ -245,14 +245,14 @@ swarmd/dht/wire/records.py
     - if names.key_id(content.key) != key:
     + if False:
     tests/dht/wire/test_records.py
-swarmd/dht/limits.py
+swarmd/dht/p2p/limits.py
   who was called in vain is called again at once
     - return rest is not None and self._now() < rest.until
     + return False
-    tests/dht/test_limits.py
+    tests/dht/p2p/test_limits.py
   who is no longer wanted stays until connections are looked over
     -             self._on_unwanted()
-    tests/dht/test_memory_watch.py
+    tests/dht/p2p/test_memory_watch.py
 swarmd/dht/store/parts.py
   who answers late is waited for as long as everybody
     - return self._late.get(peer, 0) >= LATE_MAX
@@ -286,11 +286,11 @@ swarmd/dht/swarm_view.py
   strangers are waited for however often they fail
     -         if strangers.difference(got, refused):
     +         if False:
-    tests/dht/rounds/test_gathering.py
+    tests/dht/test_gathering.py
   who gives by turns is waited for each time
     -         return max(1, min(1 << doublings, self._gatherings))
     +         return 1
-    tests/dht/rounds/test_gathering.py
+    tests/dht/test_gathering.py
 swarmd/dht/store/lookup.py
   a slow peer keeps what it was asked for to itself
     - if loop.time() >= each.at + HEDGE_S]:

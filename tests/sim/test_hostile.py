@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from swarmd.core.coordinator import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht import limits, membership
+from swarmd.dht import membership, report_collector
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
 from swarmd.dht.membership import Presences
-from swarmd.dht.rounds import report_collector
-from swarmd.dht.rounds.report_collector import SeenReports
+from swarmd.dht.p2p import limits
+from swarmd.dht.report_collector import SeenReports
 from swarmd.dht.store.capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import ReportRecord

@@ -10,8 +10,7 @@ from swarmd.core.commands import Announce
 from swarmd.core.events import ReportPublished, RolloutsGathered, RoundAnnounced
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.ports import Record
-from swarmd.dht.wire.records import Membership, ReportRecord
+from swarmd.dht.wire.records import Membership, Record, ReportRecord
 from swarmd.sim.ports.network_ports import SimHintGossip
 from swarmd.sim.profile import LARGE
 from swarmd.sim.world import BEGIN, FOUNDERS, Counted, World, quantile, run

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from swarmd.core.events import LinkDegraded, LinkDown, LinkUp
-from swarmd.dht.limits import PeerBounds, RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.limits import PeerBounds, RequestLimits
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.peers import Rejoin
 from swarmd.logger import get_logger

@@ -16,12 +16,12 @@ import anyio
 import msgspec
 
 from swarmd.bounds import Backoff
-from swarmd.dht.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.dht.identity.identity import read_identity
-from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
+from swarmd.dht.p2p.limits import RequestLimits
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 from swarmd.logger import get_logger
 

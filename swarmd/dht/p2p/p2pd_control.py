@@ -1,7 +1,7 @@
 """hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
 
 hivemind keeps the task of a call, and with it the frame that brought it, when the answer is larger than a frame or when
-the peer takes the call back. Here a call passes the door (`swarmd.dht.limits`) before a task is made of it, has
+the peer takes the call back. Here a call passes the door (`swarmd.dht.p2p.limits`) before a task is made of it, has
 an end, and leaves nothing. Streams are accepted here too: one that is refused is closed with what p2pd wrote about it
 unread, for only then p2pd resets it; otherwise p2pd holds it open for as long as the peer likes.
 """
@@ -19,9 +19,7 @@ from uuid import UUID
 
 import anyio
 
-from swarmd.dht.addresses import prefix_of
 from swarmd.dht.identity.identity import varint
-from swarmd.dht.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
     P2PDaemonError,
@@ -35,6 +33,8 @@ from swarmd.dht.p2p.hivemind_api import (
     raise_if_failed,
     read_pbmsg_safe,
 )
+from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
+from swarmd.dht.wire.addresses import prefix_of
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import spawn

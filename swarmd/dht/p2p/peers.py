@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 import anyio
 
 from swarmd.bounds import Backoff
-from swarmd.dht.addresses import (
+from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
+from swarmd.dht.p2p.node import DhtNode, NodeRun
+from swarmd.dht.wire.addresses import (
     PORT_MAX,
     DialledHosts,
     is_address,
@@ -30,8 +32,6 @@ from swarmd.dht.addresses import (
     surplus,
     tcp_place,
 )
-from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
-from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import ConfigError, NetworkDown
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger

@@ -1,4 +1,4 @@
-"""Reading and writing keys among the peers nearest to them, with an end whatever single peers do.
+"""Reading keys at the peers nearest to them, with an end whatever single peers do.
 
 hivemind's own traversal waits for its slowest peer, three seconds for one that has just died. Here the nearest peers
 are asked at once, what they know of nearer ones is followed, and the answers of the live ones are enough.
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID, dht_pb2
 from swarmd.dht.p2p.node import NodeRun
-from swarmd.dht.rounds.publisher import INDEPENDENT
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.parts import OWNERS_MAX as ASKED_FOR_MAX
 from swarmd.dht.store.parts import FindFilter, Progress, Promptness, Shares, add_filter, is_part, read_part
@@ -325,33 +324,6 @@ async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: 
     found.take(answer.records)
     found.learn(answer.nearby, node_id)
     return True
-
-
-async def spread(life: NodeRun, name: str, signed: SignedRecord, peers: Iterable[PeerID]) -> list[PeerID]:
-    """Store a record at peers, all at once.
-
-    Returns:
-        The peers that have taken it by the time enough of them have to prove it, or a moment after the first; empty
-        when all refused or were silent.
-    """
-    key = DHTID.from_bytes(names.key_id(name))
-    pending = {spawn(_store_at(life, peer, key, signed)) for peer in peers}
-    took: list[PeerID] = []
-    while pending and len(took) < INDEPENDENT:
-        done, pending = await asyncio.wait(
-            pending, timeout=PATIENCE_S if took else None, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not done:
-            break
-        took += [peer for peer in (task.result() for task in done) if peer is not None]
-    return took
-
-
-async def _store_at(life: NodeRun, peer: PeerID, key: DHTID, signed: SignedRecord) -> PeerID | None:
-    answer = await life.dht.protocol.call_store(
-        peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner]
-    )
-    return peer if answer and answer[0] else None
 
 
 async def holds(life: NodeRun, peer: PeerID, name: str, signed: SignedRecord) -> tuple[bool, SignedRecord | None]:

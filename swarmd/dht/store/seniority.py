@@ -15,8 +15,8 @@ from typing import NamedTuple
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
-from swarmd.dht.ports import PeerCheck, Record
-from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.wire.records import Membership, Record, ReportRecord, RolloutsRecord
 
 ELDERS = 16  # peers of long standing that a node asks, beside those that are nearest to a key
 ELDEST_SHARE = 10  # they are drawn from the eldest of so many

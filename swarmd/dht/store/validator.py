@@ -21,7 +21,6 @@ import msgpack  # type: ignore[import-untyped]
 from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
-from swarmd.dht.limits import Rejections, RequestLimits
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     DHTLocalStorage,
@@ -36,7 +35,7 @@ from swarmd.dht.p2p.hivemind_api import (
     node_module,
     protocol_module,
 )
-from swarmd.dht.ports import ReportCheck, SignedRecordSink
+from swarmd.dht.p2p.limits import Rejections, RequestLimits
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
 from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, encode_part, read_filter
 from swarmd.dht.store.seniority import Seniority
@@ -262,11 +261,11 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self,
         policy: RecordPolicy,
         rejections: Rejections,
-        accepted: SignedRecordSink = lambda signed: None,
+        accepted: Callable[[SignedRecord], None] = lambda signed: None,
         seniority: Seniority | None = None,
         guides: Callable[[], Iterable[str]] = tuple,
-        awaits: ReportCheck = lambda key, owner: False,
-        verified: SignedRecordSink = lambda signed: None,
+        awaits: Callable[[bytes, str], bool] = lambda key, owner: False,
+        verified: Callable[[SignedRecord], None] = lambda signed: None,
     ) -> None:
         self.policy = policy
         self.rejections = rejections

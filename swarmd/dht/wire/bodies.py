@@ -35,7 +35,7 @@ from swarmd.files import write_durably
 
 INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the whole key is one message when read
 SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024  # of a key when all members ask at once, by all who keep it together: a good
-# half of what `swarmd.dht.limits.ANSWERS` has at some eight of them for members behind one address
+# half of what `swarmd.dht.p2p.limits.ANSWERS` has at some eight of them for members behind one address
 
 ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.coordination`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed

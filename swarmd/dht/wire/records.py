@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
-from swarmd.dht.addresses import LENGTH_MAX
 from swarmd.dht.identity.identity import Identity, is_peer_id, signature_bytes, verify
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
-from swarmd.dht.invitations import Admission, is_packed
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import LENGTH_MAX
+from swarmd.dht.wire.invitations import Admission, is_packed
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.names import (
     MembersPlace,
@@ -89,7 +89,7 @@ Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
 PROTOCOL = 1  # version that this node speaks; whose membership names another takes no part
-Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
 
@@ -109,8 +109,8 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     addresses: tuple[str, ...] = ()
     work: Work = 0
     invitation: bytes = b""
-    protocol: Protocol = 1
-    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.invitations`
+    protocol: ProtocolVersion = 1
+    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.wire.invitations`
     weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; a later format is no reason to refuse the rest
     shards: Shards = 0  # of the memberships, as many as the stages have; 0: they lie under one key
     epoch: Round = 0  # see `swarmd.dht.wire.names.epoch_of`
@@ -228,6 +228,35 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def encode(self) -> bytes:
         """For `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
         return msgspec.msgpack.encode(self)
+
+
+class Record(Protocol):
+    """A record that counts: its signature, its key and its owner's rights have been checked."""
+
+    @property
+    def owner(self) -> str:
+        """Peer id."""
+
+    @property
+    def content(self) -> Payload:
+        """What it says."""
+
+    @property
+    def expiration(self) -> float:
+        """POSIX seconds."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of payload and signature."""
+
+    def encode(self) -> bytes:
+        """The signed record, for leaderboards."""
+
+
+def as_signed(record: Record) -> SignedRecord:
+    """A record of a network in which records are signed."""
+    assert isinstance(record, SignedRecord), "only a simulated network has others"
+    return record
 
 
 def decode_signed(encoded: bytes) -> SignedRecord:

@@ -22,9 +22,9 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.dht.evidence import RecordComparison
-from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
-from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
-from swarmd.dht.rounds.report_collector import NEWCOMERS_MAX
+from swarmd.dht.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
+from swarmd.dht.publisher import KEPT, RENEWALS, Kept
+from swarmd.dht.report_collector import NEWCOMERS_MAX
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import LeaderboardBody, encode_board
 from swarmd.dht.wire.evidence import Evidence
@@ -271,7 +271,7 @@ class BroughtReports:
         return self._told[worker.pid][1]
 
 
-STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rounds.publisher` has it
+STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.publisher` has it
 
 
 class SignedRecords:

@@ -41,9 +41,9 @@ from swarmd.core.events import (
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
-from swarmd.dht.limits import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
 from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
-from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
+from swarmd.dht.p2p.limits import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
+from swarmd.dht.report_collector import CHANGES_MAX, IDLE_MAX
 from swarmd.sim.hostile import is_hostile
 from swarmd.sim.ports.dht import Place
 from swarmd.sim.ports.guarded import GuardedNetworkWorker

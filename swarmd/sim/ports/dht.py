@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.evidence import SeenRecord
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.publisher import Kept
+from swarmd.dht.publisher import Kept
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Seniority, credited_rounds
 from swarmd.dht.swarm_view import AnnouncedShards
@@ -30,6 +29,7 @@ from swarmd.dht.wire.records import (
     LeaderboardRecord,
     Membership,
     Payload,
+    Record,
     ReportRecord,
     RolloutsRecord,
     SignedRecord,

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits
+from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown

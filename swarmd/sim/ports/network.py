@@ -31,12 +31,13 @@ from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.membership import Members
-from swarmd.dht.ports import PeerCheck, Record
-from swarmd.dht.rounds.publisher import OwnRecordStore, Publisher
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.publisher import OwnRecordStore, Publisher
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody
+from swarmd.dht.wire.records import Record
 from swarmd.errors import IdentityInUse, NetworkDown
 from swarmd.sim.coroutines import Answer, Task, VirtualRuntime
 from swarmd.sim.ports.dht import CLOCK, RECORD_S, SWARM, Boards, Store, Written, is_alive

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from swarmd.dht.evidence import RecordComparison, SeenRecord
-from swarmd.dht.ports import EvidenceSink, Keepers, PeerCheck, Record, RecordsSink
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.ports import EvidenceSink, Keepers, RecordsSink
+from swarmd.dht.publisher import Kept
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds.publisher import Kept
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Payload,
+    Record,
     RecordPolicy,
     ReportRecord,
     check_expiration,
@@ -377,7 +379,7 @@ class SimNetwork:
 
 
 class SimOwnRecords:
-    """Own records on a simulated disk, see `swarmd.dht.rounds.publisher.OwnRecordStorage`."""
+    """Own records on a simulated disk, see `swarmd.dht.publisher.OwnRecordStorage`."""
 
     def __init__(self, worker: NetworkWorker) -> None:
         self._worker = worker

@@ -11,10 +11,10 @@ import pytest
 
 from swarmd.dht.adapters import HiveNetwork, HiveRecords
 from swarmd.dht.identity.identity import Identity, create_identity
-from swarmd.dht.limits import Rejections
+from swarmd.dht.p2p.limits import Rejections
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.publisher import OwnRecordFile, OwnRecordStore, Publisher
 from swarmd.dht.store.lookup import lookup
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire.records import RecordPolicy

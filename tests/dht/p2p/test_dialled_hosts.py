@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.dht.addresses import PAUSE, RANGE_PEERS_MAX, DialledHosts, is_elsewhere, range_of, surplus
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
+from swarmd.dht.wire.addresses import PAUSE, RANGE_PEERS_MAX, DialledHosts, is_elsewhere, range_of, surplus
 from tests.dht.making import ALICE, BOB
 from tests.dht.network import VirtualTime
 

@@ -15,7 +15,7 @@ from swarmd.dht import adapters
 from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr, PeerID, p2pd_pb2
-from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.publisher import Publisher
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, ReportRecord
 from swarmd.errors import NetworkDown

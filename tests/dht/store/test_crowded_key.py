@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
+from swarmd.dht.p2p.limits import Rejections
 from swarmd.dht.store import seniority
 from swarmd.dht.store.capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Answer, Found, find_at

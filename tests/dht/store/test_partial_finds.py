@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
+from swarmd.dht.p2p.limits import RequestLimits
 from swarmd.dht.store import parts
 from swarmd.dht.store.parts import (
     AnswerMemory,

@@ -14,7 +14,6 @@ import pytest
 
 from swarmd.bounds import RateLimiter
 from swarmd.dht.identity.identity import generate_identity, peer_id_of
-from swarmd.dht.limits import REQUEST_BYTES_MAX, Rejections
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     MSGPackSerializer,
@@ -23,6 +22,7 @@ from swarmd.dht.p2p.hivemind_api import (
     dht_pb2,
     protocol_module,
 )
+from swarmd.dht.p2p.limits import REQUEST_BYTES_MAX, Rejections
 from swarmd.dht.store import storage
 from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage, HandingOn
 from swarmd.dht.store.validator import (

@@ -11,13 +11,14 @@ from typing import NamedTuple, Protocol
 import anyio
 import msgspec
 
-from swarmd.dht.ports import Keepers, Network, Record, RecordSink
+from swarmd.dht.ports import Keepers, Network, RecordSink
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Membership,
     Payload,
+    Record,
     ReportRecord,
     RolloutsRecord,
     check_payload,

@@ -4,7 +4,7 @@ Each has a protocol and bounds of its own, so that weights never take the room o
 
 Request: the 32 bytes of the digest. Answer: the size as an unsigned 64-bit big-endian number, then so many bytes; a
 size of 2**64 - 1 means that the peer has no such body, or will not give it now. Then come the names of a few peers to
-whom it has given the body, as in `swarmd.dht.rounds.fetch`.
+whom it has given the body, as in `swarmd.dht.p2p.body_streams`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import msgspec
 from cachetools import FIFOCache
 
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.limits import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.limits import ConcurrencyBudget, Flow, PeerBounds, PeerCheck, RemotePeer
 from swarmd.dht.p2p.node import CALL_ERRORS, DhtNode, NodeRun
-from swarmd.dht.ports import PeerCheck
 from swarmd.dht.wire.bodies import BodySource
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.records import BODY_BYTES_MAX

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
-from swarmd.dht.rounds import gather
+from swarmd.dht import gather
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, RolloutsRecord, SignedRecord
 from swarmd.errors import NetworkDown
 from tests.dht.driver import SWARM
-from tests.dht.rounds.test_gathering import Swarm, body_of
+from tests.dht.test_gathering import Swarm, body_of
 
 pytestmark = pytest.mark.anyio
 

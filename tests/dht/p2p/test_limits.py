@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.limits import (
+from swarmd.dht.gather import WHOLE_MAX
+from swarmd.dht.p2p.body_streams import ABSENT, BURST_S, BYTES_PER_S, BodyServer
+from swarmd.dht.p2p.limits import (
     KNOWN_MAX,
     REFUSALS_MAX,
     REQUEST_BYTES_MAX,
@@ -26,9 +28,7 @@ from swarmd.dht.limits import (
     RequestLimits,
     Unreached,
 )
-from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
-from swarmd.dht.rounds.gather import WHOLE_MAX
-from swarmd.dht.rounds.report_collector import ChangeLimit
+from swarmd.dht.report_collector import ChangeLimit
 from swarmd.dht.session import Session
 from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.store.validator import NEARBY_BYTES, SHOWN_RECORD_BYTES

@@ -12,7 +12,11 @@ from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import find_work
-from swarmd.dht.invitations import (
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.p2p.limits import Rejections
+from swarmd.dht.store.validator import Validator
+from swarmd.dht.wire import names
+from swarmd.dht.wire.invitations import (
     CHANGES_BURST,
     CHANGES_PER_S,
     HOSTS_MAX,
@@ -36,10 +40,6 @@ from swarmd.dht.invitations import (
     read_withdrawals,
     write_invitation,
 )
-from swarmd.dht.limits import Rejections
-from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
-from swarmd.dht.store.validator import Validator
-from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Payload, RecordPolicy
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import (

@@ -13,11 +13,11 @@ from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Standing
+from swarmd.dht import gather
 from swarmd.dht.adapters import HiveBodies
+from swarmd.dht.gather import IDLE_MAX
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
-from swarmd.dht.rounds import gather
-from swarmd.dht.rounds.gather import IDLE_MAX
 from swarmd.dht.store.seniority import ALWAYS, Rank
 from swarmd.dht.swarm_view import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.wire import names

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from swarmd.dht.adapters import HiveChunks
-from swarmd.dht.limits import ConcurrencyBudget, PeerBounds
-from swarmd.dht.rounds import fetch
-from swarmd.dht.rounds.fetch import (
+from swarmd.dht.p2p import body_streams as fetch
+from swarmd.dht.p2p.body_streams import (
     BODIES_MAX,
     HOLDERS_MAX,
     NAMED_MAX,
@@ -23,6 +22,7 @@ from swarmd.dht.rounds.fetch import (
     fetch_body,
     read_names,
 )
+from swarmd.dht.p2p.limits import ConcurrencyBudget, PeerBounds
 from swarmd.dht.weights import GivenWeights, fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
 from swarmd.eventlog.blobs import Blobs

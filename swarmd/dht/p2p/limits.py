@@ -24,10 +24,12 @@ from cachetools import FIFOCache
 from swarmd.bounds import RateLimiter
 from swarmd.core.events import RecordsRejected
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.ports import PeerCheck, RefusalCounter
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
+
+PeerCheck = Callable[[str], bool]  # whether a peer counts, was credited, may ask: as far as this node knows now
+RefusalCounter = Callable[[str, str, str], None]  # counts what was refused: peer, reason (the bound's name), detail
 
 RESERVE = 0.25  # share of all that only known peers may use
 ALL = ""

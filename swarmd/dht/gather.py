@@ -10,13 +10,13 @@ from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.ports import Bodies, Findings, MemberCheck, Record
+from swarmd.dht.ports import Bodies, Findings, MemberCheck
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.rounds.clock import Shard, find_shards
+from swarmd.dht.rounds import Shard, find_shards
 from swarmd.dht.store.seniority import Places, Rank, Sample, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
+from swarmd.dht.wire.records import Record, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import Limiter, TaskGroup, within

@@ -9,12 +9,12 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from swarmd.dht.limits import RequestLimits
+from swarmd.dht.p2p import body_streams as fetch
+from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.limits import RequestLimits
+from swarmd.dht.publisher import FAILED_S, RENEWALS, OwnRecordStore, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
-from swarmd.dht.rounds import fetch
-from swarmd.dht.rounds.fetch import DIGEST_BYTES, BodyServer
-from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, OwnRecordStore, Publisher
 from swarmd.dht.wire.records import Payload
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import VirtualRuntime

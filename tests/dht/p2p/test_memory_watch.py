@@ -11,14 +11,14 @@ import pytest
 
 import swarmd.dht.p2p.connections
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits import REFUSALS_MAX, RequestLimits
-from swarmd.dht.memory_watch import (
+from swarmd.dht.p2p.connections import Connections
+from swarmd.dht.p2p.limits import REFUSALS_MAX, RequestLimits
+from swarmd.dht.p2p.memory_watch import (
     PATIENCE_S,
     MemoryThresholds,
     MemoryWatch,
     ProcessUsage,
 )
-from swarmd.dht.p2p.connections import Connections
 from swarmd.errors import OutOfRoom
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +89,7 @@ async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Pro
 CHURN = """
 import anyio
 from types import SimpleNamespace
-from swarmd.dht import memory_watch
+from swarmd.dht.p2p import memory_watch
 
 async def main():
     memory_watch.TRIM_S = 0.0

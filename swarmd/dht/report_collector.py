@@ -13,14 +13,13 @@ from swarmd.core.events import ReportSeen
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Presences
-from swarmd.dht.ports import Record
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds.clock import find_shards
+from swarmd.dht.rounds import find_shards
 from swarmd.dht.store.seniority import Places, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
-from swarmd.dht.wire.records import ReportRecord
+from swarmd.dht.wire.records import Record, ReportRecord
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Running, TimeSource
 

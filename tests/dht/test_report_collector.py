@@ -8,12 +8,11 @@ from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.dht.membership import Presences
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.report_collector import TOGETHER_S, ReportCollector
+from swarmd.dht.report_collector import TOGETHER_S, ReportCollector
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
-from swarmd.dht.wire.records import ClockRecord, ReportRecord, SignedRecord
+from swarmd.dht.wire.records import ClockRecord, Record, ReportRecord, SignedRecord
 from tests.dht.network import Network, VirtualTime
 
 SWARM = "s"
