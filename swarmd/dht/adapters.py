@@ -13,7 +13,7 @@ import anyio
 from anyio import to_thread
 
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.p2p.body_streams import WEIGHTS, fetch_body
+from swarmd.dht.p2p.body_streams import fetch_body
 from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers
@@ -22,9 +22,10 @@ from swarmd.dht.record_store import RecordStore
 from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, check_body, decode_board, deflate, inflate
+from swarmd.dht.wire.bodies import LeaderboardBody, check_body, decode_board, deflate, inflate
 from swarmd.dht.wire.records import Payload, Record, SignedRecord, as_signed, sign
 from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import ClockWatch, Runtime
 from swarmd.worker.tasks import spawn
@@ -86,7 +87,7 @@ class HiveRecords(RecordStore):
 class HiveBodies:
     """Bodies in the blob store and at their owners, see `swarmd.dht.ports.Bodies`; threads handle large ones."""
 
-    def __init__(self, node: DhtNode, blobs: BlobStore) -> None:
+    def __init__(self, node: DhtNode, blobs: Blobs) -> None:
         self._node = node
         self._blobs = blobs
 
@@ -113,16 +114,6 @@ class HiveBodies:
 
     def open_board(self, body: bytes) -> LeaderboardBody:
         return decode_board(body)
-
-
-class HiveChunks:
-    """Chunks of weights at the peers that offer them, see `swarmd.dht.ports.Chunks`."""
-
-    def __init__(self, node: DhtNode) -> None:
-        self._node = node
-
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        return await fetch_body(self._node, peer, digest, size_bytes, timeout_s, WEIGHTS)
 
 
 class HiveKeepers:

@@ -22,7 +22,7 @@ from swarmd.core.commands import (
     Register,
 )
 from swarmd.core.events import CommandFailed
-from swarmd.dht.gather import Gathering
+from swarmd.dht.gather import Gathering, Patience
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Members
 from swarmd.dht.ports import Bodies, OwnNode
@@ -31,7 +31,7 @@ from swarmd.dht.record_store import RecordStore
 from swarmd.dht.report_collector import ReportCollector
 from swarmd.dht.rounds import LeaderboardFollower, Stages, SwarmClock
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.weights import WeightsTaking
+from swarmd.dht.weights import WeightsFetcher
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
@@ -60,7 +60,7 @@ class NetworkAgent:
         bodies: Bodies,
         node: OwnNode,
         members: Members,
-        weights: WeightsTaking | None = None,
+        weights: WeightsFetcher | None = None,
     ) -> None:
         self._view = view
         self._gossip = gossip
@@ -69,7 +69,7 @@ class NetworkAgent:
         followed = LeaderboardFollower(view, store, bodies, self._learn)
         self._clock = SwarmClock(view, store, publisher, gossip, followed.reach)
         stages = Stages(view, store, publisher, bodies, node, self._learn)
-        gathered = (view, store, gossip, bodies, members.must_be_member)
+        gathered = (view, store, gossip, bodies, Patience(), members.must_be_member)
         self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self.members.register,
             ReadClock: self._clock.read,

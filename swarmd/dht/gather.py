@@ -1,19 +1,33 @@
-"""Gathering peers' rollouts of a stage into the blob store, until all are there or the time is over."""
+"""Gathering peers' rollouts of a stage into the blob store, until all are there or the time is over.
+
+- `Patience` says for whose rollouts a gathering waits, and for how long. A peer that gave its rollouts last time is
+  waited for. Any number of identities may have done the little work that a newcomer needs: how long all of these are
+  waited for together depends on what came of it in the last gatherings. Two peers that give in turns could make every
+  gathering last to its end, so gatherings that waited in vain for a peer that gave last time are counted, and while
+  there are several, only peers that gave in the last 2, 4, 8 ... gatherings are waited for.
+- `SampledShards` says which shards of a large swarm's stage are read, `Sources` from which peers rollouts are taken.
+- `Gathering` carries out one `Gather` command: it reads reports and rollouts, fetches the bodies that did not come with
+  their records, and looks again until all that it waits for are there.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+
+from cachetools import FIFOCache
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Bodies, Findings, MemberCheck
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.rounds import Shard, find_shards
-from swarmd.dht.store.seniority import Places, Rank, Sample, pick
+from swarmd.dht.store.seniority import ALWAYS, Places, Rank, Sample, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Record, ReportRecord, RolloutsRecord
@@ -47,7 +61,60 @@ SLOW = "slow"
 WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
 FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
 
+UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
+FAILED_S = 1.0  # at most, once one has
+STRANGERS_LEAST_S = 0.1  # the next step down is not to wait
+VAIN_ALLOWED = 1  # gatherings in vain that change nothing
+VAIN_MAX = 12.0
+FORGOTTEN_AFTER = 64  # gatherings that waited for nobody in vain, until one that did is forgotten
+
 log = get_logger(__name__)
+
+
+class Patience:
+    """What a node knows of who gives what it announces."""
+
+    def __init__(self) -> None:
+        self.strangers_s = UNTRIED_S
+        self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → latest gatherings in a row that it gave to
+        self._gatherings = 0
+        self._vain = 0.0  # of them, those that waited in vain and are not forgotten
+
+    def awaited(self, announced: Mapping[str, Rank], waited_s: float) -> set[str]:
+        """Of peers that have announced rollouts, those worth waiting for after so long."""
+        strangers = self._strangers(announced) if waited_s < self.strangers_s else set()
+        return strangers | {peer for peer, rank in announced.items() if self._is_trusted(peer, rank)}
+
+    def judge(self, announced: Mapping[str, Rank], got: Collection[str], refused: Collection[str]) -> None:
+        """A gathering is over: whose rollouts came, of those that had announced some; and whose were no rollouts."""
+        strangers = self._strangers(announced)
+        if strangers.difference(got, refused):
+            self.strangers_s = min(self.strangers_s / 2, FAILED_S) if self.strangers_s > STRANGERS_LEAST_S else 0.0
+        elif strangers.intersection(got):
+            self.strangers_s = max(self.strangers_s, min(max(2 * self.strangers_s, STRANGERS_LEAST_S), FAILED_S))
+        proven = {peer for peer, rank in announced.items() if rank.rounds < ALWAYS and self._is_proven(peer)}
+        if proven.difference(got, refused):
+            self._vain = min(self._vain + 1, VAIN_MAX)
+        else:
+            self._vain = max(self._vain - 1 / FORGOTTEN_AFTER, 0.0)
+        self._gatherings += 1
+        given = {peer: self._rows.pop(peer, 0) for peer in announced}
+        self._rows.update({peer: rows + 1 for peer, rows in given.items() if peer in got})
+
+    def _is_trusted(self, peer: str, rank: Rank) -> bool:
+        return rank.rounds >= ALWAYS or self._is_proven(peer)
+
+    def _is_proven(self, peer: str) -> bool:
+        return self._rows.get(peer, 0) >= self._row_min
+
+    @property
+    def _row_min(self) -> int:
+        """Gatherings in a row that who is waited for has given to; who gave to all that there were always is."""
+        doublings = max(math.ceil(self._vain) - VAIN_ALLOWED, 0)
+        return max(1, min(1 << doublings, self._gatherings))
+
+    def _strangers(self, announced: Mapping[str, Rank]) -> set[str]:
+        return {peer for peer, rank in announced.items() if rank.awaited and not self._is_trusted(peer, rank)}
 
 
 class Sources:
@@ -159,6 +226,7 @@ class Gathering:
     """One `Gather` command being done.
 
     Args:
+        patience: of this node with whoever announces rollouts, over all gatherings.
         must_be_member: raises NetworkDown if a peer has shown no membership.
         command: says which stage, and until when.
     """
@@ -169,6 +237,7 @@ class Gathering:
         store: RecordStore,
         gossip: Gossip,
         bodies: Bodies,
+        patience: Patience,
         must_be_member: MemberCheck,
         command: Gather,
     ) -> None:
@@ -176,6 +245,7 @@ class Gathering:
         self._store = store
         self._evidence = gossip.evidence
         self._bodies = bodies
+        self._patience = patience
         self._must_be_member = must_be_member
         self._command = command
         self._place = (view.swarm, command.source_round, command.source_stage)
@@ -207,7 +277,7 @@ class Gathering:
                 await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
             if not self._looked:
                 raise NetworkDown("nobody answered when rollouts were looked for")
-            self._view.patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
+            self._patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
         missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
         place = (command.id, command.round, command.stage)
@@ -282,7 +352,7 @@ class Gathering:
             return True
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
-        lingered_s = min(LINGER_S, self._view.patience.strangers_s)
+        lingered_s = min(LINGER_S, self._patience.strangers_s)
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
@@ -335,7 +405,7 @@ class Gathering:
         chosen = self._sample.sources.peers
         self._ranks = {peer: rank for peer, rank in self._announced.items() if peer in chosen}
         self._expected = set(self._ranks)
-        awaited = self._view.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        awaited = self._patience.awaited(self._ranks, self._runtime.time() - self._began_at)
         self._awaited = {peer for peer in awaited if not self._view.slow[peer]}
 
     async def _begin_fetches(self, name: str, records: Mapping[str, Record]) -> None:

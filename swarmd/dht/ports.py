@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 
 MemberCheck = Callable[[str], Awaitable[None]]  # raises NetworkDown if a peer has shown no membership
+# Fetches a chunk or a manifest of weights: peer, digest, size in bytes, timeout in seconds. Raises NetworkDown if the
+# peer is not there, does not have it or is too slow, RecordRejected if it sends another size or digest, or stops.
+ChunkFetch = Callable[[str, str, int, float], Awaitable[bytes]]
 RecordSink = Callable[[Record], None]  # takes an own record, or a gossiped one: RecordRejected if it does not count
 RecordsSink = Callable[[Mapping[str, Record]], None]  # takes owner → record after every read of a key, changed or not
 EvidenceSink = Callable[[Evidence], None]  # takes two records that contradict each other, once or more often
@@ -69,18 +72,6 @@ class Bodies(Protocol):
 
     def open_board(self, body: bytes) -> LeaderboardBody:
         """A leaderboard of its body. Raises RecordRejected("malformed")."""
-
-
-class Chunks(Protocol):
-    """Chunks and manifests of the weights that peers offer, by their digest."""
-
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        """Fetch one from a peer.
-
-        Raises:
-            NetworkDown: the peer is not there, has no such chunk, or is too slow.
-            RecordRejected: what it sends has another size or digest, or stops coming.
-        """
 
 
 class OwnNode(Protocol):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import msgspec
 
+from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Keepers, Network, RecordSink
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import (
@@ -42,14 +43,6 @@ COMPANY_S = 5.0  # after a start, for peers to be found before records are publi
 log = get_logger(__name__)
 
 
-class OwnRecord(msgspec.Struct, array_like=True):
-    """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
-
-    payload: bytes
-    expiration: float
-    before: float = 0.0
-
-
 class Kept(NamedTuple):
     """One own record.
 
@@ -63,27 +56,16 @@ class Kept(NamedTuple):
     before: float = 0.0
 
 
-class OwnRecordStorage(Protocol):
-    """What keeps own records from life to life."""
-
-    def load(self) -> list[Kept]:
-        """What was saved last."""
-
-    async def save(self, kept: list[Kept]) -> None:
-        """Keep these in the place of what was saved before."""
-
-
-class OwnRecordStore:
-    """Own records by key.
+class OwnRecords:
+    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`.
 
     Args:
-        store: keeps them.
         swarm: records of another swarm are dropped.
+        kept: what was saved last.
     """
 
-    def __init__(self, store: OwnRecordStorage, swarm: str) -> None:
-        self._store = store
-        self._kept = {kept.content.key: kept for kept in store.load() if kept.content.swarm == swarm}
+    def __init__(self, swarm: str, kept: Iterable[Kept] = ()) -> None:
+        self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
 
     def __contains__(self, key: str) -> bool:
         """Is there a record under a key?"""
@@ -94,59 +76,66 @@ class OwnRecordStore:
         kept = self._kept.get(key)
         return (kept.expiration, kept.before) if kept else (0.0, 0.0)
 
-    def contents(self) -> list[Payload]:
-        """All records that are kept, oldest first."""
-        return [kept.content for kept in self._kept.values()]
+    @property
+    def kept(self) -> list[Kept]:
+        """All records, oldest first."""
+        return list(self._kept.values())
 
     def keep(self, content: Payload, expiration: float) -> None:
         """Keep a record in place of the one under the same key; `save` makes it durable."""
         before = max(self.floors(content.key))
         self._kept.pop(content.key, None)
         self._kept[content.key] = Kept(content, expiration, before)
-        self._drop_oldest(type(content))
-
-    def _drop_oldest(self, kind: type[Payload]) -> None:
-        same = [key for key, kept in self._kept.items() if isinstance(kept.content, kind)]
-        for key in same[: -KEPT[kind]]:
+        same = [key for key, kept in self._kept.items() if isinstance(kept.content, type(content))]
+        for key in same[: -KEPT[type(content)]]:
             del self._kept[key]
 
     async def save(self) -> None:
         """Make all of it durable, as far as the store can."""
-        await self._store.save(list(self._kept.values()))
 
 
-class OwnRecordFile:
-    """A file of own records, see `OwnRecordStorage`.
+class OwnRecord(msgspec.Struct, array_like=True):
+    """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
+
+    payload: bytes
+    expiration: float
+    before: float = 0.0
+
+
+class OwnRecordFile(OwnRecords):
+    """Own records in a file.
 
     Args:
         path: the file; a damaged one is put aside and an empty one begun, for its records can be made again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, swarm: str) -> None:
+        super().__init__(swarm, _read_own_records(path))
         self._path = path
         self._saving = anyio.Lock()
 
-    def load(self) -> list[Kept]:
-        try:
-            entries = msgspec.msgpack.decode(self._path.read_bytes(), type=list[OwnRecord])
-            return [Kept(check_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
-        except FileNotFoundError:
-            return []
-        except (OSError, *DECODE_ERRORS, RecordRejected) as error:
-            log.warning("own records in %s cannot be read and are put aside: %s", self._path, error)
-            with contextlib.suppress(OSError):  # what is in the way says so when records are written
-                self._path.replace(self._path.with_suffix(".damaged"))
-            return []
-
-    async def save(self, kept: list[Kept]) -> None:
-        """Write the file. A full disk costs the records' survival of a restart, not the network."""
-        entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in kept]
+    async def save(self) -> None:
+        """Write the file. If the disk is full, records do not survive a restart; the network goes on."""
+        entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in self.kept]
         async with self._saving:
             try:
                 write = partial(replace_durably, self._path, msgspec.msgpack.encode(entries), mode=0o600)
                 await anyio.to_thread.run_sync(write)
             except OSError as error:
                 log.warning("own records cannot be written to %s: %s", self._path, error)
+
+
+def _read_own_records(path: Path) -> list[Kept]:
+    try:
+        entries = msgspec.msgpack.decode(path.read_bytes(), type=list[OwnRecord])
+        return [Kept(check_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
+    except FileNotFoundError:
+        return []
+    except (OSError, *DECODE_ERRORS, RecordRejected) as error:
+        log.warning("own records in %s cannot be read and are put aside: %s", path, error)
+        with contextlib.suppress(OSError):  # if something else is in the way, the next save says so
+            path.replace(path.with_suffix(".damaged"))
+        return []
 
 
 class Publisher:
@@ -158,31 +147,28 @@ class Publisher:
         runtime: the clock.
         ttl_s: how long a record lives.
         alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
-        told: called with every record as soon as a peer has it, to hint at it.
-        renewed: called in place of `told` with what is published again for no other reason than that it is time.
+        gossip: told of every record as soon as a peer has it.
     """
 
     def __init__(
         self,
         network: Network,
-        own_records: OwnRecordStore,
+        own_records: OwnRecords,
         runtime: Runtime,
         ttl_s: float,
         alone: bool,
-        told: RecordSink,
-        renewed: RecordSink,
+        gossip: Gossip,
     ) -> None:
         self._network = network
         self._own_records = own_records
         self._runtime = runtime
         self._ttl_s = ttl_s
         self._alone = alone
-        self._told = told
-        self._renewed = renewed
+        self._gossip = gossip
         self._floors: dict[str, float] = {}
         self._locks: dict[str, Limiter] = {}
         self._live: dict[str, Payload] = {
-            content.key: content for content in own_records.contents() if not isinstance(content, Membership)
+            kept.content.key: kept.content for kept in own_records.kept if not isinstance(kept.content, Membership)
         }
 
     def remembers(self, kind: type[Payload]) -> bool:
@@ -197,7 +183,7 @@ class Publisher:
             RecordRejected: the record itself cannot count.
         """
         async with self._lock_of(content.key):
-            return await self._publish(content, self._told)
+            return await self._publish(content, self._gossip.told)
 
     def _lock_of(self, key: str) -> Limiter:
         """One record of a key at a time: a renewal must not overtake the record that replaces it."""
@@ -294,7 +280,7 @@ class Publisher:
     async def run(self) -> None:
         """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
         this machine's clock was set."""
-        told = self._told
+        told = self._gossip.told
         while True:
             await self._network.wait_up()
             await self._network.disturbed(COMPANY_S, lonely=True)
@@ -302,7 +288,7 @@ class Publisher:
             pause_s, began = self._ttl_s / RENEWALS if whole else FAILED_S, self._runtime.now()
             await self._network.disturbed(pause_s, lonely=False)
             is_quiet = whole and self._runtime.now() >= began + pause_s
-            told = self._renewed if is_quiet else self._told
+            told = self._gossip.renewed if is_quiet else self._gossip.told
 
     async def _renew_all(self, told: RecordSink) -> bool:
         """Returns whether all that can be published again are."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,12 +15,12 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords, HiveTopic
+from swarmd.dht.adapters import HiveBodies, HiveNetwork, HiveRecords, HiveTopic
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison
 from swarmd.dht.gossip import ClockGossip, Gossip, HintGossip
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
-from swarmd.dht.p2p.body_streams import WEIGHTS, BodyServer
+from swarmd.dht.p2p.body_streams import WEIGHTS, BodyServer, fetch_body
 from swarmd.dht.p2p.connections import Connections, LinkReporter
 from swarmd.dht.p2p.hivemind_api import Multiaddr
 from swarmd.dht.p2p.limits import RequestLimits
@@ -28,17 +29,18 @@ from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.ports import MemberCheck
-from swarmd.dht.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.publisher import OwnRecordFile, Publisher
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.weights import FetchListener, GivenWeights, WeightsTaking
+from swarmd.dht.weights import FetchListener, GivenWeights, WeightsFetcher
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import check_addresses, is_loopback
-from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, keep_standings, read_standings
+from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
 from swarmd.dht.wire.records import TTL_MAX_S
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
@@ -111,7 +113,7 @@ class Session:
         config: Config,
         paths: NodeDirectory,
         identity: Identity,
-        blobs: BlobStore,
+        blobs: Blobs,
         observe: EventSink,
         fills_process: bool = True,
     ) -> None:
@@ -145,12 +147,8 @@ class Session:
         self.store = HiveRecords(self.node, self._validator, self._runtime, view.random, dht.poll_s)
         self.bodies = HiveBodies(self.node, blobs)
         self.gossip = self._make_gossip()
-        own_records, network = (
-            OwnRecordStore(OwnRecordFile(paths.records), view.swarm),
-            HiveNetwork(self.node, identity),
-        )
-        kinds = (self.gossip.told, self.gossip.renewed)
-        self.publisher = Publisher(network, own_records, self._runtime, dht.record_s, view.coordinating, *kinds)
+        own_records, network = OwnRecordFile(paths.records, view.swarm), HiveNetwork(self.node, identity)
+        self.publisher = Publisher(network, own_records, self._runtime, dht.record_s, view.coordinating, self.gossip)
         self.offered = OfferedWeights(paths.weights)
         self.fetched_weights = FetchedWeights(paths.peer_weights, view.offers.names)
         admits, given = view.policy.admits, GivenWeights(self.offered, self.fetched_weights)
@@ -182,15 +180,15 @@ class Session:
             self.store.accepted,
         )
 
-    def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsTaking:
+    def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsFetcher:
         """What fetches weights of peers.
 
         Args:
             must_be_member: looks for a peer's membership.
             told: how far a fetch is.
         """
-        chunks = HiveChunks(self.node)
-        return WeightsTaking(self.view, self.store, self.gossip, chunks, self.fetched_weights, must_be_member, told)
+        fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
+        return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
     def _guides(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""

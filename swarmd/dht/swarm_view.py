@@ -1,32 +1,21 @@
 """What a node knows of its swarm. No hivemind in it.
 
 - `SwarmView`: all of it: members, credit, clock, and what this node is in the swarm.
-- `AnnouncedShards`: the numbers of shards, those that the clock announces, by round, or that the manifest of a swarm on
-  a chain gives.
 - `CoordinatorContact`: whether it hears its coordinator. It may be connected to many peers, and all of them keep it in
   the dark.
 - `MembersOffers`: the weights that members offer, as their memberships say.
-- `Patience`: for whose rollouts a stage's gathering waits, and for how long. Whoever gave its rollouts the last time is
-  waited for. The others that have worked may be any number, for the work is little: how long all of them together are
-  waited for goes by what came of it the last times. Two peers that give by turns would have every gathering last to its
-  end. So gatherings that waited in vain for somebody who gave the last time are remembered, and while there are
-  several, only those are waited for that gave the last 2, 4, 8 ... times.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from random import Random
 
-from cachetools import FIFOCache
-
 from swarmd.config import Config
-from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.p2p.limits import PeerCheck, RefusalCounter, Rejections
-from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
+from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire.invitations import (
     Admission,
     HostWithdrawals,
@@ -34,121 +23,16 @@ from swarmd.dht.wire.invitations import (
     must_be_invited,
     read_invitation,
 )
-from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, epoch_of
-from swarmd.dht.wire.records import ClockRecord, Membership, RecordPolicy
+from swarmd.dht.wire.records import AnnouncedShards, Membership, RecordPolicy
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import WeightsOffer, decode_offer
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import Runtime, TimeSource
 
-CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes within the rounds whose records count
-
 SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
 MISSED_MIN = 3  # answers that are missing before it is said of a coordinator that used to answer
 
 SLOW_MAX = 1024  # peers that are noted for it
-
-UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
-FAILED_S = 1.0  # at most, once one has
-LEAST_S = 0.1  # the next step down is not to wait
-VAIN_ALLOWED = 1  # gatherings in vain that change nothing
-VAIN_MAX = 12.0
-FORGOTTEN_AFTER = 64  # gatherings that waited for nobody in vain, until one that did is forgotten
-
-
-class AnnouncedShards:
-    """What is known of the stages' shards.
-
-    Attributes:
-        members: where memberships lie, as far as is known.
-        members_before: where they lay before that, also before this node was there; a member that has not heard of the
-            change yet is still found there.
-        fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
-            where they are: the contract announces none. 0: there are none, or as many as the clock says.
-
-    Args:
-        sharded: whether the swarm's clock may announce any: the rounds are no contract's.
-        members_sharded: whether memberships lie in as many.
-        fixed: as the attribute.
-    """
-
-    def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
-        self.members = self.members_before = MembersPlace(fixed)
-        self.fixed = fixed
-        self._moved: Callable[[], None] = lambda: None
-        self._sharded = sharded
-        self._members_sharded = sharded and members_sharded
-        self._round = -1  # of the latest clock record
-        self._counts: dict[int, int] = {}  # first round → number from there on
-
-    @classmethod
-    def of_swarm(cls, fixed: int | None, admission: str = "open") -> AnnouncedShards:
-        """As a swarm's manifest has it.
-
-        What a host withdraws stands in its membership and is for all: those of a swarm by invitation lie under one key.
-
-        Args:
-            fixed: as the attribute; None where there is no chain.
-        """
-        if fixed is not None:
-            return cls(False, fixed=fixed)
-        return cls(True, admission != "invitation")
-
-    @property
-    def awaits_place(self) -> bool:
-        """Whether the clock says where memberships lie, and was not heard yet."""
-        return self._members_sharded and self._round < 0
-
-    def watch_members(self, moved: Callable[[], None]) -> None:
-        """Have it called when memberships lie elsewhere."""
-        self._moved = moved
-
-    def note(self, clock: ClockRecord) -> None:
-        """Take over what a clock record says."""
-        if clock.round < self._round:
-            return
-        self._round = clock.round
-        for since in [since for since in self._counts if since >= clock.sharded_since]:
-            del self._counts[since]
-        if clock.sharded_since > 0 and not self._counts:
-            self._counts[0] = clock.shards_before
-        self._counts[clock.sharded_since] = clock.shards
-        for since in list(self._counts)[:-CHANGES_KEPT]:
-            del self._counts[since]
-        if self._members_sharded:
-            self._place_members()
-
-    def _place_members(self) -> None:
-        place = self._place_in(self._round)
-        if place != self.members:
-            self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
-            self._moved()
-
-    def _place_in(self, round: int) -> MembersPlace:
-        shards = self.latest_of(round)
-        return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
-
-    def _moved_in(self, round: int) -> int:
-        """The round that memberships lie since where they lie in this one: the epoch's first, or a later one that
-        changed the number of shards."""
-        return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
-
-    @property
-    def is_large(self) -> bool:
-        """Whether stages lie in shards now: the swarm has too many members for all to ask the coordinator for all."""
-        return self.fixed > 0 or self.latest_of(self._round) > 0
-
-    def of(self, round: int) -> int | None:
-        """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
-        if not self._sharded:
-            return self.fixed
-        return self.latest_of(round) if round <= self._round else None
-
-    def latest_of(self, round: int) -> int:
-        """The same, by what is known so far."""
-        if not self._sharded:
-            return self.fixed
-        return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)
 
 
 class CoordinatorContact:
@@ -247,52 +131,6 @@ class MembersOffers:
         self.by_member = {peer: offer for peer, offer in self.by_member.items() if peer in members}
 
 
-class Patience:
-    """What a node knows of who gives what it announces."""
-
-    def __init__(self) -> None:
-        self.strangers_s = UNTRIED_S
-        self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → latest gatherings in a row that it gave to
-        self._gatherings = 0
-        self._vain = 0.0  # of them, those that waited in vain and are not forgotten
-
-    def awaited(self, announced: Mapping[str, Rank], waited_s: float) -> set[str]:
-        """Of peers that have announced rollouts, those worth waiting for after so long."""
-        strangers = self._strangers(announced) if waited_s < self.strangers_s else set()
-        return strangers | {peer for peer, rank in announced.items() if self._is_trusted(peer, rank)}
-
-    def judge(self, announced: Mapping[str, Rank], got: Collection[str], refused: Collection[str]) -> None:
-        """A gathering is over: whose rollouts came, of those that had announced some; and whose were no rollouts."""
-        strangers = self._strangers(announced)
-        if strangers.difference(got, refused):
-            self.strangers_s = min(self.strangers_s / 2, FAILED_S) if self.strangers_s > LEAST_S else 0.0
-        elif strangers.intersection(got):
-            self.strangers_s = max(self.strangers_s, min(max(2 * self.strangers_s, LEAST_S), FAILED_S))
-        proven = {peer for peer, rank in announced.items() if rank.rounds < ALWAYS and self._is_proven(peer)}
-        if proven.difference(got, refused):
-            self._vain = min(self._vain + 1, VAIN_MAX)
-        else:
-            self._vain = max(self._vain - 1 / FORGOTTEN_AFTER, 0.0)
-        self._gatherings += 1
-        given = {peer: self._rows.pop(peer, 0) for peer in announced}
-        self._rows.update({peer: rows + 1 for peer, rows in given.items() if peer in got})
-
-    def _is_trusted(self, peer: str, rank: Rank) -> bool:
-        return rank.rounds >= ALWAYS or self._is_proven(peer)
-
-    def _is_proven(self, peer: str) -> bool:
-        return self._rows.get(peer, 0) >= self._row_min
-
-    @property
-    def _row_min(self) -> int:
-        """Gatherings in a row that who is waited for has given to; who gave to all that there were always is."""
-        doublings = max(math.ceil(self._vain) - VAIN_ALLOWED, 0)
-        return max(1, min(1 << doublings, self._gatherings))
-
-    def _strangers(self, announced: Mapping[str, Rank]) -> set[str]:
-        return {peer for peer, rank in announced.items() if rank.awaited and not self._is_trusted(peer, rank)}
-
-
 class SwarmView:
     """What one life of the network worker knows, and decides by.
 
@@ -341,7 +179,6 @@ class SwarmView:
         self.started_at = runtime.time()
         self.members = 1
         self.slow: Counter[str] = Counter()
-        self.patience = Patience()  # with those whose rollouts are gathered
         self.rejections = Rejections(runtime.now)
         self.offers = MembersOffers(self.rejections.count)  # of weights
         follows = bool(self.coordinator) and not self.coordinating

@@ -19,7 +19,7 @@ from swarmd.core.events import Event, WeightsFetched, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause, WeightsDamage
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.ports import Chunks, MemberCheck
+from swarmd.dht.ports import ChunkFetch, MemberCheck
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
@@ -72,7 +72,7 @@ MANIFEST_ATTEMPTS = 3  # at an owner before others are asked, and in all at one 
 log = get_logger(__name__)
 
 
-async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
+async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
     """The manifest of an offer, from the first peer that gives one which keeps to the offer.
 
     Args:
@@ -88,7 +88,7 @@ async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsO
         await anyio.sleep(pause_s)
         asked_at = anyio.current_time()
         try:
-            encoded = await source.fetch(peer, offer.manifest.hex(), offer.manifest_bytes, within_s)
+            encoded = await fetch(peer, offer.manifest.hex(), offer.manifest_bytes, within_s)
             manifest = decode_manifest(encoded, offer.manifest.hex())
             _check_offer(manifest, offer)
             return manifest
@@ -122,7 +122,7 @@ def _check_offer(manifest: WeightsManifest, offer: WeightsOffer) -> None:
 
 
 async def fetch_weights(
-    source: Chunks,
+    fetch: ChunkFetch,
     peers: Collection[str],
     manifest: WeightsManifest,
     path: Path,
@@ -147,11 +147,11 @@ async def fetch_weights(
     """
     delta = manifest.delta_from(base.stem) if base is not None else None
     if base is None or delta is None:
-        return await _fetch_file(source, peers, manifest.whole, path, timeout_s, bytes_max)
+        return await _fetch_file(fetch, peers, manifest.whole, path, timeout_s, bytes_max)
     from swarmd.weights.tensors import apply_delta
 
     change = path.with_suffix(".delta")
-    await _fetch_file(source, peers, delta.file, change, timeout_s, bytes_max)
+    await _fetch_file(fetch, peers, delta.file, change, timeout_s, bytes_max)
     made = await to_thread.run_sync(PartialFile, path, manifest.whole)
     try:
         await to_thread.run_sync(apply_delta, base, change, made.partial)
@@ -163,7 +163,7 @@ async def fetch_weights(
 
 
 async def _fetch_file(
-    source: Chunks, peers: Collection[str], file: ChunkedFile, path: Path, timeout_s: float, bytes_max: int
+    fetch: ChunkFetch, peers: Collection[str], file: ChunkedFile, path: Path, timeout_s: float, bytes_max: int
 ) -> Path:
     if file.size_bytes > bytes_max:
         raise WeightsUnavailable(
@@ -171,7 +171,7 @@ async def _fetch_file(
         )
     partial = await to_thread.run_sync(PartialFile, path, file)
     with anyio.move_on_after(timeout_s):
-        await fetch_chunks(source, peers, partial)
+        await fetch_chunks(fetch, peers, partial)
     if partial.missing:
         raise WeightsUnfinished(
             f"{len(partial.missing)} of {len(file)} chunks of the weights are not to be had from {len(peers)} peers",
@@ -180,7 +180,7 @@ async def _fetch_file(
     return await to_thread.run_sync(partial.finish)
 
 
-async def fetch_chunks(source: Chunks, peers: Collection[str], into: PartialFile) -> None:
+async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialFile) -> None:
     """Fetch what is missing; returns when all is there, or no peer is left.
 
     Args:
@@ -189,7 +189,7 @@ async def fetch_chunks(source: Chunks, peers: Collection[str], into: PartialFile
     Raises:
         NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
     """
-    lanes = _Lanes(source, into, next(iter(peers), ""))
+    lanes = _Lanes(fetch, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
             tasks.start_soon(lanes.run, peer)
@@ -200,8 +200,8 @@ async def fetch_chunks(source: Chunks, peers: Collection[str], into: PartialFile
 class _Lanes:
     """Chunks on their way, each from one peer, and from others where it takes long."""
 
-    def __init__(self, source: Chunks, into: PartialFile, owner: str) -> None:
-        self._source = source
+    def __init__(self, fetch: ChunkFetch, into: PartialFile, owner: str) -> None:
+        self._fetch_chunk = fetch
         self._into = into
         self._owner = owner
         self._left = sorted(into.missing, reverse=True)
@@ -272,7 +272,7 @@ class _Lanes:
     async def _try(self, peer: str, index: int) -> bool:
         file = self._into.file
         try:
-            chunk = await self._source.fetch(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
+            chunk = await self._fetch_chunk(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
             if index in self._into.missing:
                 await to_thread.run_sync(self._into.put, index, chunk)
             self._gave_at[peer] = anyio.current_time()
@@ -311,11 +311,11 @@ class FetchProgress(msgspec.Struct, frozen=True):
 FetchListener = Callable[[FetchProgress], None]  # takes it in the event loop, after every chunk
 
 
-class Counting:
-    """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
+class CountedFetch:
+    """A `ChunkFetch` whose bytes are counted."""
 
-    def __init__(self, source: Chunks, told: FetchListener) -> None:
-        self._source = source
+    def __init__(self, fetch: ChunkFetch, told: FetchListener) -> None:
+        self._fetch = fetch
         self._told = told
         self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
         self._came: dict[str, tuple[int, int]] = {}  # file's digest → bytes and chunks of it
@@ -327,8 +327,8 @@ class Counting:
         for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
             self._files |= {file.chunk_digest(index): file for index in range(len(file))}
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        content = await self._source.fetch(peer, digest, size_bytes, timeout_s)
+    async def __call__(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        content = await self._fetch(peer, digest, size_bytes, timeout_s)
         self.received_bytes += len(content)
         if file := self._files.get(digest):
             self._peers.add(peer)
@@ -338,11 +338,11 @@ class Counting:
         return content
 
 
-class WeightsTaking:
+class WeightsFetcher:
     """Carries `FetchWeights` out.
 
     Args:
-        chunks: of the weights that peers offer.
+        fetch: fetches a chunk or a manifest of the weights that peers offer.
         fetched: keeps what was fetched, and gives it on.
         must_be_member: looks for a peer's membership, and raises NetworkDown if there is none.
         told: how far a fetch is.
@@ -353,7 +353,7 @@ class WeightsTaking:
         view: SwarmView,
         store: RecordStore,
         gossip: Gossip,
-        chunks: Chunks,
+        fetch: ChunkFetch,
         fetched: FetchedWeights,
         must_be_member: MemberCheck,
         told: FetchListener,
@@ -361,7 +361,7 @@ class WeightsTaking:
         self._view = view
         self._store = store
         self._evidence = gossip.evidence
-        self._chunks = chunks
+        self._fetch_chunk = fetch
         self._fetched = fetched
         self._must_be_member = must_be_member
         self._told = told
@@ -382,7 +382,7 @@ class WeightsTaking:
     async def _take(self, command: FetchWeights) -> Event:
         view, tried = self._view, set[bytes]()  # offers: a manifest's digest alone says little of who names it
         unfinished = set[bytes]()  # of these: an owner that many ask at once says no to some of them for a minute
-        source, began_at = Counting(self._chunks, self._told), view.runtime.now()
+        source, began_at = CountedFetch(self._fetch_chunk, self._told), view.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(1 if command.average else LOOKS):
             if look:
@@ -463,14 +463,14 @@ class WeightsTaking:
         return ranks
 
     async def _fetch_in_time(
-        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> tuple[WeightsManifest, WeightsDamage]:
         with anyio.move_on_after(max(0.0, command.until_at - self._view.runtime.time())):
             return await self._fetch(source, holders, offer, command)
         raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
     async def _fetch(
-        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> tuple[WeightsManifest, WeightsDamage]:
         """Fetch what one offer names, give it on, and leave nothing else in the directory."""
         manifest = await fetch_manifest(source, holders, offer)
@@ -493,7 +493,7 @@ class WeightsTaking:
 
     async def _fetch_file(
         self,
-        source: Counting,
+        source: CountedFetch,
         holders: list[str],
         manifest: WeightsManifest,
         path: Path,
@@ -615,18 +615,13 @@ def _drop_damaged(path: Path, manifest: WeightsManifest) -> WeightsDamage:
 
 
 def _free_bytes(*paths: Path) -> int:
-    """Room for these files, with what an earlier attempt has taken for them, which goes on."""
-    return shutil.disk_usage(paths[0].parent).free + _taken_bytes(*paths)
-
-
-def _taken_bytes(*paths: Path) -> int:
-    """What these files take on the disk, whole or in part: room is taken for all of a file before its first chunk."""
-    taken = 0
+    """Room for these files, with what an earlier attempt has taken for them: all of a file, before its first chunk."""
+    free = shutil.disk_usage(paths[0].parent).free
     for path in paths:
         for each in (path, path.with_name(path.name + PARTIAL)):
             with suppress(FileNotFoundError):
-                taken += each.stat().st_blocks * BLOCK_BYTES
-    return taken
+                free += each.stat().st_blocks * BLOCK_BYTES
+    return free
 
 
 def _cause_of(error: SwarmdError) -> WeightsCause:

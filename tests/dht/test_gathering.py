@@ -15,11 +15,10 @@ from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Standing
 from swarmd.dht import gather
 from swarmd.dht.adapters import HiveBodies
-from swarmd.dht.gather import IDLE_MAX
+from swarmd.dht.gather import FAILED_S, FORGOTTEN_AFTER, IDLE_MAX, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.store.seniority import ALWAYS, Rank
-from swarmd.dht.swarm_view import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.eventlog.blobs import Blobs
@@ -45,7 +44,7 @@ class Swarm(Network):
         self.answering: set[str] = set()
         self.asked: list[str] = []
         self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
-        self.must_be_member = take_anybody
+        self.patience, self.must_be_member = Patience(), take_anybody
 
     async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, if the peer gives any."""
@@ -71,7 +70,7 @@ class Swarm(Network):
     async def gather(self) -> set[str]:
         """Whose rollouts are gathered, with all the time in the world."""
         command = Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0)
-        parts = (self.view, self.store, self.gossip, self.bodies)
+        parts = (self.view, self.store, self.gossip, self.bodies, self.patience)
         await gather.Gathering(*parts, self.must_be_member, command).run()
         told = self.events[-1]
         assert isinstance(told, RolloutsGathered)
@@ -135,12 +134,12 @@ async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pyte
 async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_and_less(swarm: Swarm) -> None:
     honest = swarm.join(worked=True, answering=True)
     assert await swarm.gather() == {honest}
-    swarm.view.patience.strangers_s = FAILED_S / 16
+    swarm.patience.strangers_s = FAILED_S / 16
     absent = swarm.join(worked=True)
     del swarm.store.kept[names.rollouts(SWARM, 0, 0)][absent]
     with anyio.fail_after(60.0):
         assert await swarm.gather() == {honest}
-    assert swarm.view.patience.strangers_s == 0.0
+    assert swarm.patience.strangers_s == 0.0
     swarm.answering.clear()  # whose bodies are here already
     assert await swarm.gather() == {honest}
 

@@ -13,7 +13,7 @@ from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.limits import RequestLimits
-from swarmd.dht.publisher import FAILED_S, RENEWALS, OwnRecordStore, Publisher
+from swarmd.dht.publisher import FAILED_S, RENEWALS, OwnRecords, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
 from swarmd.dht.wire.records import Payload
 from swarmd.errors import NetworkDown, RecordRejected
@@ -24,21 +24,14 @@ from tests.dht.making import ALICE, MEMBERSHIP, SWARM
 pytestmark = pytest.mark.anyio
 
 NOW, TTL_S = 1.7e9, 900.0
-NOBODY = (lambda record: None, lambda record: None)  # is told of what is published
-
-
-class NoDisk:
-    def load(self) -> list[object]:
-        return []
-
-    async def save(self, kept: list[object]) -> None: ...
+NOBODY: Any = SimpleNamespace(told=lambda record: None, renewed=lambda record: None)  # hears of what is published
 
 
 def test_a_record_expires_after_one_of_a_clock_that_was_ahead_as_soon_as_peers_take_that() -> None:
     clock = [NOW]
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
+    store = OwnRecords(SWARM)
     runtime = VirtualRuntime(lambda *_: None, lambda: clock[0], lambda: clock[0])
-    publisher = Publisher(None, store, runtime, TTL_S, True, *NOBODY)  # type: ignore[arg-type]
+    publisher = Publisher(None, store, runtime, TTL_S, True, NOBODY)  # type: ignore[arg-type]
     ahead = NOW + 3000.0 + TTL_S
     store.keep(MEMBERSHIP, ahead)
     store.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
@@ -92,10 +85,10 @@ class Lock:
 async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
     error: Exception | None, wait_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
+    store = OwnRecords(SWARM)
     runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
     network: Any = RenewingNetwork(error)
-    publisher = Publisher(network, store, runtime, TTL_S, True, *NOBODY)
+    publisher = Publisher(network, store, runtime, TTL_S, True, NOBODY)
     publisher._live[MEMBERSHIP.key] = MEMBERSHIP
     store.keep(MEMBERSHIP, NOW + TTL_S)
     monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
@@ -132,9 +125,9 @@ class HastyKeepers:
 async def publish_to(keepers: HastyKeepers, monkeypatch: pytest.MonkeyPatch) -> None:
     network = RenewingNetwork(None)
     monkeypatch.setattr(network, "call", lambda operation: operation(keepers))
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
+    store = OwnRecords(SWARM)
     runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    publisher = Publisher(network, store, runtime, TTL_S, True, *NOBODY)  # type: ignore[arg-type]
+    publisher = Publisher(network, store, runtime, TTL_S, True, NOBODY)  # type: ignore[arg-type]
     monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
     await publisher.publish(MEMBERSHIP)
 

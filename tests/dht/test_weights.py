@@ -23,7 +23,7 @@ from swarmd.dht.weights import (
     HOLDERS_MAX,
     SPENT,
     FetchProgress,
-    WeightsTaking,
+    WeightsFetcher,
     fetch_manifest,
     fetch_weights,
     holders_of,
@@ -61,7 +61,7 @@ class Peers:
         self.asked: Counter[str] = Counter()
         self.gave: Counter[str] = Counter()
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+    async def __call__(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         self.asked[peer] += 1
         conduct = self.conduct[peer]
         if conduct == "gone" or (conduct == "stops" and self.gave[peer]):
@@ -167,12 +167,12 @@ OFFERED = bfloat16(3 * CHUNK_BYTES, 0)
 
 
 class Asking:
-    """Asks the victim of an outsider by hand, see `swarmd.dht.ports.Chunks`."""
+    """Asks the victim of an outsider by hand, see `swarmd.dht.ports.ChunkFetch`."""
 
     def __init__(self, outsider: Outsider) -> None:
         self._life = cast(Any, SimpleNamespace(p2p=outsider.p2p))
 
-    async def fetch(
+    async def __call__(
         self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
     ) -> bytes:
         body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
@@ -214,9 +214,9 @@ async def test_what_is_offered_is_told_and_given_and_so_is_what_comes_later(node
             path = await fetch_weights(source, [node.peer_id], manifest, tmp_path / "got", 60.0, 2**30)
             assert path.read_bytes().endswith(OFFERED[::-1] if round == 2 else OFFERED)
         with pytest.raises(NetworkDown):
-            await source.fetch(node.peer_id, "0" * 64, 5, 5.0)
+            await source(node.peer_id, "0" * 64, 5, 5.0)
         with pytest.raises(NetworkDown):  # the streams do not give each other's
-            await source.fetch(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
+            await source(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
     finally:
         await outsider.close()
 
@@ -279,13 +279,13 @@ class Swarm(Network):
     async def _sleep(self, seconds: float) -> None:
         """No time passes."""
 
-    def taking(self) -> WeightsTaking:
+    def taking(self) -> WeightsFetcher:
         """What fetches; members offer what they say now."""
         for peer, made in self.told.items():
             content = Membership("s", peer, "n", 1.0, weights=made.encode())
             self.store.keep(SimpleNamespace(owner=peer, content=content))
-        parts = (self.view, self.store, self.gossip, cast(Any, self), self.fetched_weights)
-        return WeightsTaking(*parts, take_anybody, self.progress.append)
+        parts = (self.view, self.store, self.gossip, lambda *asked: self.fetch(*asked), self.fetched_weights)
+        return WeightsFetcher(*parts, take_anybody, self.progress.append)
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         self.asked.append(peer)

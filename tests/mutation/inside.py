@@ -282,7 +282,7 @@ swarmd/dht/store/seniority.py
     -         return self.rounds > 0 and not self.idle
     +         return self.rounds > 0
     tests/dht/store/test_capacity.py
-swarmd/dht/swarm_view.py
+swarmd/dht/gather.py
   strangers are waited for however often they fail
     -         if strangers.difference(got, refused):
     +         if False:

@@ -110,7 +110,7 @@ swarmd/dht/membership.py
     - self._until.get(peer, 0.0) > view.policy.now()
     + peer in self._until
     tests/dht/test_membership.py
-swarmd/dht/swarm_view.py
+swarmd/dht/wire/records.py
   an earlier clock changes the number of shards back
     -         if clock.round < self._round:
     -             return

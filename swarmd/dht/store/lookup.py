@@ -137,11 +137,9 @@ class Found:
     def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
         """The guides to read from: the coordinator of a large swarm is not asked, for everybody would ask it."""
         guides, policy = self.guides(wanted), self._validator.policy
-        is_large = policy.shards is not None and policy.shards.is_large
-        if not self._sharded and not is_large:
+        if not self._sharded and not policy.shards.is_large:
             return guides
-        coordinator = policy.coordinator
-        return [guide for guide in guides if guide[1].to_base58() != coordinator]
+        return [guide for guide in guides if guide[1].to_base58() != policy.coordinator]
 
     def next(self) -> list[tuple[DHTID, PeerID]]:
         """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""

@@ -51,13 +51,6 @@ class BodySource(Protocol):
         """It. Raises SwarmdError or OSError when it is not there."""
 
 
-class BlobStore(BodySource, Protocol):
-    """What is used of `swarmd.eventlog.blobs.Blobs`."""
-
-    def put(self, body: bytes) -> str:
-        """Store a body; returns its digest."""
-
-
 def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
     """The body for inside the record, or nothing when it is too large for that.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
@@ -70,7 +70,7 @@ def clock_topic(swarm: str) -> str:
 
 
 def evidence_topic(swarm: str) -> str:
-    """The gossip topic on which contradictory records travel, and which leaderboard was read."""
+    """The gossip topic on which contradictory records travel."""
     return f"swarmd/{swarm}/evidence"
 
 
@@ -81,19 +81,6 @@ def key_id(name: str) -> bytes:
 
 
 Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all, else a power of two from 2 on
-
-
-class ShardSource(Protocol):
-    """Knows how many shards there are: `swarmd.dht.swarm_view.AnnouncedShards`."""
-
-    fixed: int  # number of shards of a swarm on a chain, of its memberships too, which lie in epoch 0; 0: the clock's
-
-    @property
-    def is_large(self) -> bool:
-        """Whether stages lie in shards now."""
-
-    def of(self, round: int) -> int | None:
-        """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
 
 
 class MembersPlace(NamedTuple):

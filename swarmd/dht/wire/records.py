@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Protocol
 
 import msgpack  # type: ignore[import-untyped]
@@ -24,9 +24,9 @@ from swarmd.dht.wire.addresses import LENGTH_MAX
 from swarmd.dht.wire.invitations import Admission, is_packed
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.names import (
+    EPOCH_ROUNDS,
     MembersPlace,
     Shards,
-    ShardSource,
     check_shards,
     epoch_of,
     member_shard_of,
@@ -53,6 +53,7 @@ DOMAIN = b"swarmd-record-v1\x00"
 SUBKEY_BYTES_MAX = 120
 PAST_S = 60.0  # an expiration may lie this far back: clocks differ
 TTL_MAX_S = 3600.0  # and no further ahead
+CHANGES_KEPT = 16  # of the number of shards, beyond an honest coordinator's in the rounds whose records count
 ROUND_MAX = 2**31 - 1
 STAGE_MAX = 1023
 GROUPS_MAX = 256  # in one body of rollouts
@@ -284,6 +285,101 @@ def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecor
     return SignedRecord(identity.peer_id, payload, expiration, identity.sign(message))
 
 
+class AnnouncedShards:
+    """What is known of the stages' shards.
+
+    Attributes:
+        members: where memberships lie, as far as is known.
+        members_before: where they lay before that, also before this node was there; a member that has not heard of the
+            change yet is still found there.
+        fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
+            where they are: the contract announces none. 0: there are none, or as many as the clock says.
+
+    Args:
+        sharded: whether the swarm's clock may announce any: the rounds are no contract's.
+        members_sharded: whether memberships lie in as many.
+        fixed: as the attribute.
+    """
+
+    def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
+        self.members = self.members_before = MembersPlace(fixed)
+        self.fixed = fixed
+        self._moved: Callable[[], None] = lambda: None
+        self._sharded = sharded
+        self._members_sharded = sharded and members_sharded
+        self._round = -1  # of the latest clock record
+        self._counts: dict[int, int] = {}  # first round → number from there on
+
+    @classmethod
+    def of_swarm(cls, fixed: int | None, admission: str = "open") -> AnnouncedShards:
+        """As a swarm's manifest has it.
+
+        What a host withdraws stands in its membership and is for all: those of a swarm by invitation lie under one key.
+
+        Args:
+            fixed: as the attribute; None where there is no chain.
+        """
+        if fixed is not None:
+            return cls(False, fixed=fixed)
+        return cls(True, admission != "invitation")
+
+    @property
+    def awaits_place(self) -> bool:
+        """Whether the clock says where memberships lie, and was not heard yet."""
+        return self._members_sharded and self._round < 0
+
+    def watch_members(self, moved: Callable[[], None]) -> None:
+        """Have it called when memberships lie elsewhere."""
+        self._moved = moved
+
+    def note(self, clock: ClockRecord) -> None:
+        """Take over what a clock record says."""
+        if clock.round < self._round:
+            return
+        self._round = clock.round
+        for since in [since for since in self._counts if since >= clock.sharded_since]:
+            del self._counts[since]
+        if clock.sharded_since > 0 and not self._counts:
+            self._counts[0] = clock.shards_before
+        self._counts[clock.sharded_since] = clock.shards
+        for since in list(self._counts)[:-CHANGES_KEPT]:
+            del self._counts[since]
+        if self._members_sharded:
+            self._place_members()
+
+    def _place_members(self) -> None:
+        place = self._place_in(self._round)
+        if place != self.members:
+            self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
+            self._moved()
+
+    def _place_in(self, round: int) -> MembersPlace:
+        shards = self.latest_of(round)
+        return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
+
+    def _moved_in(self, round: int) -> int:
+        """The round that memberships lie since where they lie in this one: the epoch's first, or a later one that
+        changed the number of shards."""
+        return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
+
+    @property
+    def is_large(self) -> bool:
+        """Whether stages lie in shards now: the swarm has too many members for all to ask the coordinator for all."""
+        return self.fixed > 0 or self.latest_of(self._round) > 0
+
+    def of(self, round: int) -> int | None:
+        """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
+        if not self._sharded:
+            return self.fixed
+        return self.latest_of(round) if round <= self._round else None
+
+    def latest_of(self, round: int) -> int:
+        """The same, by what is known so far."""
+        if not self._sharded:
+            return self.fixed
+        return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)
+
+
 class RecordPolicy:
     """Whose records count in this swarm.
 
@@ -294,7 +390,7 @@ class RecordPolicy:
         own: peer id of this node.
         now: the clock, POSIX seconds.
         admission: the swarm's rule for peers that are on no list.
-        shards: of stages and memberships, where there may be any.
+        shards: of stages and memberships; none are announced if not given.
     """
 
     def __init__(
@@ -305,7 +401,7 @@ class RecordPolicy:
         own: str = "",
         now: TimeSource = time.time,
         admission: Admission | None = None,
-        shards: ShardSource | None = None,
+        shards: AnnouncedShards | None = None,
     ) -> None:
         self.admission = admission or Admission()
         self.swarm = swarm
@@ -313,7 +409,7 @@ class RecordPolicy:
         self.own = own
         self.now = now
         self.round: int | None = None  # where the swarm is, once known: far rounds are refused
-        self.shards = shards
+        self.shards = shards or AnnouncedShards(True)
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
@@ -514,14 +610,14 @@ def check_shard(owner: str, content: Payload) -> None:
 
 def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecord) -> None:
     """Has the stage as many shards as the clock announces? Raises RecordRejected("wrong-shard")."""
-    announced = None if policy.shards is None else policy.shards.of(content.round)
+    announced = policy.shards.of(content.round)
     if announced is not None and content.shards != announced:
         raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
 
 
 def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
     """May a membership lie in a shard of this epoch? Raises RecordRejected: "wrong-shard" or "wrong-round"."""
-    fixed = 0 if policy.shards is None else policy.shards.fixed
+    fixed = policy.shards.fixed
     if fixed and (content.shards, content.epoch) != (fixed, 0):
         raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
     if not content.shards:

@@ -32,7 +32,7 @@ from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.limits import PeerCheck
-from swarmd.dht.publisher import OwnRecordStore, Publisher
+from swarmd.dht.publisher import Publisher
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
@@ -135,9 +135,8 @@ class SimSession:
         clock = ClockGossip(topic, view.rejections.count, view.is_credited, runtime, random)
         hint, accepted = SimHintGossip(worker).publish, self.store.accepted
         self.gossip = Gossip(clock, evidence, self.comparison, hint, accepted)
-        own_records, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
-        kinds = (self.gossip.told, self.gossip.renewed)
-        self.publisher = Publisher(network, own_records, runtime, RECORD_S, view.coordinating, *kinds)
+        own_records, network = SimOwnRecords(worker), SimNetwork(worker)
+        self.publisher = Publisher(network, own_records, runtime, RECORD_S, view.coordinating, self.gossip)
 
     async def addresses(self) -> tuple[str, ...]:
         return ()

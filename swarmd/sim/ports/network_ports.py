@@ -16,7 +16,7 @@ from zlib import crc32
 from swarmd.dht.evidence import RecordComparison, SeenRecord
 from swarmd.dht.p2p.limits import PeerCheck
 from swarmd.dht.ports import EvidenceSink, Keepers, RecordsSink
-from swarmd.dht.publisher import Kept
+from swarmd.dht.publisher import OwnRecords
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
@@ -33,7 +33,7 @@ from swarmd.dht.wire.records import (
 )
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
-from swarmd.sim.ports.dht import Once, Written, is_alive, size_of
+from swarmd.sim.ports.dht import SWARM, Once, Written, is_alive, size_of
 
 if TYPE_CHECKING:
     from swarmd.sim.ports.network import NetworkWorker
@@ -378,17 +378,15 @@ class SimNetwork:
         return record
 
 
-class SimOwnRecords:
-    """Own records on a simulated disk, see `swarmd.dht.publisher.OwnRecordStorage`."""
+class SimOwnRecords(OwnRecords):
+    """Own records on a simulated disk."""
 
     def __init__(self, worker: NetworkWorker) -> None:
+        super().__init__(SWARM, worker.dht.shelves.get(worker.node.index, ()))
         self._worker = worker
 
-    def load(self) -> list[Kept]:
-        return self._worker.dht.shelves.get(self._worker.node.index, [])
-
-    async def save(self, kept: list[Kept]) -> None:
-        self._worker.dht.shelves[self._worker.node.index] = kept
+    async def save(self) -> None:
+        self._worker.dht.shelves[self._worker.node.index] = self.kept
 
 
 class SimHintGossip:

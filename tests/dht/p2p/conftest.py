@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -14,7 +15,7 @@ from swarmd.dht.identity.identity import Identity, create_identity
 from swarmd.dht.p2p.limits import Rejections
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
-from swarmd.dht.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.publisher import OwnRecordFile, Publisher
 from swarmd.dht.store.lookup import lookup
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire.records import RecordPolicy
@@ -43,8 +44,8 @@ class Single:
 
     def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
         """A publisher that remembers what a file says."""
-        own_records, told = OwnRecordStore(OwnRecordFile(path), SWARM), self.told.append
-        return Publisher(self.network, own_records, LoopRuntime(), ttl_s, alone, told, told)
+        gossip: Any = SimpleNamespace(told=self.told.append, renewed=self.told.append)
+        return Publisher(self.network, OwnRecordFile(path, SWARM), LoopRuntime(), ttl_s, alone, gossip)
 
     @property
     def life(self) -> NodeRun:

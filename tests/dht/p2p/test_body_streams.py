@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
 
-from swarmd.dht.adapters import HiveChunks
 from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.body_streams import (
     BODIES_MAX,
@@ -23,6 +23,7 @@ from swarmd.dht.p2p.body_streams import (
     read_names,
 )
 from swarmd.dht.p2p.limits import ConcurrencyBudget, PeerBounds
+from swarmd.dht.ports import ChunkFetch
 from swarmd.dht.weights import GivenWeights, fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
 from swarmd.eventlog.blobs import Blobs
@@ -128,6 +129,11 @@ def test_names_that_are_none_are_refused(encoded: bytes) -> None:
 VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
 
 
+def chunks_of(node: Single) -> ChunkFetch:
+    """What fetches chunks and manifests for a node."""
+    return partial(fetch_body, node.node, bounds=WEIGHTS)
+
+
 class Node(NamedTuple):
     """A node that gives weights."""
 
@@ -143,7 +149,7 @@ class Node(NamedTuple):
 
     async def take(self, owner: Node, offered: WeightsOffer, timeout_s: float = 60.0) -> bytes:
         """Fetch what a peer offers, and give it on."""
-        source, digest = HiveChunks(self.single.node), offered.manifest.hex()
+        source, digest = chunks_of(self.single), offered.manifest.hex()
         manifest = await fetch_manifest(source, [owner.peer_id], offered)
         path = self.fetched.directory / f"{manifest.whole.digest}.safetensors"
         await fetch_weights(source, [owner.peer_id], manifest, path, timeout_s, 2**30)
@@ -195,11 +201,11 @@ async def test_one_that_has_other_chunks_is_named_and_not_believed(start: Start,
     with path.open("r+b") as file:
         file.seek(CHUNK_BYTES)
         file.write(b"damaged!")
-    manifest = await fetch_manifest(HiveChunks(second.single.node), [owner.peer_id], made)
+    manifest = await fetch_manifest(chunks_of(second.single), [owner.peer_id], made)
     owner.is_busy()
     place = second.fetched.directory / path.name
     with pytest.raises(WeightsUnavailable, match="1 of 4 chunks"):
-        await fetch_weights(HiveChunks(second.single.node), [owner.peer_id], manifest, place, 60.0, 2**30)
+        await fetch_weights(chunks_of(second.single), [owner.peer_id], manifest, place, 60.0, 2**30)
     assert not place.exists()
 
 

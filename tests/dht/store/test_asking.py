@@ -18,9 +18,8 @@ from swarmd.dht.p2p.hivemind_api import DHTID
 from swarmd.dht.store.lookup import Found
 from swarmd.dht.store.parts import LATE_MAX, LATE_S, TRIES_MAX, Promptness, Shares
 from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, Seniority
-from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord, Record
+from swarmd.dht.wire.records import AnnouncedShards, ClockRecord, Record
 from tests.dht.making import MEMBERSHIP, SWARM
 
 OWNERS = [f"peer-{number}" for number in range(20)]
