@@ -32,7 +32,7 @@ from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
 from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
-from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, GUIDES, Rank, choose_guides
+from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, TRUSTED_PEERS, Rank, choose_guides
 from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
 from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
@@ -176,7 +176,7 @@ class Model:
         """(peers that a record is stored with, peers that show it to whoever looks for all of a key): the nearest ones
         are asked each time; guides of its owner, and the owner itself, are by chance among those who are asked."""
         others = self.size - 1
-        keepers = min(REPLICAS + GUIDES * (1 - min(1.0, REPLICAS / others)) + self.looked.further, others)
+        keepers = min(REPLICAS + TRUSTED_PEERS * (1 - min(1.0, REPLICAS / others)) + self.looked.further, others)
         asked = min(1.0, self.looked.asked / others)
         nearest = min(REPLICAS, others)
         return keepers, nearest + (keepers + 1 - nearest) * asked - keepers / others

@@ -57,19 +57,19 @@ class HiveRecords(RecordStore):
         await self._node.wait_up()
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Found:
-        return await self._node.call(lambda life: lookup(life, name, wanted))
+        return await self._node.call(lambda run: lookup(run, name, wanted))
 
     async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
-        return await self._node.call(lambda life: lookup_each(life, name, owners, wanted))
+        return await self._node.call(lambda run: lookup_each(run, name, owners, wanted))
 
     async def find_of(self, name: str, owner: str) -> Found:
-        return await self._node.call(lambda life: lookup_of(life, name, owner))
+        return await self._node.call(lambda run: lookup_of(run, name, owner))
 
     def hold(self, name: str, record: Record) -> None:
-        life = self._node.life
-        if life is not None:
+        run = self._node.p2pd_run
+        if run is not None:
             with suppress(RecordRejected):
-                life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
+                run.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
 
     def judge(self, name: str, record: Record) -> Record:
         signed = as_signed(record)
@@ -77,7 +77,7 @@ class HiveRecords(RecordStore):
         return self._validator.judge(key, owner, signed.value, signed.expiration)
 
     async def answers(self, peer: str) -> bool:
-        found = await self._node.call(lambda life: life.dht.protocol.call_ping(PeerID.from_base58(peer)))
+        found = await self._node.call(lambda run: run.dht.protocol.call_ping(PeerID.from_base58(peer)))
         return found is not None
 
     def spent_s(self) -> float:
@@ -116,23 +116,23 @@ class HiveBodies:
         return decode_board(body)
 
 
-class HiveKeepers:
-    """The peers around one life of p2pd, see `swarmd.dht.ports.Keepers`."""
+class HiveReplicas:
+    """The peers around one run of p2pd, see `swarmd.dht.ports.Keepers`."""
 
-    def __init__(self, life: NodeRun) -> None:
-        self._life = life
+    def __init__(self, run: NodeRun) -> None:
+        self._run = run
 
     def admit(self, name: str, record: Record) -> None:
-        self._life.dht.protocol.storage.admit(local(self._life, name).key, record)
+        self._run.dht.protocol.storage.admit(local(self._run, name).key, record)
 
     def held(self, name: str, owner: str) -> Record | None:
-        return local(self._life, name).records.get(owner)
+        return local(self._run, name).records.get(owner)
 
     def near(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in local(self._life, name).nearest(REPLICAS)]
+        return [peer for _, peer in local(self._run, name).nearest(REPLICAS)]
 
-    def guides(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in local(self._life, name).guides(())]
+    def trusted_peers(self, name: str) -> list[Hashable]:
+        return [peer for _, peer in local(self._run, name).trusted_peers(())]
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         """Store a record at peers, all at once. Returns once enough have taken it to prove it, or a moment after the
@@ -151,24 +151,24 @@ class HiveKeepers:
     async def _store_at(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
         """Store a record at one peer. Returns the peer if it has taken the record."""
         key = DHTID.from_bytes(names.key_id(name))
-        protocol = self._life.dht.protocol
+        protocol = self._run.dht.protocol
         answer = await protocol.call_store(peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner])
         return peer if answer and answer[0] else None
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         with anyio.move_on_after(SHOW_S):
-            return await holds(self._life, cast(PeerID, peer), name, as_signed(record))
+            return await holds(self._run, cast(PeerID, peer), name, as_signed(record))
         return False, None
 
     async def prove_link(self) -> None:
-        await self._life.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
+        await self._run.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
 
     def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
         spawn(self._store_nearest(name, as_signed(record), stored))
 
     async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await lookup(self._life, name, only=(signed.owner,))  # for the peers that are there
+            found = await lookup(self._run, name, only=(signed.owner,))  # for the peers that are there
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
             await self.spread(name, signed, further)
         except Exception as error:
@@ -182,24 +182,24 @@ class HiveNetwork:
         self._node = node
         self._identity = identity
         self._clock = ClockWatch()
-        self._life: NodeRun | None = None  # that was up last
+        self._run: NodeRun | None = None  # that was up last
 
     async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
-        return await self._node.call(lambda life: operation(HiveKeepers(life)))
+        return await self._node.call(lambda run: operation(HiveReplicas(run)))
 
     async def wait_up(self) -> None:
-        self._life = await self._node.wait_up()
+        self._run = await self._node.wait_up()
 
     async def disturbed(self, within_s: float, lonely: bool) -> None:
         """p2pd's end is noticed when it comes, the other two within `LOOK_S`."""
-        life = self._life
+        run = self._run
         with anyio.move_on_after(within_s):
-            while life is not None and self._node.life is life:
-                if (lonely and life.peers) or self._clock.step_s():
+            while run is not None and self._node.p2pd_run is run:
+                if (lonely and run.peers) or self._clock.step_s():
                     return
-                lonely = lonely or not life.peers
-                await asyncio.wait({life.gone}, timeout=LOOK_S)
-                if life.gone.done():
+                lonely = lonely or not run.peers
+                await asyncio.wait({run.gone}, timeout=LOOK_S)
+                if run.gone.done():
                     return
 
     def sign(self, content: Payload, expiration: float) -> SignedRecord:
@@ -214,8 +214,8 @@ class HiveTopic:
         self._name = name
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
-        async def attend(life: NodeRun) -> None:
-            async for sender, message in life.p2p.subscribe(self._name):
+        async def attend(run: NodeRun) -> None:
+            async for sender, message in run.p2p.subscribe(self._name):
                 take(sender, message)
 
         self._node.attendants.append(attend)
@@ -225,6 +225,6 @@ class HiveTopic:
 
     async def send(self, message: bytes) -> None:
         try:
-            await self._node.call(lambda life: life.p2p.publish(self._name, message), PUBLISH_S)
+            await self._node.call(lambda run: run.p2p.publish(self._name, message), PUBLISH_S)
         except NetworkDown as error:
             log.debug("nothing was sent on %s: %s", self._name, error)

@@ -22,7 +22,7 @@ from swarmd.core.commands import (
     Register,
 )
 from swarmd.core.events import CommandFailed
-from swarmd.dht.gather import Gathering, Patience
+from swarmd.dht.gather import Gathering, WaitPolicy
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Members
 from swarmd.dht.ports import Bodies, OwnNode
@@ -69,7 +69,7 @@ class NetworkAgent:
         followed = LeaderboardFollower(view, store, bodies, self._learn)
         self._clock = SwarmClock(view, store, publisher, gossip, followed.reach)
         stages = Stages(view, store, publisher, bodies, node, self._learn)
-        gathered = (view, store, gossip, bodies, Patience(), members.must_be_member)
+        gathered = (view, store, gossip, bodies, WaitPolicy(), members.must_be_member)
         self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self.members.register,
             ReadClock: self._clock.read,
@@ -86,8 +86,8 @@ class NetworkAgent:
         self._running: set[str] = set()
 
     def begin(self) -> None:
-        """Do from now on what no command asks for: follow the clock and look for a twin."""
-        self._view.runtime.start(self.members.watch_for_twin())
+        """Do from now on what no command asks for: follow the clock and look for a duplicate."""
+        self._view.runtime.start(self.members.watch_for_duplicate())
         self._clock.follow()
 
     def take(self, command: Command) -> None:

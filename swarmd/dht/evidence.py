@@ -270,7 +270,7 @@ class EvidenceGossip:
             signer = each.kind, each.peer
             self._latest[signer] = max(each.round, self._latest.get(signer, each.round))
 
-    def bars(self, peer: str, round: int) -> bool:
+    def bans(self, peer: str, round: int) -> bool:
         """Does nothing of this peer count in a round?"""
         return bool(self._noted) and any(is_barred_by(each, peer, round) for each in self._noted)
 

@@ -1,6 +1,6 @@
 """Gathering peers' rollouts of a stage into the blob store, until all are there or the time is over.
 
-- `Patience` says for whose rollouts a gathering waits, and for how long. A peer that gave its rollouts last time is
+- `WaitPolicy` says for whose rollouts a gathering waits, and for how long. A peer that gave its rollouts last time is
   waited for. Any number of identities may have done the little work that a newcomer needs: how long all of these are
   waited for together depends on what came of it in the last gatherings. Two peers that give in turns could make every
   gathering last to its end, so gatherings that waited in vain for a peer that gave last time are counted, and while
@@ -27,7 +27,7 @@ from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Bodies, Findings, MemberCheck
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.rounds import Shard, find_shards
-from swarmd.dht.store.seniority import ALWAYS, Places, Rank, Sample, pick
+from swarmd.dht.store.seniority import ALWAYS, Rank, Sample, Slots, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Record, ReportRecord, RolloutsRecord
@@ -64,21 +64,21 @@ FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is 
 UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
 FAILED_S = 1.0  # at most, once one has
 STRANGERS_LEAST_S = 0.1  # the next step down is not to wait
-VAIN_ALLOWED = 1  # gatherings in vain that change nothing
-VAIN_MAX = 12.0
+TIMED_OUT_ALLOWED = 1  # gatherings in vain that change nothing
+TIMED_OUT_MAX = 12.0
 FORGOTTEN_AFTER = 64  # gatherings that waited for nobody in vain, until one that did is forgotten
 
 log = get_logger(__name__)
 
 
-class Patience:
+class WaitPolicy:
     """What a node knows of who gives what it announces."""
 
     def __init__(self) -> None:
         self.strangers_s = UNTRIED_S
         self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → latest gatherings in a row that it gave to
         self._gatherings = 0
-        self._vain = 0.0  # of them, those that waited in vain and are not forgotten
+        self._timed_out = 0.0  # of them, those that waited in vain and are not forgotten
 
     def awaited(self, announced: Mapping[str, Rank], waited_s: float) -> set[str]:
         """Of peers that have announced rollouts, those worth waiting for after so long."""
@@ -94,9 +94,9 @@ class Patience:
             self.strangers_s = max(self.strangers_s, min(max(2 * self.strangers_s, STRANGERS_LEAST_S), FAILED_S))
         proven = {peer for peer, rank in announced.items() if rank.rounds < ALWAYS and self._is_proven(peer)}
         if proven.difference(got, refused):
-            self._vain = min(self._vain + 1, VAIN_MAX)
+            self._timed_out = min(self._timed_out + 1, TIMED_OUT_MAX)
         else:
-            self._vain = max(self._vain - 1 / FORGOTTEN_AFTER, 0.0)
+            self._timed_out = max(self._timed_out - 1 / FORGOTTEN_AFTER, 0.0)
         self._gatherings += 1
         given = {peer: self._rows.pop(peer, 0) for peer in announced}
         self._rows.update({peer: rows + 1 for peer, rows in given.items() if peer in got})
@@ -110,11 +110,13 @@ class Patience:
     @property
     def _row_min(self) -> int:
         """Gatherings in a row that who is waited for has given to; who gave to all that there were always is."""
-        doublings = max(math.ceil(self._vain) - VAIN_ALLOWED, 0)
+        doublings = max(math.ceil(self._timed_out) - TIMED_OUT_ALLOWED, 0)
         return max(1, min(1 << doublings, self._gatherings))
 
     def _strangers(self, announced: Mapping[str, Rank]) -> set[str]:
-        return {peer for peer, rank in announced.items() if rank.awaited and not self._is_trusted(peer, rank)}
+        return {
+            peer for peer, rank in announced.items() if not rank.no_proof_of_work and not self._is_trusted(peer, rank)
+        }
 
 
 class Sources:
@@ -139,21 +141,21 @@ class Sources:
         self._sample = sample
         self._room = known_max
         self._fill = fill
-        self._places = Places(0, newcomers_max, idle_max)
+        self._slots = Slots(0, newcomers_max, idle_max)
 
     def choose(self, ranks: Mapping[str, Rank]) -> None:
         """Of peers not yet among them: at random of those known, and of newcomers those who come first."""
         fresh = {peer: rank for peer, rank in ranks.items() if peer not in self.peers}
-        known = [peer for peer, rank in fresh.items() if rank.known]
+        known = [peer for peer, rank in fresh.items() if rank.is_credited]
         chosen = self._sample(known, min(len(known), self._room))
         self._room -= len(chosen)
-        chosen += pick({peer: rank for peer, rank in fresh.items() if not rank.known}, self._try_newcomer)
+        chosen += pick({peer: rank for peer, rank in fresh.items() if not rank.is_credited}, self._try_newcomer)
         self.peers |= dict.fromkeys(chosen)
 
     def _try_newcomer(self, rank: Rank) -> bool:
-        if self._places.try_occupy(rank):
+        if self._slots.try_occupy(rank):
             return True
-        fills = self._fill and rank.worked and self._room > 0
+        fills = self._fill and rank.has_proof_of_work and self._room > 0
         self._room -= fills
         return fills
 
@@ -226,7 +228,7 @@ class Gathering:
     """One `Gather` command being done.
 
     Args:
-        patience: of this node with whoever announces rollouts, over all gatherings.
+        wait_policy: of this node with whoever announces rollouts, over all gatherings.
         must_be_member: raises NetworkDown if a peer has shown no membership.
         command: says which stage, and until when.
     """
@@ -237,7 +239,7 @@ class Gathering:
         store: RecordStore,
         gossip: Gossip,
         bodies: Bodies,
-        patience: Patience,
+        wait_policy: WaitPolicy,
         must_be_member: MemberCheck,
         command: Gather,
     ) -> None:
@@ -245,7 +247,7 @@ class Gathering:
         self._store = store
         self._evidence = gossip.evidence
         self._bodies = bodies
-        self._patience = patience
+        self._wait_policy = wait_policy
         self._must_be_member = must_be_member
         self._command = command
         self._place = (view.swarm, command.source_round, command.source_stage)
@@ -277,7 +279,7 @@ class Gathering:
                 await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
             if not self._looked:
                 raise NetworkDown("nobody answered when rollouts were looked for")
-            self._patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
+            self._wait_policy.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
         missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
         place = (command.id, command.round, command.stage)
@@ -352,7 +354,7 @@ class Gathering:
             return True
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
-        lingered_s = min(LINGER_S, self._patience.strangers_s)
+        lingered_s = min(LINGER_S, self._wait_policy.strangers_s)
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
@@ -405,7 +407,7 @@ class Gathering:
         chosen = self._sample.sources.peers
         self._ranks = {peer: rank for peer, rank in self._announced.items() if peer in chosen}
         self._expected = set(self._ranks)
-        awaited = self._patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        awaited = self._wait_policy.awaited(self._ranks, self._runtime.time() - self._began_at)
         self._awaited = {peer for peer in awaited if not self._view.slow[peer]}
 
     async def _begin_fetches(self, name: str, records: Mapping[str, Record]) -> None:
@@ -435,7 +437,7 @@ class Gathering:
         return [peer for peer in sources.peers if peer in records and peer not in done]
 
     def _is_barred(self, peer: str) -> bool:
-        return self._evidence.bars(peer, self._command.source_round)
+        return self._evidence.bans(peer, self._command.source_round)
 
     def _wanted(self, record: Record) -> RolloutsRecord | None:
         content = record.content
@@ -477,7 +479,12 @@ class Gathering:
             self._replace(peer)
 
     def _replace(self, peer: str) -> None:
-        if self._sample is not None and self._sample.is_sample and peer in self._ranks and self._ranks[peer].known:
+        if (
+            self._sample is not None
+            and self._sample.is_sample
+            and peer in self._ranks
+            and self._ranks[peer].is_credited
+        ):
             self._sample.sources.replace()
 
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:

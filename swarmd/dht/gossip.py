@@ -18,7 +18,7 @@ import msgspec
 
 from swarmd.bounds import Real
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison
-from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits, PeerCheck, Rate, RefusalCounter, RequestLimits
+from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits, PeerCheck, PeerLimits, Rate, RefusalCounter
 from swarmd.dht.ports import RecordSink, Topic
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import ClockRecord, Membership, Record, decode_signed, is_sharded
@@ -49,8 +49,9 @@ class HintGossip:
 
     Args:
         topic: of the swarm.
-        door: counts what is refused.
-        peer_id: this node's; its own hints come back and are ignored, but for memberships, which a twin may have sent.
+        peer_limits: counts what is refused.
+        peer_id: this node's; its own hints come back and are ignored, except of memberships: another node with the same
+            identity may have sent those.
         admits: may this peer's hints count?
         credited: has the swarm credited this peer?
         hinted: called with (key, owner, expiration) of a hint that may count.
@@ -59,14 +60,14 @@ class HintGossip:
     def __init__(
         self,
         topic: Topic,
-        door: RequestLimits,
+        peer_limits: PeerLimits,
         peer_id: str,
         admits: PeerCheck,
         credited: PeerCheck,
         hinted: Callable[[str, str, float], None],
     ) -> None:
         self._topic = topic
-        self._door = door
+        self._peer_limits = peer_limits
         self._peer_id = peer_id
         self._admits = admits
         self._hinted = hinted
@@ -90,14 +91,14 @@ class HintGossip:
     def _check(self, sender: str, message: bytes) -> Hint:
         """The hint of a message. Raises RecordRejected, counted."""
         if len(message) > HINT_BYTES_MAX:
-            raise self._door.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
+            raise self._peer_limits.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
         if not self._limits.try_charge_sender(sender):
             # Anybody can send again what a peer once wrote, with its signature, when p2pd has forgotten it.
-            raise self._door.refusal(sender, "hints", "too many hints a second", weight=0)
+            raise self._peer_limits.refusal(sender, "hints", "too many hints a second", weight=0)
         try:
             return msgspec.msgpack.decode(message, type=Hint)
         except DECODE_ERRORS as error:
-            raise self._door.refusal(sender, "malformed", f"no hint: {error}") from error
+            raise self._peer_limits.refusal(sender, "malformed", f"no hint: {error}") from error
 
     def publish(self, record: Record) -> None:
         """Hint at an own record."""

@@ -1,4 +1,4 @@
-"""Who takes part: this node's own membership, the others', and a twin under the same identity. No hivemind in it.
+"""Who takes part: this node's own membership, the others', and a duplicate under the same identity. No hivemind in it.
 
 - `Presences` holds who is known to be here: bounded news of comings, returns and leavings.
 - `MemberLookups` looks for the memberships of single peers, in a swarm too large to read all of them.
@@ -72,7 +72,7 @@ class Presences:
 
     def _charge_coming(self, rank: Rank) -> bool:
         """Charge the coming of somebody unknown to the quota of its kind. Returns whether that had any left."""
-        return rank.known or (self._newcomers if rank.worked else self._idle).try_charge()
+        return rank.is_credited or (self._newcomers if rank.has_proof_of_work else self._idle).try_charge()
 
     def note(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
         """Take note of a member's record.
@@ -88,7 +88,7 @@ class Presences:
         before = self.known.get(peer)
         if before is None and not (here and self._make_room(rank())):
             return None
-        if before is None and not rank().awaited:
+        if before is None and rank().no_proof_of_work:
             self._unworked.add(peer)
         returns = here and before is not None and not before.here
         if returns and not (self._returns.try_charge(peer) and self._charge_coming(rank())):
@@ -110,9 +110,9 @@ class Presences:
         """
         if len(self.known) >= MEMBERS_MAX:
             self.forget([peer for peer, known in self.known.items() if not known.here])
-        if not rank.awaited and len(self._unworked) >= IDLE_MEMBERS_MAX:
+        if rank.no_proof_of_work and len(self._unworked) >= IDLE_MEMBERS_MAX:
             self.forget([peer for peer in self._unworked if not self.known[peer].here])
-        return len(self.known) < MEMBERS_MAX and (rank.awaited or len(self._unworked) < IDLE_MEMBERS_MAX)
+        return len(self.known) < MEMBERS_MAX and (not rank.no_proof_of_work or len(self._unworked) < IDLE_MEMBERS_MAX)
 
     def forget_gone(self, now: float) -> list[str]:
         """Forget whose record has expired at `now` (POSIX seconds): it would have written another long before.
@@ -189,9 +189,10 @@ AT_ONCE = 8  # shards that the coordinator reads in each `dht.poll_s` when they 
 class MemberKeys:
     """The keys of memberships that are watched, wherever they lie at the time.
 
-    A follower of a large swarm watches its own shard, where a twin would write. The coordinator watches all: after they
-    have moved each is read at once and then after ever longer times, for members follow when they hear of it, until it
-    is read once while its records live on. They are stored with it as well, which is as good as a hint.
+    A follower of a large swarm watches its own shard, where a duplicate of itself would write. The coordinator watches
+    all shards. After memberships have moved, it reads each shard at once and then at ever longer intervals, for members
+    follow only when they hear of the move, until one interval is as long as that of a watched key. Memberships are also
+    stored with the coordinator, which is as good as a hint.
 
     Args:
         seen: called with owner → record after each read of a key.
@@ -284,7 +285,7 @@ class MemberKeys:
 
 
 LEAVE_S = 1.5  # longest announcement of the leaving
-ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
+ALERT_S = 60.0  # after registering, and after a duplicate has shown itself, the memberships are read often
 
 log = get_logger(__name__)
 
@@ -312,10 +313,10 @@ class Members:
         self.place = view.shards.members
         self._watching = False
         self._alert_until = 0.0
-        self._elder = ("", 0.0)  # nonce and expiration of an elder twin's record that ours was written over
+        self._elder = ("", 0.0)  # nonce and expiration of an elder duplicate's record that ours was written over
         self._insisting = False
-        self._twin: IdentityInUse | None = None
-        self._twin_seen = view.runtime.signal()
+        self._duplicate: IdentityInUse | None = None
+        self._duplicate_seen = view.runtime.signal()
         self._left = view.runtime.signal()
 
     async def register(self, command: Register) -> None:
@@ -385,7 +386,7 @@ class Members:
                     log.info("what was withdrawn or is offered is not told yet: %s", error)
 
     async def _keep_alert(self) -> None:
-        """Read often while a twin may be about, so that of two the wrong one does not work for long."""
+        """Read often while a duplicate may be about, so that of two the wrong one does not work for long."""
         self._alert_until = self._view.runtime.now() + ALERT_S
         while True:
             await self._view.runtime.sleep(self._view.config.dht.poll_s)
@@ -401,7 +402,7 @@ class Members:
 
     async def leave(self) -> None:
         """Announce the leaving and see it announced, as others do, if there is time; who registered only."""
-        if not self._watching or self._twin is not None:
+        if not self._watching or self._duplicate is not None:
             return
         try:
             await within(self._view.runtime, LEAVE_S, self._announce_leaving)
@@ -412,15 +413,15 @@ class Members:
         await self._publish(leaving=True)
         await self._left.wait()  # else this process may be gone before its hints are out
 
-    async def watch_for_twin(self) -> None:
+    async def watch_for_duplicate(self) -> None:
         """Watch for another node with the same identity; never returns.
 
         Raises:
             IdentityInUse: another process runs under this node's identity.
         """
-        await self._twin_seen.wait()
-        assert self._twin is not None
-        raise self._twin
+        await self._duplicate_seen.wait()
+        assert self._duplicate is not None
+        raise self._duplicate
 
     def _see(self, records: Mapping[str, Record]) -> None:
         heard = False
@@ -431,7 +432,7 @@ class Members:
             if not isinstance(content, Membership):
                 continue
             if peer == self._view.peer_id:
-                self._look_for_twin(content, record.expiration)
+                self._look_for_duplicate(content, record.expiration)
             else:
                 self._node.remember_addresses(peer, content.addresses, self._view.is_credited(peer))
             self._note(peer, content, record)
@@ -462,7 +463,7 @@ class Members:
         if peer == view.peer_id and not here and known:
             self._left.set()
         if told is not None:
-            view.emit(MemberSeen(peer, content.name, rank().awaited) if told else MemberLeft(peer))
+            view.emit(MemberSeen(peer, content.name, not rank().no_proof_of_work) if told else MemberLeft(peer))
 
     def _hear_withdrawn(self, peer: str, content: Membership, expiration: float) -> bool:
         """Take a host's word on what it has withdrawn. True if that is news: all records are judged anew.
@@ -496,8 +497,8 @@ class Members:
         void = [peer for peer, own in invited.items() if any(map(view.withdrawals.has, chain_of(own)))]
         return [peer for peer in void if peer in known]
 
-    def _look_for_twin(self, content: Membership, expiration: float) -> None:
-        """Another life's record over our own was written after ours: by a twin, for a predecessor writes no more.
+    def _look_for_duplicate(self, content: Membership, expiration: float) -> None:
+        """Another life's record over our own was written after ours: by a duplicate, for a predecessor writes no more.
 
         The elder of two keeps the identity, and both agree which one that is. It writes its record again; the younger,
         which sees it come back after having written over it, ends.
@@ -513,14 +514,14 @@ class Members:
                 return  # nobody has written it again: peers keep a predecessor's, whose clock was ahead
             where = ", ".join(content.addresses) or "an unknown place"
             fix = "Stop one of them; two nodes with one identity harm each other's records"
-            self._twin = IdentityInUse(f"the identity {view.peer_id} also runs at {where}, since longer", fix)
-            self._twin_seen.set()
+            self._duplicate = IdentityInUse(f"the identity {view.peer_id} also runs at {where}, since longer", fix)
+            self._duplicate_seen.set()
         else:
             self._insisting = True
             view.runtime.start(self._insist(content.nonce if elder else "", expiration))
 
     async def _insist(self, elder: str, expiration: float) -> None:
-        """Write our record over a twin's: a younger one is to notice, and an elder one to show that it is alive.
+        """Write our record over a duplicate's: a younger one is to notice, and an elder one to show that it is alive.
 
         A record of a predecessor can look like an elder's, when it had a longer life; but nobody writes it again.
         """

@@ -111,7 +111,7 @@ class Keepers(Protocol):
     def near(self, name: str) -> list[Hashable]:
         """The known peers nearest to a key, that should keep what lies under it."""
 
-    def guides(self, name: str) -> list[Hashable]:
+    def trusted_peers(self, name: str) -> list[Hashable]:
         """Peers that this node trusts most."""
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
@@ -131,7 +131,7 @@ class Network(Protocol):
     """Where own records are published."""
 
     async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
-        """Do something with the keepers. Raises NetworkDown: it is down, dies meanwhile, or is too slow."""
+        """Do something with the replicas. Raises NetworkDown: it is down, dies meanwhile, or is too slow."""
 
     async def wait_up(self) -> None:
         """Return when there is a network."""

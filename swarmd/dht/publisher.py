@@ -217,34 +217,34 @@ class Publisher:
         self._live = {key: content for key, content in self._live.items() if key in self._own_records}
         await self._own_records.save()
 
-    async def _place(self, key: str, record: Record, told: RecordSink, keepers: Keepers) -> Record | None:
+    async def _place(self, key: str, record: Record, told: RecordSink, replicas: Keepers) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
         try:
-            keepers.admit(key, record)
+            replicas.admit(key, record)
         except RecordRejected:
-            held = keepers.held(key, record.owner)
+            held = replicas.held(key, record.owner)
             if held is not None:
                 return held
             raise
-        near = keepers.near(key)
+        near = replicas.near(key)
         if not near:
-            await self._prove_alone(keepers)
+            await self._prove_alone(replicas)
             told(record)  # clients are in nobody's table, and listen
             return None
-        guides = keepers.guides(key)
-        peers = list(dict.fromkeys((*near, *guides)))
-        took = await keepers.spread(key, record, peers)
+        trusted = replicas.trusted_peers(key)
+        peers = list(dict.fromkeys((*near, *trusted)))
+        took = await replicas.spread(key, record, peers)
         if took:
             told(record)
         others = [peer for peer in peers if peer not in took]
-        asked = [peer for part in (took, others) for peer in sorted(part, key=lambda peer: peer not in guides)]
-        later = await self._prove(keepers, key, record, asked, guides, alone=len(took or peers) == 1)
+        asked = [peer for part in (took, others) for peer in sorted(part, key=lambda peer: peer not in trusted)]
+        later = await self._prove(replicas, key, record, asked, trusted, alone=len(took or peers) == 1)
         if later is None:
-            keepers.settle(key, record, peers)
+            replicas.settle(key, record, peers)
         return later
 
     async def _prove(
-        self, keepers: Keepers, key: str, record: Record, peers: list[Hashable], guides: list[Hashable], alone: bool
+        self, replicas: Keepers, key: str, record: Record, peers: list[Hashable], trusted: list[Hashable], alone: bool
     ) -> Record | None:
         """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
 
@@ -263,19 +263,19 @@ class Publisher:
         """
         shown = 0
         for peer in peers:
-            seen, later = await keepers.shows(peer, key, record)
+            seen, later = await replicas.shows(peer, key, record)
             if later is not None:
                 return later
             shown += seen
-            if shown >= INDEPENDENT or (seen and (peer in guides or (alone and peer == peers[0]))):
+            if shown >= INDEPENDENT or (seen and (peer in trusted or (alone and peer == peers[0]))):
                 return None
         who = f"only one of {len(peers)} peers" if shown else "no peer"
         raise NetworkDown(f"{who} could show {key} after it was stored")
 
-    async def _prove_alone(self, keepers: Keepers) -> None:
+    async def _prove_alone(self, replicas: Keepers) -> None:
         if not self._alone:
             raise NetworkDown("there is no peer to keep a record")
-        await keepers.prove_link()
+        await replicas.prove_link()
 
     async def run(self) -> None:
         """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when

@@ -15,7 +15,7 @@ from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Presences
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.rounds import find_shards
-from swarmd.dht.store.seniority import Places, pick
+from swarmd.dht.store.seniority import Slots, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
@@ -85,7 +85,7 @@ class SeenReports:
         self._evidence = gossip.evidence
         self._key = names.key_id(names.reports(view.swarm, round, stage))  # under which newcomers draw their lots
         self._awaited: set[str] = set()  # of them, those that a stage may wait for
-        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._slots = Slots(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
         self._changes = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, view.runtime.now)
 
     def see(self, records: Mapping[str, Record]) -> None:
@@ -99,13 +99,13 @@ class SeenReports:
 
     def _choose(self, fresh: Mapping[str, Record]) -> None:
         ranks = self._view.seniority.ranks_of(fresh, self._key)
-        chosen = pick(ranks, self._places.try_occupy)
+        chosen = pick(ranks, self._slots.try_occupy)
         self.peers.update(chosen)
-        self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
+        self._awaited.update(peer for peer in chosen if not ranks[peer].no_proof_of_work)
 
     def _admit(self, peer: str, content: ReportRecord) -> bool:
         try:
-            return not self._evidence.bars(peer, content.round) and self._changes.admit(peer, content)
+            return not self._evidence.bans(peer, content.round) and self._changes.admit(peer, content)
         except RecordRejected as error:
             self._view.rejections.count(peer, error.reason, error.message)
             return False

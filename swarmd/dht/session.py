@@ -23,7 +23,7 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
 from swarmd.dht.p2p.body_streams import WEIGHTS, BodyServer, fetch_body
 from swarmd.dht.p2p.connections import Connections, LinkReporter
 from swarmd.dht.p2p.hivemind_api import Multiaddr
-from swarmd.dht.p2p.limits import RequestLimits
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
@@ -132,18 +132,18 @@ class Session:
             view.seniority.learn(kept.standings)
         named = (*dht.bootstrap, *dht.listen, *dht.announce)
         self._book = AddressBook(paths.peers, dht.bootstrap, peer_id, any(map(is_loopback, named)))
-        self.door = RequestLimits(view.rejections.count, self._named(), view.is_credited)
+        self.peer_limits = PeerLimits(view.rejections.count, self._named(), view.is_credited)
         self._validator = Validator(
             view.policy,
             view.rejections,
             lambda record: self.store.accepted(record),
             view.seniority,
-            self._guides,
+            self._trusted_peers,
             lambda key, owner: self.store.awaits(key, owner),
             lambda record: self.gossip.comparison.see(record),
         )
         settings = node_settings(config, paths, peer_id, self._book.port)
-        self.node = DhtNode(settings, self._validator, self._down, self.door)
+        self.node = DhtNode(settings, self._validator, self._down, self.peer_limits)
         self.store = HiveRecords(self.node, self._validator, self._runtime, view.random, dht.poll_s)
         self.bodies = HiveBodies(self.node, blobs)
         self.gossip = self._make_gossip()
@@ -156,7 +156,7 @@ class Session:
         BodyServer(self.node, given, admits, WEIGHTS, given.part_of)
         rejoin = Rejoin(self.node, self._book)
         self.link = LinkReporter(self.node, rejoin, view.coordinating, view.emit, view.contact.isolation)
-        connections = Connections(self.node, self.door, CONNECTIONS_MAX)
+        connections = Connections(self.node, self.peer_limits, CONNECTIONS_MAX)
         marks = MemoryThresholds(dht.memory_bytes_max, FILES_MAX, TASKS_MAX)
         self._memory = MemoryWatch(self.node, marks, connections.make_room, fills_process)
         self._invitations = OwnInvitations(paths.invitations)
@@ -171,7 +171,7 @@ class Session:
         chance = (view.random, lambda: view.members)
         telling = (view.rejections, view.emit, view.runtime, *chance)
         evidence = EvidenceGossip(told, policy, view.is_credited, *telling)
-        hinting = (self.door, view.peer_id, policy.admits, view.is_credited, self.store.hinted)
+        hinting = (self.peer_limits, view.peer_id, policy.admits, view.is_credited, self.store.hinted)
         return Gossip(
             ClockGossip(clock, view.rejections.count, view.is_credited, view.runtime, view.random),
             evidence,
@@ -190,7 +190,7 @@ class Session:
         fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
         return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
-    def _guides(self) -> list[str]:
+    def _trusted_peers(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
         view, bootstrap = self.view, [peer for _, peer in self._book.bootstrap]
         return choose_guides(view.peer_id, view.coordinator, bootstrap, view.seniority.elders, view.random.sample)
@@ -202,7 +202,7 @@ class Session:
         return named - {self.view.peer_id}
 
     def _knows(self, peer: str) -> bool:
-        return self.door.caller(peer).known
+        return self.peer_limits.caller(peer).known
 
     def _down(self, reason: str) -> None:
         log.warning("%s", reason)
@@ -210,7 +210,7 @@ class Session:
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, MemberSeen) and event.worked:  # a membership alone is to be had for nothing
-            self.door.meet(event.peer)
+            self.peer_limits.meet(event.peer)
         self._observe(event)
 
     # --- this node, see `swarmd.dht.ports.OwnNode` ---

@@ -458,7 +458,7 @@ class WeightsFetcher:
             credit = view.seniority.rounds_of(peer)
             words = {peer, *([COORDINATOR] if peer == view.coordinator else ()), *([CREDITED] if credit else ())}
             places = [-place for place, word in enumerate(view.config.training.weights_from) if word in words]
-            if places and peer != view.peer_id and not self._evidence.bars(peer, now):
+            if places and peer != view.peer_id and not self._evidence.bans(peer, now):
                 ranks[peer] = (places[0], credit)
         return ranks
 

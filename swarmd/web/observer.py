@@ -55,7 +55,7 @@ from swarmd.core.ids import command_id
 from swarmd.core.node.rounds import preceding
 from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
 from swarmd.core.values import BlockRef, ChainSettings, Settings
-from swarmd.dht.gather import Gathering, Patience
+from swarmd.dht.gather import Gathering, WaitPolicy
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
@@ -373,7 +373,7 @@ class DhtSwarm:
         self._identity = create_identity(NodeDirectory(place).identity)
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
-        self._patience = Patience()
+        self._wait_policy = WaitPolicy()
         self._ledger = PeerLedger()
         self._feed = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
@@ -531,7 +531,7 @@ class DhtSwarm:
     async def _gather(self, command: Gather) -> None:
         """What peers shared, in bounded room."""
         parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
-        await Gathering(*parts, self._patience, self._members.must_be_member, command).run()
+        await Gathering(*parts, self._wait_policy, self._members.must_be_member, command).run()
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     async def _attempt(self, reading: object) -> None:

@@ -136,8 +136,8 @@ class Network:
         self.barred: set[tuple[str, int]] = set()
         self.view = SwarmView(config, ME, "nonce", runtime, Random(1), self.events.append, seniority=seniority)
         self.store = KeptRecords(runtime, config.dht.poll_s)
-        bars = lambda peer, round: (peer, round) in self.barred  # noqa: E731
-        self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(bars=bars)))
+        bans = lambda peer, round: (peer, round) in self.barred  # noqa: E731
+        self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(bans=bans)))
         self.node = cast(OwnNode, SimpleNamespace(remember_addresses=lambda *where: None))
 
 

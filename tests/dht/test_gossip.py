@@ -14,7 +14,7 @@ from swarmd.core.events import Equivocated, Event
 from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, Rejections, RequestLimits
+from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, PeerLimits, Rejections
 from swarmd.dht.wire.evidence import pair_of
 from swarmd.dht.wire.records import LeaderboardRecord, Record, RecordPolicy, sign
 from swarmd.errors import RecordRejected
@@ -35,10 +35,10 @@ class HintListener:
 
     def __init__(self) -> None:
         self.topic, self.refused, self.hints = Topic(), list[str](), list[str]()
-        self.door = RequestLimits(lambda peer, reason, detail: self.refused.append(reason))
+        self.peer_limits = PeerLimits(lambda peer, reason, detail: self.refused.append(reason))
         everybody = lambda peer: True  # noqa: E731
         hinted = lambda key, owner, expiration: self.hints.append(owner)  # noqa: E731
-        HintGossip(self.topic, self.door, "me", everybody, everybody, hinted)  # type: ignore[arg-type]
+        HintGossip(self.topic, self.peer_limits, "me", everybody, everybody, hinted)  # type: ignore[arg-type]
 
     def hear(self, message: bytes, times: int) -> None:
         for _ in range(times):
@@ -47,17 +47,17 @@ class HintListener:
 
 def test_a_peer_whose_hints_somebody_repeats_is_not_disconnected_for_it() -> None:
     listener = HintListener()
-    listener.door.leave_call(listener.door.caller("alice"), 0, 0.0)
+    listener.peer_limits.release_call_slot(listener.peer_limits.caller("alice"), 0, 0.0)
     listener.hear(HINT, SENT)
     assert len(listener.hints) < 2 * HINTS.burst and set(listener.refused) == {"hints"}
-    assert not listener.door.unwanted and listener.door.is_served("alice")
+    assert not listener.peer_limits.unwanted and listener.peer_limits.is_served("alice")
 
 
 def test_whoever_writes_what_is_no_hint_is_disconnected() -> None:
     listener = HintListener()
     listener.hear(b"x" * (HINT_BYTES_MAX + 1), REFUSALS_MAX)
     assert listener.refused == ["oversized"] * REFUSALS_MAX and not listener.hints
-    assert listener.door.unwanted == {"alice"}
+    assert listener.peer_limits.unwanted == {"alice"}
 
 
 class ClockListener:
@@ -116,7 +116,7 @@ class Node:
         time, random = crowd.time, crowd.random
         policy = RecordPolicy(SWARM, LEADER.peer_id, now=time)
         policy.announce(ROUND + 1)
-        self.exchange = EvidenceGossip(
+        self.gossip = EvidenceGossip(
             self,
             policy,
             lambda peer: True,
@@ -127,7 +127,7 @@ class Node:
             lambda: SIZE,
             check_unsigned,
         )
-        time.runtime.start(self.exchange.run())
+        time.runtime.start(self.gossip.run())
 
     def _observe(self, event: Event) -> None:
         self.found = self.found or isinstance(event, Equivocated)
@@ -161,14 +161,14 @@ def test_a_lie_with_several_pairs_is_told_few_times() -> None:
     crowd = Crowd()
     for number, node in enumerate(crowd.nodes):
         one = replace(ONE, expiration=ONE.expiration + number / SIZE)
-        crowd.time.later(0.0, node.exchange.found, pair_of(one, OTHER))
+        crowd.time.later(0.0, node.gossip.found, pair_of(one, OTHER))
     crowd.time.run(30.0)
     assert 1 <= crowd.told <= 4
 
 
 def test_evidence_is_told_again_and_by_few() -> None:
     crowd = Crowd()
-    crowd.time.later(0.0, crowd.nodes[0].exchange.found, pair_of(ONE, OTHER))
+    crowd.time.later(0.0, crowd.nodes[0].gossip.found, pair_of(ONE, OTHER))
     crowd.time.run(30.0)
     assert crowd.told == 1 and all(node.found for node in crowd.nodes)
     crowd.time.run(970.0)

@@ -119,7 +119,7 @@ async def test_every_kind_of_bad_record_is_refused_and_counted(scene: Scene) -> 
     assert counted == dict.fromkeys(attempts.keys() - {"bad-signature"}, 1)
     assert list(await outsider.find(KEY)) == [victim.peer_id]
     assert victim.seen(ReportSeen, peer=ALICE.peer_id) == []
-    assert await outsider.store_signed(KEY, mine) is True  # an honest record through the same door
+    assert await outsider.store_signed(KEY, mine) is True  # an honest record through the same peer_limits
     assert (await victim.expect(ReportSeen, peer=ALICE.peer_id)).reward == 0.5
     await scene.is_unharmed()
 

@@ -1,4 +1,4 @@
-"""A node's records are published, watched and fetched, whatever keepers and strangers do."""
+"""A node's records are published, watched and fetched, whatever replicas and strangers do."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ import pytest
 from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.limits import RequestLimits
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.publisher import FAILED_S, RENEWALS, OwnRecords, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
 from swarmd.dht.wire.records import Payload
@@ -97,7 +97,7 @@ async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
     assert network.waits[-1] == wait_s
 
 
-class HastyKeepers:
+class HastyReplicas:
     """Two strangers are the first to say that they have taken a record, and then show it to nobody."""
 
     def __init__(self, trusted: str, near: list[str]) -> None:
@@ -109,7 +109,7 @@ class HastyKeepers:
     def near(self, name: str) -> list[str]:
         return ["hasty", "hastier", *self.others]
 
-    def guides(self, name: str) -> list[str]:
+    def trusted_peers(self, name: str) -> list[str]:
         return [self.trusted] if self.trusted else []
 
     async def spread(self, name: str, record: Any, peers: list[str]) -> list[str]:
@@ -122,9 +122,9 @@ class HastyKeepers:
         self.settled.append(name)
 
 
-async def publish_to(keepers: HastyKeepers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def publish_to(replicas: HastyReplicas, monkeypatch: pytest.MonkeyPatch) -> None:
     network = RenewingNetwork(None)
-    monkeypatch.setattr(network, "call", lambda operation: operation(keepers))
+    monkeypatch.setattr(network, "call", lambda operation: operation(replicas))
     store = OwnRecords(SWARM)
     runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
     publisher = Publisher(network, store, runtime, TTL_S, True, NOBODY)  # type: ignore[arg-type]
@@ -136,14 +136,14 @@ async def publish_to(keepers: HastyKeepers, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_strangers_that_take_a_record_first_and_show_it_to_nobody_do_not_keep_it_from_counting(
     trusted: str, near: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keepers = HastyKeepers(trusted, near)
-    await publish_to(keepers, monkeypatch)
-    assert keepers.settled == [MEMBERSHIP.key]
+    replicas = HastyReplicas(trusted, near)
+    await publish_to(replicas, monkeypatch)
+    assert replicas.settled == [MEMBERSHIP.key]
 
 
 async def test_one_stranger_is_no_proof_where_others_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NetworkDown, match="only one of 3 peers"):
-        await publish_to(HastyKeepers("", ["one"]), monkeypatch)
+        await publish_to(HastyReplicas("", ["one"]), monkeypatch)
 
 
 BODY = bytes(48 * 1024)  # less than a transport takes before anybody has to wait
@@ -163,7 +163,7 @@ class Stream:
 async def begin() -> Stream:
     """Have the body asked for, over a socket that holds little."""
     server = BodyServer(
-        cast(Any, SimpleNamespace(door=RequestLimits(), streams={})),
+        cast(Any, SimpleNamespace(peer_limits=PeerLimits(), streams={})),
         cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY)),
         lambda peer: True,
     )

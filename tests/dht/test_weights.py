@@ -170,12 +170,12 @@ class Asking:
     """Asks the victim of an outsider by hand, see `swarmd.dht.ports.ChunkFetch`."""
 
     def __init__(self, outsider: Outsider) -> None:
-        self._life = cast(Any, SimpleNamespace(p2p=outsider.p2p))
+        self._run = cast(Any, SimpleNamespace(p2p=outsider.p2p))
 
     async def __call__(
         self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
     ) -> bytes:
-        body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
+        body, others = await asyncio.wait_for(_fetch(self._run, peer, digest, size_bytes, bounds), timeout_s)
         assert others == [] or bounds is not WEIGHTS, "a stranger is no holder"
         if body is None:
             raise NetworkDown(f"{peer} gives no {digest[:12]}")

@@ -23,7 +23,7 @@ RECORDS_MAX = 96  # of one call
 CALL_S = 15.0
 CALLS_MAX = 400  # of one identity
 RECORDS_LIFE = 3600  # of one identity: more at once is refused for what it is, and not for what it holds
-PAUSE_S = 0.5  # after a refusal at the door
+PAUSE_S = 0.5  # after a refusal at the limits
 LEARN_EVERY = 20  # calls between two looks at what honest nodes wrote
 REFUSED_MAX = 12  # then it comes under another identity
 
@@ -183,7 +183,7 @@ def fate_of(error: Exception) -> str:
         return "not answered in time"
     for reason in ("calls", "processor", "bytes-in", "bytes-out", "oversized", "doubled", "out"):
         if said.startswith(f"{reason}:"):
-            return f"refused at the door: {reason}"
+            return f"refused at the limits: {reason}"
     if "DecodeError" in said or "Error parsing" in said or "protocol not supported" in said or "ValueError" in said:
         return "malformed frame"
     return "connection refused or lost"

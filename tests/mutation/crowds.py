@@ -18,7 +18,7 @@ swarmd/dht/store/storage.py
     tests/dht/store/test_crowded_key.py
 swarmd/dht/p2p/p2pd_control.py
   answers that a p2pd has not taken count when it is gone
-    -                 _leave(self.door, self._pending_messages.get_nowait())
+    -                 _leave(self.peer_limits, self._pending_messages.get_nowait())
     +                 self._pending_messages.get_nowait()
     tests/dht/p2p/test_node.py
   answers that come when their p2pd is gone count for ever
@@ -54,7 +54,7 @@ swarmd/dht/p2p/limits.py
     - 0.0 if known else RESERVE
     + 0.0
     tests/dht/p2p/test_limits.py
-  the door forgets whom the swarm credits
+  the limits forget whom the swarm credits
     -  or self._is_credited(peer)
     tests/dht/p2p/test_limits.py
 swarmd/dht/evidence.py

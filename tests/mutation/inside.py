@@ -279,7 +279,7 @@ swarmd/dht/store/capacity.py
     tests/dht/store/test_capacity.py
 swarmd/dht/store/seniority.py
   credit without work makes known
-    -         return self.rounds > 0 and not self.idle
+    -         return self.rounds > 0 and not self.no_proof_of_work
     +         return self.rounds > 0
     tests/dht/store/test_capacity.py
 swarmd/dht/gather.py

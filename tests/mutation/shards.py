@@ -17,7 +17,7 @@ swarmd/dht/store/validator.py
     + if forged < 0:
     tests/dht/store/test_crowded_key.py
   parts of keys are given without a bound
-    -     protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)
+    -     protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
     tests/dht/store/test_partial_finds.py
 swarmd/dht/report_collector.py
   shards are not read for members whose reports are missing
@@ -142,7 +142,7 @@ swarmd/dht/store/parts.py
 swarmd/dht/p2p/body_streams.py
   whom an owner names is not asked
     -         if body is None:
-    -             body = await _try_other(life, other, digest, size_bytes, bounds)
+    -             body = await _try_other(run, other, digest, size_bytes, bounds)
     +         log.debug(other)
     tests/dht/p2p/test_body_streams.py
   holders of bodies are noted without end

@@ -144,6 +144,7 @@ def forget_gossip(worker: GuardedNetworkWorker, topic: str, sender: str, message
     """As if nothing had been said."""
 
 
+HAS_WORKED = property(lambda rank: False)
 LOST = (
     Lost("room goes to who comes first", KeyCapacity, "find", first_come, "sybil", "no room for its report"),
     Lost(
@@ -172,13 +173,20 @@ LOST = (
         0.0,
         "equivocator",
         "ReportSeen",
-        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bars", lambda *_: False)),
+        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bans", lambda *_: False)),
     ),
     Lost("whoever has done nothing has any place", report_collector, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", "", first=5),
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
-    Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
+    Lost(
+        "stages wait for anybody",
+        Rank,
+        "no_proof_of_work",
+        property(lambda rank: False),
+        "sybil",
+        "which has done nothing",
+    ),
     Lost("numbers have no bounds", hostile, "check_payload", lambda payload: None, "poisoner", "is taken"),
 )
 

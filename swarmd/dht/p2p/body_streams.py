@@ -136,7 +136,7 @@ class BodyServer:
     ) -> None:
         self._blobs = blobs
         self._admits = admits
-        self._door = node.door
+        self._peer_limits = node.peer_limits
         self._flow = Flow(bounds.bytes_per_s, BURST_S)
         self._serving = ConcurrencyBudget(bounds.served)
         self._bytes = ConcurrencyBudget(bounds.served_bytes)
@@ -163,7 +163,7 @@ class BodyServer:
     async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Give what is asked for, or say that it is not to be had. Returns whether a body was given."""
         digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
-        caller = self._door.caller(peer)
+        caller = self._peer_limits.caller(peer)
         if not self._admits(peer):
             await _give(writer, ABSENT.to_bytes(8, "big"))
         elif not self._blobs.has(digest) or not self._serving.try_acquire(caller):
@@ -189,7 +189,7 @@ class BodyServer:
             return False
         try:
             if not self._flow.try_charge(caller, len(body)):
-                self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
+                self._peer_limits.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
                 await self._name_others(caller, digest, writer)
                 return False
             writer.write(len(body).to_bytes(8, "big"))
@@ -254,33 +254,33 @@ async def fetch_body(
         NetworkDown: the owner is not there, has no such body, or is too slow, and nobody whom it names gives it either.
         RecordRejected: what the owner sends has another size or digest, or stops coming.
     """
-    return await node.call(lambda life: _fetch_from_any(life, peer, digest, size_bytes, bounds), timeout_s)
+    return await node.call(lambda run: _fetch_from_any(run, peer, digest, size_bytes, bounds), timeout_s)
 
 
-async def _fetch_from_any(life: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
-    body, others = await _fetch(life, owner, digest, size_bytes, bounds)
-    own = life.p2p.peer_id.to_base58()
+async def _fetch_from_any(run: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
+    body, others = await _fetch(run, owner, digest, size_bytes, bounds)
+    own = run.p2p.peer_id.to_base58()
     for other in [peer for peer in others if peer not in (own, owner)][:OTHERS_MAX]:
         if body is None:
-            body = await _try_other(life, other, digest, size_bytes, bounds)
+            body = await _try_other(run, other, digest, size_bytes, bounds)
     if body is None:
         raise NetworkDown(f"{owner} has no body {digest[:12]}, nor has anybody whom it names")
     return body
 
 
-async def _try_other(life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
+async def _try_other(run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
     """The body from a peer that the owner has named; None where it gives none, whatever it does."""
     with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(bounds.others_s):
-        return (await _fetch(life, peer, digest, size_bytes, bounds))[0]
+        return (await _fetch(run, peer, digest, size_bytes, bounds))[0]
     log.debug("%s was named for the body %s and does not give it", peer, digest)
     return None
 
 
 async def _fetch(
-    life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
+    run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
 ) -> tuple[bytes | None, list[str]]:
     """(the body, peers that have it where this one does not give it). Raises RecordRejected, `CALL_ERRORS`."""
-    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
+    _, reader, writer = await run.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
     try:
         writer.write(bytes.fromhex(digest))
         await writer.drain()

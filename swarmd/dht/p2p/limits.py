@@ -1,6 +1,6 @@
 """What a peer may ask of this node, and how much of it this node keeps count of. No hivemind in it.
 
-- `RequestLimits` is the door of the network worker: every call and stream of a peer passes it before anything is done
+- `PeerLimits` is the limits of the network worker: every call and stream of a peer passes it before anything is done
   for anybody. What is over a bound is refused at little cost and counted under the name of the bound; a peer that goes
   on regardless is disconnected, which frees what p2pd holds for it.
 - A peer id costs nothing, an address costs a little, the node has what it has. So each bound has three levels: for a
@@ -36,7 +36,7 @@ ALL = ""
 
 REFUSALS_S = 10.0
 REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
-PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
+PLACES_MAX = 4096  # peers of whom the limits remembers where they connect from
 KNOWN_MAX = MEMBERS_MAX
 OUT_MAX = 4096  # peers that are kept out
 
@@ -163,7 +163,7 @@ BURST_S = 8.0
 STREAMS_PER_S = PeerBounds(8, 64, 128)
 
 
-class RequestLimits:
+class PeerLimits:
     """The bounds, and what is left of them.
 
     Args:
@@ -229,8 +229,8 @@ class RequestLimits:
             self.place(peer, prefix)
         self.connected = frozenset(peer for peer, _ in places)
 
-    def enter_call(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
-        """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
+    def acquire_call_slot(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
+        """A call begins; `release_call_slot` ends it. Raises RecordRejected, with the bound's name as the reason."""
         self._check_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
             raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
@@ -250,7 +250,7 @@ class RequestLimits:
         if caller.peer in self.out:
             raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
 
-    def leave_call(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
+    def release_call_slot(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
         """A call ended, after so much processor time."""
         self.calls.give_back(caller)
         self.requests.give_back(caller, size_bytes)
@@ -265,13 +265,13 @@ class RequestLimits:
         if not self.bytes_out.has(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
             raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
 
-    def enter_answer(self, caller: RemotePeer, size_bytes: int) -> None:
+    def acquire_answer(self, caller: RemotePeer, size_bytes: int) -> None:
         """An answer was made and waits for p2pd; giving it back to `answers` ends it. Raises RecordRejected."""
         if not self.answers.try_acquire(caller, size_bytes):
             raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
-    def enter_stream(self, caller: RemotePeer) -> None:
+    def acquire_stream(self, caller: RemotePeer) -> None:
         """A stream was opened; giving it back to `streams` ends it. Raises RecordRejected."""
         self._check_out(caller)
         if not self.stream_flow.try_charge(caller):

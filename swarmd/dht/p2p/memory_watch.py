@@ -131,8 +131,8 @@ class MemoryWatch:
         return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
 
     def _of_p2pd(self) -> ProcessUsage:
-        life = self._node.life
-        return usage_of(life.p2p.pid) if life is not None else ProcessUsage()
+        run = self._node.p2pd_run
+        return usage_of(run.p2p.pid) if run is not None else ProcessUsage()
 
     def _current_marks(self) -> MemoryThresholds:
         """The open files that the machine allows may be fewer than those configured."""
@@ -179,24 +179,24 @@ class MemoryWatch:
             self._trimmed_bytes = min(self._trimmed_bytes, own.memory_bytes)
 
     async def _ease(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
-        life = self._node.life
+        run = self._node.p2pd_run
         gone = 0
-        if life is not None:
+        if run is not None:
             with suppress(Exception):  # a p2pd that does not answer is ended below
                 with anyio.move_on_after(PATIENCE_S / 2):
-                    gone = await self._disconnect_strangers(life, self._eased >= SPARED)
+                    gone = await self._disconnect_strangers(run, self._eased >= SPARED)
         self._eased += 1
         gc.collect()
         _trim()
         log.warning("little room is left: worker %s, p2pd %s; %d strangers were disconnected", own, p2pd, gone)
 
     def _end_p2pd(self, p2pd: ProcessUsage) -> None:
-        life = self._node.life
+        run = self._node.p2pd_run
         for whose in ("p2pd", "files"):
             self._over_since.pop(whose, None)
-        if life is not None and life.p2p.returncode is None:
+        if run is not None and run.p2p.returncode is None:
             log.warning("p2pd holds %s and is started again", p2pd)
-            life.p2p._child.kill()
+            run.p2p._child.kill()
 
 
 def _trim() -> None:

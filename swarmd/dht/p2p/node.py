@@ -1,8 +1,8 @@
 """The DHT node: hivemind's P2P and DHTNode in this process, p2pd as a child that is started again whenever it dies.
 
 hivemind does not notice the death of its p2pd: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
-hangs. So every life of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once when
-there is no p2pd or when it dies meanwhile. What the node holds for others survives, in memory, from life to life.
+hangs. So every run of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once when
+there is no p2pd or when it dies meanwhile. What the node holds for others survives, in memory, from run to run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from swarmd.bounds import Backoff
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
-from swarmd.dht.p2p.limits import RequestLimits
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import is_free, is_loopback, readable, tcp_place
@@ -27,7 +27,7 @@ from swarmd.logger import get_logger
 
 PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
 RESTART = Backoff(0.2, 10.0)
-STEADY_S = 30.0  # a life longer than this begins the back-off anew
+STEADY_S = 30.0  # a run longer than this begins the back-off anew
 OPEN_S = START_S + 10.0  # for p2pd to start and to answer; one that is stopped meanwhile does neither
 RPC_S = 3.0  # one request to one peer
 CLOSE_S = 2.0
@@ -55,7 +55,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = CALL_S
-    port: int = 0  # TCP port of the node's life before, used again where any will do
+    port: int = 0  # TCP port of the node's run before, used again where any will do
 
 
 class NodeRun:
@@ -87,7 +87,7 @@ class DhtNode:
         settings: how it listens and calls.
         validator: judges every record.
         down: called with the reason when p2pd is lost or does not start.
-        door: bounds what peers may have; one that counts nothing where none is given.
+        peer_limits: bounds what peers may have; one that counts nothing where none is given.
     """
 
     def __init__(
@@ -95,31 +95,31 @@ class DhtNode:
         settings: NodeSettings,
         validator: RecordValidatorBase,
         down: Callable[[str], None],
-        door: RequestLimits | None = None,
+        peer_limits: PeerLimits | None = None,
     ) -> None:
         self.settings = settings
-        self.door = door or RequestLimits()
-        self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
+        self.peer_limits = peer_limits or PeerLimits()
+        self.attendants: list[Attendant] = []  # run for as long as each run of p2pd
         self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
-        self.port = settings.port  # TCP port that was given instead of 0; kept from life to life
+        self.port = settings.port  # TCP port that was given instead of 0; kept from run to run
         self._validator = validator
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
         self._storage: Any = None
-        self.life: NodeRun | None = None  # the present one of p2pd
+        self.p2pd_run: NodeRun | None = None  # the present one of p2pd
         self._up = asyncio.Event()
         self._p2p: P2pDaemon | None = None
 
     @property
     def peers(self) -> int:
         """Peers in the routing table, 0 while p2pd is down."""
-        return self.life.peers if self.life else 0
+        return self.p2pd_run.peers if self.p2pd_run else 0
 
     async def wait_up(self) -> NodeRun:
         """Wait until p2pd runs."""
-        while self.life is None:
+        while self.p2pd_run is None:
             await self._up.wait()
-        return self.life
+        return self.p2pd_run
 
     async def run(self) -> None:
         """Keep the node alive until cancelled.
@@ -138,14 +138,14 @@ class DhtNode:
             self._sockets.close()
 
     async def _run_once(self) -> float:
-        """One life of p2pd. Returns how long it lasted, in seconds."""
+        """One run of p2pd. Returns how long it lasted, in seconds."""
         try:
-            life = await self._open()
+            run = await self._open()
         except (*CALL_ERRORS, IdentityError, NotFoundError) as error:
             self._down(f"p2pd does not start: {str(error) or f'no answer within {OPEN_S:g} s'}")
             return 0.0
         began = anyio.current_time()
-        await self._live(life)
+        await self._live(run)
         return anyio.current_time() - began
 
     async def _open(self) -> NodeRun:
@@ -165,7 +165,7 @@ class DhtNode:
         return NodeRun(p2p, dht)
 
     def _with_port(self, address: str) -> str:
-        """An address to listen at; if any port will do, with the one of the life before, so that peers find us."""
+        """An address to listen at; if any port will do, with the one of the run before, so that peers find us."""
         if self.port and address.endswith("/tcp/0"):
             again = address.removesuffix("0") + str(self.port)
             return again if is_free(again) else address
@@ -193,7 +193,7 @@ class DhtNode:
             nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
             startup_timeout=START_S,
         )
-        p2p.control.guard(self.door)
+        p2p.control.guard(self.peer_limits)
         return p2p
 
     def _note_start(self, p2p: P2pDaemon) -> None:
@@ -222,34 +222,34 @@ class DhtNode:
             await p2p.add_binary_stream_handler(name, stream)
         return dht
 
-    async def _live(self, life: NodeRun) -> None:
-        self.life = life
+    async def _live(self, run: NodeRun) -> None:
+        self.p2pd_run = run
         self._up.set()
         try:
             async with anyio.create_task_group() as tasks:
                 for attendant in self.attendants:
-                    tasks.start_soon(_attend, attendant, life)
-                tasks.start_soon(_end_when_lost, life)
-                await asyncio.wait({life.gone})
-                self._lose_life()
-                self._down(life.p2p.reason())
+                    tasks.start_soon(_attend, attendant, run)
+                tasks.start_soon(_end_when_lost, run)
+                await asyncio.wait({run.gone})
+                self._lose_run()
+                self._down(run.p2p.reason())
                 tasks.cancel_scope.cancel()
         finally:
-            self._lose_life()
+            self._lose_run()
             with anyio.CancelScope(shield=True):
-                await self._close(life)
+                await self._close(run)
 
-    def _lose_life(self) -> None:
-        self.life = None
+    def _lose_run(self) -> None:
+        self.p2pd_run = None
         self._up.clear()
 
-    async def _close(self, life: NodeRun) -> None:
+    async def _close(self, run: NodeRun) -> None:
         """End hivemind's node, which would hang without p2pd, then p2pd."""
-        life.dht.is_alive = False
-        if life.p2p.returncode is None:
+        run.dht.is_alive = False
+        if run.p2p.returncode is None:
             with anyio.move_on_after(CLOSE_S):
-                await life.dht.shutdown()
-        await self._end_p2pd(life.p2p)
+                await run.dht.shutdown()
+        await self._end_p2pd(run.p2p)
 
     async def _end_p2pd(self, p2p: P2pDaemon) -> None:
         with anyio.move_on_after(CLOSE_S):
@@ -260,22 +260,22 @@ class DhtNode:
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Run an operation on the present life, with an end.
+        """Run an operation on the present run, with an end.
 
         Raises:
             NetworkDown: p2pd is down, died under the operation (what it seemed to do may not have happened), or gave no
                 answer within `timeout_s` (`call_s` by default).
         """
-        life = self.life
-        if life is None:
+        run = self.p2pd_run
+        if run is None:
             raise NetworkDown("the network is down: p2pd is being started")
-        task = asyncio.ensure_future(operation(life))
+        task = asyncio.ensure_future(operation(run))
         try:
             await asyncio.wait(
-                {task, life.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
+                {task, run.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if life.gone.done():
-                raise NetworkDown(life.p2p.reason())
+            if run.gone.done():
+                raise NetworkDown(run.p2p.reason())
             if not task.done():
                 raise NetworkDown(f"no answer from the network within {timeout_s or self.settings.call_s:g} s")
             return task.result()
@@ -287,7 +287,7 @@ class DhtNode:
     async def addresses(self) -> tuple[str, ...]:
         """Where others can reach this node, with its peer id; empty when nowhere or while down."""
         try:
-            found = await self.call(lambda life: life.p2p.get_visible_maddrs(latest=True))
+            found = await self.call(lambda run: run.p2p.get_visible_maddrs(latest=True))
         except (NetworkDown, ValueError):
             return ()
         return tuple(readable(found))
@@ -319,21 +319,21 @@ def check_identity(settings: NodeSettings) -> None:
         raise IdentityDamaged(f"the identity {path} is that of {found}, the node runs as {peer}", fix)
 
 
-async def _end_when_lost(life: NodeRun) -> None:
+async def _end_when_lost(run: NodeRun) -> None:
     """Kill a p2pd that lives on when the connection has ended which all calls come and go by: no call would end."""
-    await life.p2p.control.over.wait()
-    await asyncio.wait({life.gone}, timeout=LOST_S)
-    if life.p2p.returncode is None:
-        log.warning("the connection to p2pd, process %d, was lost; it is killed", life.p2p.pid)
-        life.p2p._child.kill()
+    await run.p2p.control.over.wait()
+    await asyncio.wait({run.gone}, timeout=LOST_S)
+    if run.p2p.returncode is None:
+        log.warning("the connection to p2pd, process %d, was lost; it is killed", run.p2p.pid)
+        run.p2p._child.kill()
 
 
-async def _attend(attendant: Attendant, life: NodeRun) -> None:
+async def _attend(attendant: Attendant, run: NodeRun) -> None:
     """Keep an attendant running; p2pd's death shows as all kinds of errors in it."""
     while True:
         try:
-            await attendant(life)
+            await attendant(run)
         except Exception as error:
-            if not life.gone.done():
+            if not run.gone.done():
                 log.warning("%s failed and runs again: %r", getattr(attendant, "__qualname__", attendant), error)
         await anyio.sleep(ATTENDANT_RETRY_S)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe
-from swarmd.dht.p2p.limits import RequestLimits
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
 from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
 from swarmd.dht.wire.addresses import is_free
@@ -81,9 +81,9 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         return control
 
     @property
-    def door(self) -> RequestLimits:
+    def peer_limits(self) -> PeerLimits:
         """What every call and stream passes."""
-        return self.control.door
+        return self.control.peer_limits
 
     @property
     def pid(self) -> int:
@@ -142,7 +142,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
 
 def limits(connections_max: int) -> dict[str, str | int]:
     """p2pd's flags for its connection manager and its relay. Its resource manager has no limits, and no flag for any:
-    what that would bound, the door and the network worker's watch do (`swarmd.dht.p2p.limits`,
+    what that would bound, the limits and the network worker's watch do (`swarmd.dht.p2p.limits`,
     `swarmd.dht.p2p.memory_watch`)."""
     low = max(connections_max * 3 // 4, 1)
     return {"connHi": connections_max, "connLo": low, "connGrace": f"{CONNECTION_GRACE_S}s", **RELAY}

@@ -1,7 +1,7 @@
 """hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
 
 hivemind keeps the task of a call, and with it the frame that brought it, when the answer is larger than a frame or when
-the peer takes the call back. Here a call passes the door (`swarmd.dht.p2p.limits`) before a task is made of it, has
+the peer takes the call back. Here a call passes the limits (`swarmd.dht.p2p.limits`) before a task is made of it, has
 an end, and leaves nothing. Streams are accepted here too: one that is refused is closed with what p2pd wrote about it
 unread, for only then p2pd resets it; otherwise p2pd holds it open for as long as the peer likes.
 """
@@ -33,7 +33,7 @@ from swarmd.dht.p2p.hivemind_api import (
     raise_if_failed,
     read_pbmsg_safe,
 )
-from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
+from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, PeerLimits, RemotePeer, Unreached
 from swarmd.dht.wire.addresses import prefix_of
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
@@ -82,20 +82,20 @@ class Timed(Awaitable[T]):
 
 
 class BoundedControl(ControlClient):  # type: ignore[misc]
-    """hivemind's control client, with every call and stream bounded by a door."""
+    """hivemind's control client, with every call and stream bounded by limits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.door = RequestLimits()
+        self.peer_limits = PeerLimits()
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
         self.unreached = Unreached()
 
-    def guard(self, door: RequestLimits) -> None:
-        """Have all pass a node's own door from now on; no handler is registered yet."""
-        self.door = door
+    def guard(self, peer_limits: PeerLimits) -> None:
+        """Have all pass a node's own limits from now on; no handler is registered yet."""
+        self.peer_limits = peer_limits
 
     # --- calls ---
 
@@ -120,11 +120,11 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             self.over.set()
 
     def _begin_call(self, call_id: UUID, request: Any) -> None:
-        caller = self.door.caller(PeerID(request.peer).to_base58())
+        caller = self.peer_limits.caller(PeerID(request.peer).to_base58())
         self.unreached.hear(caller.peer)
         size_bytes = len(request.data)
         try:
-            self.door.enter_call(caller, request.proto, size_bytes)
+            self.peer_limits.acquire_call_slot(caller, request.proto, size_bytes)
         except RecordRejected as error:
             self._pending_messages.put_nowait((_refused(call_id, error), None, 0))
             return
@@ -139,7 +139,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         if self._handler_tasks.get(call_id) is task:
             del self._handler_tasks[call_id]
         answering.close()  # it was never begun where the call was taken back at once
-        self.door.leave_call(caller, size_bytes, answering.spent_s)
+        self.peer_limits.release_call_slot(caller, size_bytes, answering.spent_s)
         if not task.cancelled() and task.exception() is not None:
             log.debug("a call of %s failed: %r", caller.peer, task.exception())
 
@@ -148,10 +148,10 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             handler = self.unary_handlers[request.proto]
             answer = await handler(request.data, PeerID(request.peer))
             if len(answer) > ANSWER_BYTES_MAX:
-                raise self.door.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
+                raise self.peer_limits.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
             if self.over.is_set():
                 return
-            self.door.enter_answer(caller, len(answer))
+            self.peer_limits.acquire_answer(caller, len(answer))
         except Exception as error:
             await self._pending_messages.put((_refused(call_id, error), None, 0))
             return
@@ -169,12 +169,12 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     try:
                         await write_message(writer, queued[0] if isinstance(queued, tuple) else queued)
                     finally:
-                        _leave(self.door, queued)
-        finally:  # the door's counts outlive p2pd, what waits for it does not
+                        _leave(self.peer_limits, queued)
+        finally:  # the limits's counts outlive p2pd, what waits for it does not
             self.over.set()
             self._drained.set()
             while not self._pending_messages.empty():
-                _leave(self.door, self._pending_messages.get_nowait())
+                _leave(self.peer_limits, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
         """hivemind's own; who was called in vain lately is not searched for again at once.
@@ -182,7 +182,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         Whom the configuration lists, and who is connected and only slow, is called all the same.
         """
         peer, began = peer_id.to_base58(), time.monotonic()
-        if self.unreached.rests(peer) and not self.door.lists(peer):
+        if self.unreached.rests(peer) and not self.peer_limits.lists(peer):
             raise P2PDaemonError(f"{peer} was not reached lately")
         try:
             answer: bytes = await super().call_unary_handler(peer_id, proto, data)
@@ -194,7 +194,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             raise
         except asyncio.CancelledError:
             waited_s = time.monotonic() - began
-            if waited_s > SEARCH_S and peer not in self.door.connected:
+            if waited_s > SEARCH_S and peer not in self.peer_limits.connected:
                 self.unreached.miss(peer, waited_s)
             raise
         self.unreached.hear(peer)
@@ -233,7 +233,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             spawn(self._admit(accepted))
 
     async def _admit(self, accepted: socket.socket) -> None:
-        """Let a stream pass the door, or close it."""
+        """Let a stream pass the limits, or close it."""
         try:
             info, caller, handler = await self._inspect(accepted)
         except BaseException:
@@ -244,9 +244,9 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             await read_pbmsg_safe(reader, p2pd_pb2.StreamInfo())
             await handler(StreamInfo.from_protobuf(info), reader, writer)
         except RecordRejected as error:
-            self.door.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
+            self.peer_limits.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
         finally:
-            self.door.streams.give_back(caller)
+            self.peer_limits.streams.give_back(caller)
 
     async def _inspect(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
         """(what p2pd says about a stream, whose it is, its handler), with nothing read. Raises RecordRejected."""
@@ -254,9 +254,9 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         with anyio.fail_after(HEADER_S):
             await anyio.wait_readable(accepted)
         info = _read_info(accepted.recv(HEADER_BYTES, socket.MSG_PEEK))
-        caller = self.door.caller(PeerID(info.peer).to_base58(), prefix_of(info.addr))
+        caller = self.peer_limits.caller(PeerID(info.peer).to_base58(), prefix_of(info.addr))
         handler = self.handlers[info.proto]
-        self.door.enter_stream(caller)
+        self.peer_limits.acquire_stream(caller)
         return info, caller, handler
 
     # --- what is asked of p2pd itself ---
@@ -327,10 +327,10 @@ async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
     await writer.drain()
 
 
-def _leave(door: RequestLimits, queued: Any) -> None:
+def _leave(peer_limits: PeerLimits, queued: Any) -> None:
     """A message has left the queue: hivemind's own, or (message, whose answer it is, bytes of the answer)."""
     if isinstance(queued, tuple) and queued[1] is not None:
-        door.answers.give_back(queued[1], queued[2])
+        peer_limits.answers.give_back(queued[1], queued[2])
 
 
 def _settle(pending: asyncio.Future[Any], message: Any) -> None:

@@ -213,44 +213,44 @@ class Rejoin:
         self.rounds = 0  # completed
         node.attendants.append(self.attend)
 
-    async def attend(self, life: NodeRun) -> None:
+    async def attend(self, run: NodeRun) -> None:
         """Run rounds for as long as p2pd lives: quickly while alone, slowly among peers."""
         alone = 0
         while True:
-            grew = await self._run_round(life)
+            grew = await self._run_round(run)
             if grew:
-                await self._fill_table(life)
+                await self._fill_table(run)
             self.rounds += 1
-            alone = 0 if life.peers else alone + 1
-            await self._pause(life, ALONE.after(alone) if alone else REJOIN_S)
+            alone = 0 if run.peers else alone + 1
+            await self._pause(run, ALONE.after(alone) if alone else REJOIN_S)
 
-    async def _pause(self, life: NodeRun, pause_s: float) -> None:
+    async def _pause(self, run: NodeRun, pause_s: float) -> None:
         """Wait, but no longer than until the last peer is gone."""
-        accompanied = life.peers > 0
+        accompanied = run.peers > 0
         with anyio.move_on_after(pause_s * random.uniform(0.8, 1.2)):
-            while not accompanied or life.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
+            while not accompanied or run.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
                 await anyio.sleep(0.25)
 
-    async def _run_round(self, life: NodeRun) -> bool:
+    async def _run_round(self, run: NodeRun) -> bool:
         """Dial and ping once. True when the table has grown."""
-        before = life.peers
-        addresses = await self._connected(life)
-        self._spread(life, addresses)
+        before = run.peers
+        addresses = await self._connected(run)
+        self._spread(run, addresses)
         connected = list(addresses)
-        table = {peer.to_base58() for peer in life.table.peer_id_to_uid}
+        table = {peer.to_base58() for peer in run.table.peer_id_to_uid}
         work: list[Callable[[], Awaitable[bool]]] = [
-            partial(self._dial, life, place, peer) for place, peer in self._to_dial(table)
+            partial(self._dial, run, place, peer) for place, peer in self._to_dial(table)
         ]
         crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
         missing = [peer for peer in connected if peer not in table and peer not in crowded]
         known = [peer for peer in missing if self._book.knows(peer)]
         others = [peer for peer in missing if not self._book.knows(peer)]
         pinged = (*known, *some_of(others, MISSING), *some_of(sorted(table), CHECKED))
-        work += [partial(_ping, life, peer) for peer in pinged]
+        work += [partial(_ping, run, peer) for peer in pinged]
         await _run_bounded(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
         await self._book.save(self._node.port)
-        return life.peers > before
+        return run.peers > before
 
     def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:
         wanted = [pair for pair in self._book.bootstrap if pair[1] not in table]
@@ -258,37 +258,37 @@ class Rejoin:
         others = [pair for pair in others if self._book.knows(pair[1]) or self._dialled.may_dial(pair[0])]
         return wanted + some_of(others, STRANGERS if table else ALONE_STRANGERS)
 
-    def _spread(self, life: NodeRun, addresses: Mapping[str, list[str]]) -> None:
+    def _spread(self, run: NodeRun, addresses: Mapping[str, list[str]]) -> None:
         """Take peers out of the table that are too many of one range of addresses."""
-        places = {peer.to_base58(): node_id for peer, node_id in life.table.peer_id_to_uid.items()}
+        places = {peer.to_base58(): node_id for peer, node_id in run.table.peer_id_to_uid.items()}
         trusted = [peer for _, peer in self._book.bootstrap]
         for peer in surplus(places, addresses, trusted):
-            del life.table[places[peer]]
+            del run.table[places[peer]]
 
-    async def _connected(self, life: NodeRun) -> dict[str, list[str]]:
+    async def _connected(self, run: NodeRun) -> dict[str, list[str]]:
         """Peers that p2pd is connected to, and where from. A p2pd that stays mute is killed, for a new one to start."""
         try:
-            peers = await self._node.call(lambda life: life.p2p.list_peers())
+            peers = await self._node.call(lambda run: run.p2p.list_peers())
         except NetworkDown:
             self._mute += 1
-            if self._mute >= MUTE_MAX and life.p2p.returncode is None:
-                log.warning("p2pd, process %d, gives no sign of life and is killed", life.p2p.pid)
+            if self._mute >= MUTE_MAX and run.p2p.returncode is None:
+                log.warning("p2pd, process %d, gives no sign of life and is killed", run.p2p.pid)
                 self._mute = 0
-                life.p2p._child.kill()
+                run.p2p._child.kill()
             raise
         self._mute = 0
         return {peer.peer_id.to_base58(): [origin_of(address) for address in peer.addrs] for peer in peers}
 
-    async def _dial(self, life: NodeRun, place: str, peer: str) -> bool:
+    async def _dial(self, run: NodeRun, place: str, peer: str) -> bool:
         reached = False
         try:
             for found in await self._places_of(place, peer):
                 if await answers(found):
-                    await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
-                    reached = await _ping(life, peer)
+                    await run.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
+                    reached = await _ping(run, peer)
                     break
         finally:
-            if reached or life.peers:  # a node that is alone may itself be the one that cannot be reached
+            if reached or run.peers:  # a node that is alone may itself be the one that cannot be reached
                 self._dialled.note(place, reached)
         return reached
 
@@ -298,10 +298,10 @@ class Rejoin:
         found = await self._lookups[configured].places_of(place)
         return [each for each in found if configured or (self._book.may_lie(each) and not is_name(each))]
 
-    async def _fill_table(self, life: NodeRun) -> None:
+    async def _fill_table(self, run: NodeRun) -> None:
         """Look for this node's own neighbours, which makes both sides known to one another."""
         try:
-            await self._node.call(lambda life: life.dht.find_nearest_nodes([life.dht.node_id]))
+            await self._node.call(lambda run: run.dht.find_nearest_nodes([run.dht.node_id]))
         except NetworkDown as error:
             log.debug("the neighbourhood was not explored: %s", error)
 
@@ -311,8 +311,8 @@ def some_of(each: list[T], most: int) -> list[T]:
     return random.sample(each, min(len(each), most))
 
 
-async def _ping(life: NodeRun, peer: str) -> bool:
-    return await life.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
+async def _ping(run: NodeRun, peer: str) -> bool:
+    return await run.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
 
 
 async def _run_bounded(work: list[Callable[[], Awaitable[bool]]]) -> None:

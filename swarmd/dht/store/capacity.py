@@ -45,7 +45,7 @@ RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, i
 
 def _order_of(rank: Rank) -> _Order:
     """Sort key of a record: the higher is kept."""
-    return rank.known and rank.small, not rank.idle, rank
+    return rank.is_credited and rank.small, not rank.no_proof_of_work, rank
 
 
 K = TypeVar("K", str, tuple[bytes, str])  # the name of a record: its owner, or key id and owner
@@ -81,7 +81,7 @@ class KeyCapacity(Generic[K]):
         """Note a record in the place of what the owner had."""
         self.drop(owner)
         self._kept[owner] = (size, rank)
-        insort(self._sides[rank.known], (_order_of(rank), owner))
+        insort(self._sides[rank.is_credited], (_order_of(rank), owner))
         _count(self._bytes, size, rank)
 
     def drop(self, owner: K) -> None:
@@ -89,7 +89,7 @@ class KeyCapacity(Generic[K]):
         size, rank = self._kept.pop(owner, (0, None))
         if rank is None:
             return
-        side = self._sides[rank.known]
+        side = self._sides[rank.is_credited]
         del side[bisect_left(side, (_order_of(rank), owner))]
         _count(self._bytes, size, rank, -1)
 
@@ -122,15 +122,15 @@ class KeyCapacity(Generic[K]):
             _count(held, *own, -1)
         at, gone = {True: 0, False: 0}, list[K]()
         while (narrow := self._is_narrow(held, size, rank)) or held[True] + held[False] + size > self._bytes_max:
-            other = not rank.known
-            side = other if held[other] > self._share(other) and not narrow else rank.known
+            other = not rank.is_credited
+            side = other if held[other] > self._share(other) and not narrow else rank.is_credited
             if at[side] >= len(self._sides[side]):
                 return None
             lowest, loser = self._sides[side][at[side]]
             at[side] += 1
             if loser == owner:
                 continue
-            if side == rank.known and lowest >= _order_of(rank):
+            if side == rank.is_credited and lowest >= _order_of(rank):
                 return None
             gone.append(loser)
             _count(held, *self._kept[loser], -1)
@@ -138,9 +138,9 @@ class KeyCapacity(Generic[K]):
 
     def _is_narrow(self, held: dict[bool | str, int], size: int, rank: Rank) -> bool:
         """Have newcomers, or those of them who have not worked, no room of their own for one more?"""
-        if rank.known:
+        if rank.is_credited:
             return False
-        idle_full = rank.idle and held[_IDLE] + max(size, IDLE_BYTES_MIN) > self._idle_bytes_max
+        idle_full = rank.no_proof_of_work and held[_IDLE] + max(size, IDLE_BYTES_MIN) > self._idle_bytes_max
         return idle_full or held[False] + size > self._newcomers_bytes_max
 
     def _share(self, known: bool) -> float:
@@ -149,8 +149,8 @@ class KeyCapacity(Generic[K]):
 
 def _count(held: dict[bool | str, int], size: int, rank: Rank, sign: int = 1) -> None:
     """Add a record to what its side holds, or take it away."""
-    held[rank.known] += sign * size
-    if rank.idle:
+    held[rank.is_credited] += sign * size
+    if rank.no_proof_of_work:
         held[_IDLE] += sign * max(size, IDLE_BYTES_MIN)
 
 

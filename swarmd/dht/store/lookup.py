@@ -90,7 +90,7 @@ class Found:
     `records` holds the latest record of each owner; `answered` is whether any other peer answered.
     """
 
-    def __init__(self, life: NodeRun, name: str) -> None:
+    def __init__(self, run: NodeRun, name: str) -> None:
         self.only: tuple[str, ...] = ()  # whose records are looked for; of all where nobody is named
         self.since = Progress()  # of peers' answers, which show what is new since then
         self.key = DHTID.from_bytes(names.key_id(name))
@@ -101,9 +101,9 @@ class Found:
         self.showed: set[DHTID] = set()  # who has shown a record
         self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
         self._sharded = names.is_sharded(name)
-        self._life = life
-        self._validator = life.dht.protocol.record_validator
-        self._own_id = life.dht.node_id
+        self._run = run
+        self._validator = run.dht.protocol.record_validator
+        self._own_id = run.dht.node_id
 
     def nearest(self, count: int) -> list[tuple[DHTID, PeerID]]:
         """The known peers nearest to the key, except this node."""
@@ -128,18 +128,18 @@ class Found:
         if not self.only:
             self.remember()
 
-    def guides(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+    def trusted_peers(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
         """Peers to ask first, wherever they are: owners of what is wanted, and those that this node trusts most."""
-        names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
+        names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.trusted_peers()])
         peers = [PeerID.from_base58(name) for name in names_ if is_peer_id(name)]  # a leaderboard credits whom it likes
         return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
 
     def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
-        """The guides to read from: the coordinator of a large swarm is not asked, for everybody would ask it."""
-        guides, policy = self.guides(wanted), self._validator.policy
+        """The trusted_peers to read from: the coordinator of a large swarm is not asked, for everybody would ask it."""
+        trusted_peers, policy = self.trusted_peers(wanted), self._validator.policy
         if not self._sharded and not policy.shards.is_large:
-            return guides
-        return [guide for guide in guides if guide[1].to_base58() != policy.coordinator]
+            return trusted_peers
+        return [trusted for trusted in trusted_peers if trusted[1].to_base58() != policy.coordinator]
 
     def next(self) -> list[tuple[DHTID, PeerID]]:
         """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""
@@ -179,7 +179,7 @@ class Found:
     def _merge_one(self, owner: str, value: bytes, expiration: float) -> None:
         subkey = MSGPackSerializer.dumps(owner)
         try:
-            self.records[owner] = self._life.dht.protocol.judge_shown(self.key, subkey, value, expiration)
+            self.records[owner] = self._run.dht.protocol.judge_shown(self.key, subkey, value, expiration)
         except RecordRejected as error:
             self._validator.rejections.count("", error.reason, error.message)
 
@@ -189,36 +189,34 @@ class Found:
         return bool(wanted) and all(late)
 
 
-def local(life: NodeRun, name: str) -> Found:
+def local(run: NodeRun, name: str) -> Found:
     """What this node itself holds, and the peers it knows."""
-    found = Found(life, name)
-    found.learn(life.table.get_nearest_neighbors(found.key, life.dht.protocol.bucket_size, exclude=life.dht.node_id))
-    item = life.dht.protocol.storage.get(found.key)
+    found = Found(run, name)
+    found.learn(run.table.get_nearest_neighbors(found.key, run.dht.protocol.bucket_size, exclude=run.dht.node_id))
+    item = run.dht.protocol.storage.get(found.key)
     if item is not None and isinstance(item.value, DictionaryDHTValue):
         found.merge(item.value)
     return found
 
 
-async def lookup(
-    life: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
-) -> Found:
+async def lookup(run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()) -> Found:
     """Collect the records of a key.
 
     Args:
         wanted: owner → expiration: the search ends when all of these are there; None searches for the latest of all.
         only: owners whose records are asked for; where nobody is named, those that are wanted, or all.
     """
-    found = local(life, name)
+    found = local(run, name)
     wanted = wanted or {}
     found.ask_for(only or wanted)
-    guides = found.first_asked(wanted)
-    found.asked.update(node_id for node_id, _ in guides)
-    asking = {spawn(_ask(life, found, *peer)): peer[1] for peer in guides if not found.has(wanted)}
+    trusted_peers = found.first_asked(wanted)
+    found.asked.update(node_id for node_id, _ in trusted_peers)
+    asking = {spawn(_ask(run, found, *peer)): peer[1] for peer in trusted_peers if not found.has(wanted)}
     loop = asyncio.get_running_loop()
     deadline, hurried = loop.time() + SILENCE_S, math.inf
     while not found.has(wanted):
-        asking |= {spawn(_ask(life, found, *peer)): peer[1] for peer in found.next()}
-        until = min(deadline, hurried) if all(_is_late(life, peer) for peer in asking.values()) else deadline
+        asking |= {spawn(_ask(run, found, *peer)): peer[1] for peer in found.next()}
+        until = min(deadline, hurried) if all(_is_late(run, peer) for peer in asking.values()) else deadline
         remaining_s = until - loop.time()
         if not asking or remaining_s <= 0:
             break
@@ -229,26 +227,24 @@ async def lookup(
     return found
 
 
-def _is_late(life: NodeRun, peer: PeerID) -> bool:
+def _is_late(run: NodeRun, peer: PeerID) -> bool:
     """Is this peer not worth waiting for? Its answers came late, and no configuration names it."""
     name = peer.to_base58()
-    promptness: Promptness = life.dht.protocol.record_validator.promptness
-    return promptness.is_late(name) and not life.p2p.door.lists(name)
+    promptness: Promptness = run.dht.protocol.record_validator.promptness
+    return promptness.is_late(name) and not run.p2p.peer_limits.lists(name)
 
 
-async def lookup_each(
-    life: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None
-) -> Found:
+async def lookup_each(run: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
     """Collect the records of these owners, each from one of those who keep the key: the records may be large, and each
     reader of a key would have all of them from all who keep it otherwise.
 
     Args:
         wanted: of the owners, those whose records are worth more than a moment; all where None.
     """
-    found = local(life, name)
+    found = local(run, name)
     wanted = owners if wanted is None else wanted
     shares = Shares([owner for owner in owners if owner not in found.records], BREADTH, wanted)
-    idle, asked = found.guides(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _PendingShare]()
+    idle, asked = found.trusted_peers(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _PendingShare]()
     found.asked.update(node_id for node_id, _ in idle)
     loop = asyncio.get_running_loop()
     until = deadline = loop.time() + SILENCE_S
@@ -259,7 +255,7 @@ async def lookup_each(
         idle = [peer for peer, share in shared if not share]
         for place, share in shared:
             if share:
-                asked[spawn(_ask_share(life, found, place, share))] = _PendingShare(share, loop.time())
+                asked[spawn(_ask_share(run, found, place, share))] = _PendingShare(share, loop.time())
         if not asked or loop.time() >= deadline:
             return found
         wake_at = min(deadline, *(each.at + HEDGE_S for each in asked.values()))
@@ -289,27 +285,27 @@ class _PendingShare:
 
 
 async def _ask_share(
-    life: NodeRun, found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]
+    run: NodeRun, found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]
 ) -> tuple[DHTID, PeerID] | None:
     """Ask one peer for some owners' records. Returns it where it has shown any in this search."""
-    await _ask(life, found, *place, share)
+    await _ask(run, found, *place, share)
     return place if place[0] in found.showed else None
 
 
-async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
+async def lookup_of(run: NodeRun, name: str, owner: str) -> Found:
     """One owner's record: its owner is asked first, for it is signed whoever shows it; then those that keep it."""
-    found = local(life, name)
+    found = local(run, name)
     if owner in found.records:
         return found
     found.ask_for((owner,))
     peer = PeerID.from_base58(owner)
-    await asyncio.wait({spawn(_ask(life, found, id_of(peer), peer))}, timeout=OWNER_S)
-    return found if owner in found.records else await lookup(life, name, {owner: 0.0})
+    await asyncio.wait({spawn(_ask(run, found, id_of(peer), peer))}, timeout=OWNER_S)
+    return found if owner in found.records else await lookup(run, name, {owner: 0.0})
 
 
-async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
+async def _ask(run: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
     """Ask one peer and merge its answer. True when it answered."""
-    protocol, began = life.dht.protocol, time.monotonic()
+    protocol, began = run.dht.protocol, time.monotonic()
     answer = await find_at(protocol, peer, found.key, only or found.only, found.since)
     took_s = time.monotonic() - began
     protocol.record_validator.promptness.note(peer.to_base58(), took_s, answer is not None)
@@ -324,10 +320,10 @@ async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: 
     return True
 
 
-async def holds(life: NodeRun, peer: PeerID, name: str, signed: SignedRecord) -> tuple[bool, SignedRecord | None]:
+async def holds(run: NodeRun, peer: PeerID, name: str, signed: SignedRecord) -> tuple[bool, SignedRecord | None]:
     """Read a record back from a peer: (is it there, the later one of the same owner that is there instead)."""
-    found = Found(life, name)
-    answer = await find_at(life.dht.protocol, peer, found.key, (signed.owner,))
+    found = Found(run, name)
+    answer = await find_at(run.dht.protocol, peer, found.key, (signed.owner,))
     if answer is None:
         return False, None
     found.take(answer.records)

@@ -27,7 +27,7 @@ WORK_KEPT = MEMBERS_MAX  # identities whose work is not hashed again at each rea
 
 _work_bits = lru_cache(WORK_KEPT)(work_bits)  # asked of genuine records alone: no forger chooses what it keeps
 
-GUIDES = 3  # peers asked in each search besides those nearest to the key
+TRUSTED_PEERS = 3  # peers asked in each search besides those nearest to the key
 
 
 class Rank(NamedTuple):
@@ -36,27 +36,22 @@ class Rank(NamedTuple):
     rounds: int  # credited
     work: int  # bits
     small: bool
-    lot: bytes
+    tie_breaker: bytes
 
     @property
-    def known(self) -> bool:
+    def is_credited(self) -> bool:
         """Has the swarm credited its owner, who has worked too? Credit alone is to be had for nothing."""
-        return self.rounds > 0 and not self.idle
+        return self.rounds > 0 and not self.no_proof_of_work
 
     @property
-    def worked(self) -> bool:
+    def has_proof_of_work(self) -> bool:
         """Has its owner done the work that every node does?"""
         return self.work >= WORK_BITS
 
     @property
-    def idle(self) -> bool:
+    def no_proof_of_work(self) -> bool:
         """Has its owner not worked, though it needs to? Such identities cost nothing."""
-        return not self.worked and self.rounds < ALWAYS
-
-    @property
-    def awaited(self) -> bool:
-        """May a stage wait for its owner? It has worked, or needs no work."""
-        return not self.idle
+        return not self.has_proof_of_work and self.rounds < ALWAYS
 
 
 class Seniority:
@@ -94,10 +89,10 @@ class Seniority:
 
     def _draw_elders(self) -> list[str]:
         eldest = list(self._rounds)[: max(ELDERS, len(self._rounds) // ELDEST_SHARE)]
-        drawn = sorted(eldest, key=lambda peer: self._lot(b"elders", peer))[:ELDERS]
+        drawn = sorted(eldest, key=lambda peer: self._tie_breaker(b"elders", peer))[:ELDERS]
         return [peer for peer in eldest if peer in drawn]
 
-    def _lot(self, key: bytes, owner: str) -> bytes:
+    def _tie_breaker(self, key: bytes, owner: str) -> bytes:
         return hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
@@ -106,7 +101,7 @@ class Seniority:
 
     def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
         """Where a record of so much work and so many bytes stands under a key."""
-        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._lot(key, owner))
+        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._tie_breaker(key, owner))
 
     def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
         """Owner → rank of each record."""
@@ -133,7 +128,7 @@ def pick(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
     return [owner for rank, owner in ranked if take(rank)]
 
 
-class Places:
+class Slots:
     """How many peers of each sort may still take part in something.
 
     Those that have not worked have few places of their own: however many they are and however early they come, they
@@ -150,7 +145,7 @@ class Places:
 
     def try_occupy(self, rank: Rank) -> bool:
         """Take a place. False when there is none."""
-        sort = "known" if rank.known else "newcomer" if rank.worked else "idle"
+        sort = "known" if rank.is_credited else "newcomer" if rank.has_proof_of_work else "idle"
         if not self._left[sort]:
             return False
         self._left[sort] -= 1
@@ -172,5 +167,5 @@ def choose_guides(
         sample: as `random.sample`.
     """
     others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
-    chosen = sample(others, min(len(others), GUIDES - 1))
+    chosen = sample(others, min(len(others), TRUSTED_PEERS - 1))
     return chosen if coordinator in ("", own) else [coordinator, *chosen]

@@ -261,7 +261,7 @@ def sent_bytes(value: Any) -> int:
 Entry = tuple[Any, Any, float]  # key, value, expiration
 
 
-class HandingOn:
+class RecordForwarding:
     """Says what is to be handed on."""
 
     def __init__(self) -> None:

@@ -35,11 +35,11 @@ from swarmd.dht.p2p.hivemind_api import (
     node_module,
     protocol_module,
 )
-from swarmd.dht.p2p.limits import Rejections, RequestLimits
+from swarmd.dht.p2p.limits import PeerLimits, Rejections
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
 from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, encode_part, read_filter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, HandingOn, sent_bytes, size_of
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, sent_bytes, size_of
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import check_plain
 from swarmd.dht.wire.records import (
@@ -165,7 +165,7 @@ async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[E
     return kept
 
 
-def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
+def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
     """May this peer have what is held under these keys?
 
     Raises:
@@ -173,8 +173,9 @@ def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *stora
             has had too much already.
     """
     if len(set(keys)) < len(keys):
-        raise door.refusal(sender, "doubled", "a key is named twice in one call")
-    door.allow_answer(sender, sum(max(_size(storage, key) for storage in storages) + NEARBY_BYTES for key in keys))
+        raise peer_limits.refusal(sender, "doubled", "a key is named twice in one call")
+    size_bytes = sum(max(_size(storage, key) for storage in storages) + NEARBY_BYTES for key in keys)
+    peer_limits.allow_answer(sender, size_bytes)
 
 
 def _size(storage: DHTLocalStorage, key: bytes) -> int:
@@ -212,13 +213,13 @@ def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
     try:
         wanted = read_filter(request)
     except RecordRejected as error:
-        raise protocol.p2p.door.refusal(sender, error.reason, error.message) from error
+        raise protocol.p2p.peer_limits.refusal(sender, error.reason, error.message) from error
     if wanted is None:
         return None
     key, asker = DHTID.from_bytes(request.keys[0]), DHTID.from_bytes(request.peer.node_id)
     part = part_of(protocol.storage, key, wanted)
     size = sum(len(shown.value) + SHOWN_RECORD_BYTES for shown in part.records)
-    protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)
+    protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
     latest = max((shown.expiration for shown in part.records), default=0.0)
     result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=encode_part(part), expiration_time=latest)
     for node_id, peer in protocol.routing_table.get_nearest_neighbors(key, k=protocol.bucket_size, exclude=asker):
@@ -252,7 +253,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         rejections: where refusals are counted.
         accepted: called with every record that a peer stored here.
         seniority: whose records come first where there is not room for all.
-        guides: peers to ask in each search, whoever is nearest to the key.
+        trusted_peers: peers to ask in each search, whoever is nearest to the key.
         awaits: reports that are wanted, be there room for them or not.
         verified: called with every record that is seen first.
     """
@@ -263,7 +264,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         rejections: Rejections,
         accepted: Callable[[SignedRecord], None] = lambda signed: None,
         seniority: Seniority | None = None,
-        guides: Callable[[], Iterable[str]] = tuple,
+        trusted_peers: Callable[[], Iterable[str]] = tuple,
         awaits: Callable[[bytes, str], bool] = lambda key, owner: False,
         verified: Callable[[SignedRecord], None] = lambda signed: None,
     ) -> None:
@@ -271,7 +272,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.rejections = rejections
         self.accepted = accepted
         self.seniority = seniority
-        self.guides = guides
+        self.trusted_peers = trusted_peers
         self.awaits = awaits
         self._verified = verified
         self.records_quota = RateLimiter(RECORDS_BURST, RECORDS_PER_S)
@@ -338,7 +339,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
         self.storage = BoundedStorage(self.record_validator.seniority)
-        self.handing_on = HandingOn()
+        self.forwarding = RecordForwarding()
         return self
 
     @classmethod
@@ -365,7 +366,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _meet(self, node_id: DHTID, peer_id: PeerID) -> None:
         """Take a peer into the routing table, and hand on what it should keep; hivemind's own looks through all keys
         for each such call, however many come."""
-        handed = self.handing_on.due(self, node_id)
+        handed = self.forwarding.due(self, node_id)
         if handed:
             keys, values, expirations = ([entry[column] for entry in handed] for column in range(3))
             spawn(self.call_store(peer_id, keys, values, expirations, in_cache=False))
@@ -379,7 +380,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             spawn(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
         sender = context.remote_id.to_base58()
         if len(request.keys) > RECORDS_PER_STORE_MAX:
-            raise self.p2p.door.refusal(sender, "oversized", f"{len(request.keys)} records in one call", ABUSED_CALL)
+            detail = f"{len(request.keys)} records in one call"
+            raise self.p2p.peer_limits.refusal(sender, "oversized", detail, ABUSED_CALL)
         answers = []
         columns = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(columns):
@@ -457,7 +459,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         sender = context.remote_id.to_base58()
         result = make_result(self, sender, request)
         if result is None:
-            check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
+            check_answerable(self.p2p.peer_limits, sender, list(request.keys), self.storage, self.cache)
             return await super().rpc_find(request, context)
         response = await super().rpc_find(dht_pb2.FindRequest(peer=request.peer), context)
         response.results.append(result)

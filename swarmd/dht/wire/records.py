@@ -104,7 +104,7 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     """The owner takes part, or (leaving) did so until now."""
 
     name: str
-    nonce: str  # random, of one process's life: tells twins apart
+    nonce: str  # random, of one process's life: tells duplicates apart
     joined_at: Real
     leaving: bool = False
     addresses: tuple[str, ...] = ()

@@ -306,7 +306,7 @@ class SimKeepers:
     def near(self, name: str) -> list[Hashable]:
         return list(self._worker.near(crc32(name.encode()), REPLICAS))
 
-    def guides(self, name: str) -> list[Hashable]:
+    def trusted_peers(self, name: str) -> list[Hashable]:
         return list(self._worker.guides())
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:

@@ -48,16 +48,16 @@ class Single:
         return Publisher(self.network, OwnRecordFile(path, SWARM), LoopRuntime(), ttl_s, alone, gossip)
 
     @property
-    def life(self) -> NodeRun:
-        assert self.node.life is not None
-        return self.node.life
+    def run(self) -> NodeRun:
+        assert self.node.p2pd_run is not None
+        return self.node.p2pd_run
 
     async def address(self) -> str:
         await self.node.wait_up()
         return (await self.node.addresses())[0]
 
     async def read(self, name: str) -> dict[str, Any]:
-        found = await self.node.call(lambda life: lookup(life, name))
+        found = await self.node.call(lambda run: lookup(run, name))
         return found.records
 
 

@@ -68,7 +68,7 @@ async def serving(node: Single, root: Path) -> Served:
     """Have a node serve what it keeps under a folder."""
     blobs = Blobs(root / node.identity.peer_id)
     server = BodyServer(node.node, blobs, lambda peer: True)
-    await node.life.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
+    await node.p2pd_run.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
     return Served(node, server, blobs)
 
 
@@ -80,7 +80,7 @@ async def three(start: Start, root: Path) -> tuple[Served, Served, Served]:
     owner, first, second = [await serving(node, root) for node in (one, two, three)]
     owner.blobs.put(BODY)
     for peer in (first, second):
-        one.node.door.meet(peer.peer_id)
+        one.node.peer_limits.meet(peer.peer_id)
     return owner, first, second
 
 
@@ -165,7 +165,7 @@ async def giving(single: Single, root: Path) -> Node:
     offered, fetched = OfferedWeights(place / "own"), FetchedWeights(place / "peers", wanted.__contains__)
     given = GivenWeights(offered, fetched)
     server = BodyServer(single.node, given, lambda peer: True, WEIGHTS, given.part_of)
-    await single.life.p2p.add_binary_stream_handler(WEIGHTS.protocol, server.serve)
+    await single.run.p2p.add_binary_stream_handler(WEIGHTS.protocol, server.serve)
     return Node(single, server, offered, fetched, wanted)
 
 
@@ -176,7 +176,7 @@ async def three_nodes(start: Start, root: Path) -> tuple[Node, Node, Node, Weigh
     await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
     owner, first, second = [await giving(single, root) for single in (one, two, three)]
     for peer in (first, second):
-        one.node.door.meet(peer.peer_id)
+        one.node.peer_limits.meet(peer.peer_id)
         peer.fetched.directory.mkdir(parents=True)
     made = offer(owner.offered, VALUES, 7)
     for node in (owner, first, second):

@@ -130,12 +130,12 @@ def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoi
 
 
 async def dial_all(rejoin: Rejoin) -> None:
-    life = cast(Any, SimpleNamespace(peers=1))
-    await _run_bounded([partial(rejoin._dial, life, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
+    run = cast(Any, SimpleNamespace(peers=1))
+    await _run_bounded([partial(rejoin._dial, run, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
 
 
 class Crowded:
-    """A life of p2pd that is connected to a crowd, which is in nobody's table."""
+    """A run of p2pd that is connected to a crowd, which is in nobody's table."""
 
     def __init__(self, connected: list[str]) -> None:
         self._listed = [SimpleNamespace(peer_id=PeerID.from_base58(peer), addrs=()) for peer in connected]
@@ -162,7 +162,7 @@ async def test_a_crowd_holds_up_no_round_of_rejoining(tmp_path: Path, monkeypatc
     _, dialled = rejoin_of(book, monkeypatch)
     pinged: list[str] = []
 
-    async def ping(life: Any, peer: str) -> bool:
+    async def ping(run: Any, peer: str) -> bool:
         pinged.append(peer)
         return False
 

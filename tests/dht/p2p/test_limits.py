@@ -1,4 +1,4 @@
-"""Bounds at the door: for each peer, for each address prefix, in all."""
+"""Bounds at the limits: for each peer, for each address prefix, in all."""
 
 import hashlib
 import math
@@ -23,9 +23,9 @@ from swarmd.dht.p2p.limits import (
     Flow,
     GossipLimits,
     PeerBounds,
+    PeerLimits,
     Rate,
     RemotePeer,
-    RequestLimits,
     Unreached,
 )
 from swarmd.dht.report_collector import ChangeLimit
@@ -75,38 +75,38 @@ def test_processor_time_is_owed_until_it_has_come_back() -> None:
 
 
 def test_a_refused_call_holds_nothing() -> None:
-    door = RequestLimits()
+    peer_limits = PeerLimits()
     for _ in range(3):
         with pytest.raises(RecordRejected):
-            door.enter_call(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
-    assert door.calls.total == door.requests.total == 0
+            peer_limits.acquire_call_slot(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
+    assert peer_limits.calls.total == peer_limits.requests.total == 0
 
 
 def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
     told: list[tuple[str, str]] = []
-    door = RequestLimits(lambda peer, reason, detail: told.append((peer, reason)))
+    peer_limits = PeerLimits(lambda peer, reason, detail: told.append((peer, reason)))
     for _ in range(REFUSALS_MAX - 1):
-        door.refusal("a", "calls", "")
-    assert not door.unwanted
-    door.refusal("a", "calls", "")
-    assert door.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
+        peer_limits.refusal("a", "calls", "")
+    assert not peer_limits.unwanted
+    peer_limits.refusal("a", "calls", "")
+    assert peer_limits.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
 
 
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
-    door = RequestLimits(is_credited={"elder"}.__contains__)
-    door.meet("elder")
+    peer_limits = PeerLimits(is_credited={"elder"}.__contains__)
+    peer_limits.meet("elder")
     for number in range(KNOWN_MAX + 1):
-        door.meet(f"crowd-{number}")
-    assert door.caller("elder").known
-    assert not door.caller("crowd-0").known and door.caller(f"crowd-{KNOWN_MAX}").known
+        peer_limits.meet(f"crowd-{number}")
+    assert peer_limits.caller("elder").known
+    assert not peer_limits.caller("crowd-0").known and peer_limits.caller(f"crowd-{KNOWN_MAX}").known
 
 
 @pytest.mark.parametrize("worked", [True, False])
 def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None:
     session, told = Session.__new__(Session), list[Event]()
-    session.door, session._observe = RequestLimits(), told.append
+    session.peer_limits, session._observe = PeerLimits(), told.append
     session._emit(MemberSeen("stranger", "", worked))
-    assert session.door.caller("stranger").known == worked and len(told) == 1
+    assert session.peer_limits.caller("stranger").known == worked and len(told) == 1
 
 
 BODY = bytes(8 << 20)
@@ -135,8 +135,9 @@ class Taker:
 async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
     digest = hashlib.sha256(BODY).digest()
     blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
-    door, began, given = RequestLimits(), time.monotonic(), 0
-    server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
+    peer_limits, began, given = PeerLimits(), time.monotonic(), 0
+    node: Any = SimpleNamespace(streams={}, peer_limits=peer_limits)
+    server = BodyServer(node, cast(Any, blobs), lambda peer: True)
 
     async def readexactly(size_bytes: int) -> bytes:
         return digest
@@ -146,7 +147,7 @@ async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_al
 
     for number in range(100):
         taker, peer = Taker(), f"peer {number}"
-        door.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
+        peer_limits.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
         stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
         await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly, read=read)), cast(Any, taker))
         given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
@@ -199,15 +200,15 @@ FIELDS_BYTES = 700  # of a record of rollouts with an RSA signature
 @pytest.mark.parametrize("members", [2, 9, 10, 17, 32, 64, 100, 128, 250])
 def test_all_members_behind_one_address_are_answered_at_once(members: int, body_bytes: int) -> None:
     refused: list[str] = []
-    door = RequestLimits(lambda peer, reason, detail: refused.append(reason))
+    peer_limits = PeerLimits(lambda peer, reason, detail: refused.append(reason))
     shown = members if members - 1 <= WHOLE_MAX else math.ceil(members / BREADTH)
     answer = shown * (len(deflate(NOISE[:body_bytes], members)) + FIELDS_BYTES + SHOWN_RECORD_BYTES) + NEARBY_BYTES
     for number in range(members):  # of which p2pd has taken none yet
         peer = f"peer-{number}"
-        door.place(peer, "10.0.0.0/24")
-        door.meet(peer)
-        door.allow_answer(peer, answer)
-        door.enter_answer(door.caller(peer), answer)
+        peer_limits.place(peer, "10.0.0.0/24")
+        peer_limits.meet(peer)
+        peer_limits.allow_answer(peer, answer)
+        peer_limits.acquire_answer(peer_limits.caller(peer), answer)
     assert not refused
 
 

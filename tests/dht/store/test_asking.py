@@ -74,15 +74,15 @@ def test_a_prompt_answer_makes_good() -> None:
 COORDINATOR, ELDER = generate_identity().peer_id, generate_identity().peer_id
 
 
-def asked_first(name: str, shards: int, *guides: str) -> set[str]:
+def asked_first(name: str, shards: int, *trusted_peers: str) -> set[str]:
     announced = AnnouncedShards(True, members_sharded=True)
     announced.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
     policy = SimpleNamespace(coordinator=COORDINATOR, shards=announced)
-    validator = SimpleNamespace(policy=policy, guides=lambda: (COORDINATOR, ELDER, *guides))
-    life: Any = SimpleNamespace(
+    validator = SimpleNamespace(policy=policy, trusted_peers=lambda: (COORDINATOR, ELDER, *trusted_peers))
+    run: Any = SimpleNamespace(
         dht=SimpleNamespace(protocol=SimpleNamespace(record_validator=validator), node_id=DHTID(1))
     )
-    return {peer.to_base58() for _, peer in Found(life, name).first_asked(())}
+    return {peer.to_base58() for _, peer in Found(run, name).first_asked(())}
 
 
 @pytest.mark.parametrize("name", [names.clock(SWARM), names.leaderboard(SWARM, 3), names.reports(SWARM, 3, 0, 4, 1)])
@@ -124,5 +124,5 @@ def test_work_is_hashed_once_for_all_reads_and_anew_when_another_is_shown(monkey
 
     monkeypatch.setattr(proof_of_work, "_begin", count)
     ranks = [seniority(0).rank_of(record, b"key") for record in records for _ in range(3)]
-    assert [rank.worked for rank in ranks] == [False] * 3 + [True] * 3
+    assert [rank.has_proof_of_work for rank in ranks] == [False] * 3 + [True] * 3
     assert hashed == [peer, peer]

@@ -52,8 +52,8 @@ class Reader:
 
     def read(self) -> Found:
         """What is found here."""
-        life = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
-        found = Found(cast(Any, life), REPORT.key)
+        run = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
+        found = Found(cast(Any, run), REPORT.key)
         found.merge(self.storage.get(KEY).value)
         return found
 

@@ -24,7 +24,7 @@ from swarmd.dht.p2p.hivemind_api import (
 )
 from swarmd.dht.p2p.limits import REQUEST_BYTES_MAX, Rejections
 from swarmd.dht.store import storage
-from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage, HandingOn
+from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage, RecordForwarding
 from swarmd.dht.store.validator import (
     BYTES_BURST,
     CHECKED_BYTES_MAX,
@@ -127,7 +127,7 @@ class Keeper:
         self.protocol.record_validator = self.validator
         self.protocol.storage = BoundedStorage()
         self.protocol.node_info = dht_pb2.NodeInfo()
-        self.protocol.handing_on = HandingOn()
+        self.protocol.forwarding = RecordForwarding()
 
     async def store(self, *records: SignedRecord, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
         rows = ((key, msgpack.packb(signed.owner), signed.value, signed.expiration) for signed in records)
