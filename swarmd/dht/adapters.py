@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
-from random import Random
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -21,13 +20,14 @@ from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of
 from swarmd.dht.store.validator import Validator
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import LeaderboardBody, check_body, decode_board, deflate, inflate
 from swarmd.dht.wire.records import Payload, Record, SignedRecord, as_signed, sign
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import ClockWatch, Runtime
+from swarmd.worker.runtime import ClockWatch
 from swarmd.worker.tasks import spawn
 
 SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
@@ -48,8 +48,8 @@ class HiveRecords(RecordStore):
         validator: judges what was gossiped.
     """
 
-    def __init__(self, node: DhtNode, validator: Validator, runtime: Runtime, random: Random, poll_s: float) -> None:
-        super().__init__(runtime, random, poll_s)
+    def __init__(self, view: SwarmView, node: DhtNode, validator: Validator) -> None:
+        super().__init__(view)
         self._node = node
         self._validator = validator
 

@@ -1,4 +1,9 @@
-"""Publishing own records: stored, read back from another peer, told to all, and kept alive."""
+"""Publishing own records: store them at peers, read them back, announce them, and renew them while they count.
+
+- A record counts as published once a trusted peer, or two others, have shown it: a single untrusted peer might show it
+  to its writer only.
+- An expiration is later than all that were used under the same key before, also before a restart.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ import msgspec
 
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.ports import Keepers, Network, RecordSink
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import (
     ClockRecord,
@@ -28,7 +34,6 @@ from swarmd.dht.wire.records import (
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import Runtime
 from swarmd.worker.tasks import Limiter
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
@@ -139,31 +144,20 @@ def _read_own_records(path: Path) -> list[Kept]:
 
 
 class Publisher:
-    """Writes this node's records.
+    """Publishes this node's records.
 
     Args:
         network: where to.
         own_records: remembers them.
-        runtime: the clock.
-        ttl_s: how long a record lives.
-        alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
-        gossip: told of every record as soon as a peer has it.
+        gossip: announces every record as soon as a peer has it.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        own_records: OwnRecords,
-        runtime: Runtime,
-        ttl_s: float,
-        alone: bool,
-        gossip: Gossip,
-    ) -> None:
+    def __init__(self, view: SwarmView, network: Network, own_records: OwnRecords, gossip: Gossip) -> None:
         self._network = network
         self._own_records = own_records
-        self._runtime = runtime
-        self._ttl_s = ttl_s
-        self._alone = alone
+        self._runtime = view.runtime
+        self._ttl_s = view.config.dht.record_s
+        self._alone = view.coordinating  # the swarm's first node: its own storage is enough while there is no peer
         self._gossip = gossip
         self._floors: dict[str, float] = {}
         self._locks: dict[str, Limiter] = {}
@@ -172,21 +166,21 @@ class Publisher:
         }
 
     def remembers(self, kind: type[Payload]) -> bool:
-        """Whether a record of this kind was published from this data directory lately."""
+        """Whether this data directory holds a record of this kind that was published lately."""
         return any(isinstance(content, kind) for content in self._live.values())
 
     async def publish(self, content: Payload) -> Record:
-        """Publish a record and prove that it is there.
+        """Publish a record and prove that peers have it.
 
         Raises:
             NetworkDown: the network is down, or too few peers could show the record; it may be published again.
-            RecordRejected: the record itself cannot count.
+            RecordRejected: the record itself does not count.
         """
         async with self._lock_of(content.key):
             return await self._publish(content, self._gossip.told)
 
     def _lock_of(self, key: str) -> Limiter:
-        """One record of a key at a time: a renewal must not overtake the record that replaces it."""
+        """Publish one record of a key at a time: a renewal must not overtake the record that replaces it."""
         if key not in self._locks:
             self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.is_used}
             self._locks[key] = Limiter(self._runtime, 1)
@@ -203,13 +197,14 @@ class Publisher:
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _expiration(self, key: str) -> float:
-        """Later than all before under this key, but for those that nobody takes yet: of a clock that was ahead."""
+        """An expiration later than all before under this key, except those of a clock that was ahead, which no peer
+        takes yet."""
         now = self._runtime.time()
         before = (self._floors.get(key, 0.0), *self._own_records.floors(key))
         return max(now + self._ttl_s, *(floor + STEP_S for floor in before if not is_far(floor + STEP_S, now)))
 
     async def _remember(self, content: Payload, record: Record) -> None:
-        """From now on this is what is renewed, after a restart too, and nothing older under its key."""
+        """Have this record renewed from now on, after a restart too, and nothing older under its key."""
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content
@@ -229,7 +224,7 @@ class Publisher:
         near = replicas.near(key)
         if not near:
             await self._prove_alone(replicas)
-            told(record)  # clients are in nobody's table, and listen
+            told(record)  # nodes in client mode are in no routing table, and listen to gossip
             return None
         trusted = replicas.trusted_peers(key)
         peers = list(dict.fromkeys((*near, *trusted)))
@@ -246,10 +241,9 @@ class Publisher:
     async def _prove(
         self, replicas: Keepers, key: str, record: Record, peers: list[Hashable], trusted: list[Hashable], alone: bool
     ) -> Record | None:
-        """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
+        """Read the record back from a trusted peer, or from two others.
 
-        A single stranger might show it to its writer only. Who says first that it has taken the record, and then does
-        not show it, is no reason to ask none of the others, who have it by then.
+        A peer that was the first to say that it has stored the record may not show it; then the others are asked.
 
         Args:
             peers: in the order in which they are asked.
@@ -278,8 +272,8 @@ class Publisher:
         await replicas.prove_link()
 
     async def run(self) -> None:
-        """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
-        this machine's clock was set."""
+        """Renew every record three times before it expires, and when p2pd was restarted, when peers are back after
+        there were none, and when this machine's clock was set."""
         told = self._gossip.told
         while True:
             await self._network.wait_up()
@@ -291,7 +285,7 @@ class Publisher:
             told = self._gossip.renewed if is_quiet else self._gossip.told
 
     async def _renew_all(self, told: RecordSink) -> bool:
-        """Returns whether all that can be published again are."""
+        """Renew all records. Returns whether all that still count were renewed."""
         whole = True
         for content in list(self._live.values()):
             try:

@@ -144,11 +144,11 @@ class Session:
         )
         settings = node_settings(config, paths, peer_id, self._book.port)
         self.node = DhtNode(settings, self._validator, self._down, self.peer_limits)
-        self.store = HiveRecords(self.node, self._validator, self._runtime, view.random, dht.poll_s)
+        self.store = HiveRecords(view, self.node, self._validator)
         self.bodies = HiveBodies(self.node, blobs)
         self.gossip = self._make_gossip()
         own_records, network = OwnRecordFile(paths.records, view.swarm), HiveNetwork(self.node, identity)
-        self.publisher = Publisher(network, own_records, self._runtime, dht.record_s, view.coordinating, self.gossip)
+        self.publisher = Publisher(view, network, own_records, self.gossip)
         self.offered = OfferedWeights(paths.weights)
         self.fetched_weights = FetchedWeights(paths.peer_weights, view.offers.names)
         admits, given = view.policy.admits, GivenWeights(self.offered, self.fetched_weights)
@@ -164,19 +164,16 @@ class Session:
         self._working = anyio.Lock()
 
     def _make_gossip(self) -> Gossip:
-        view, policy = self.view, self.view.policy
+        view = self.view
         hints, clock, told = (
             HiveTopic(self.node, name(view.swarm)) for name in (names.hints, names.clock_topic, names.evidence_topic)
         )
-        chance = (view.random, lambda: view.members)
-        telling = (view.rejections, view.emit, view.runtime, *chance)
-        evidence = EvidenceGossip(told, policy, view.is_credited, *telling)
-        hinting = (self.peer_limits, view.peer_id, policy.admits, view.is_credited, self.store.hinted)
+        evidence = EvidenceGossip(view, told)
         return Gossip(
-            ClockGossip(clock, view.rejections.count, view.is_credited, view.runtime, view.random),
+            ClockGossip(view, clock),
             evidence,
             RecordComparison(view.coordinator, view.is_credited, evidence.found),
-            HintGossip(hints, *hinting).publish,
+            HintGossip(view, hints, self.peer_limits, self.store.hinted).publish,
             self.store.accepted,
         )
 

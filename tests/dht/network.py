@@ -71,8 +71,8 @@ class KeptRecords(RecordStore):
         asked: keys of which one owner's record was asked for.
     """
 
-    def __init__(self, runtime: Runtime, poll_s: float) -> None:
-        super().__init__(runtime, Random(1), poll_s)
+    def __init__(self, view: SwarmView) -> None:
+        super().__init__(view)
         self.kept: dict[str, dict[str, Any]] = {}
         self.read: list[str] = []
         self.asked: list[str] = []
@@ -135,7 +135,7 @@ class Network:
         self.events: list[Event] = []
         self.barred: set[tuple[str, int]] = set()
         self.view = SwarmView(config, ME, "nonce", runtime, Random(1), self.events.append, seniority=seniority)
-        self.store = KeptRecords(runtime, config.dht.poll_s)
+        self.store = KeptRecords(self.view)
         bans = lambda peer, round: (peer, round) in self.barred  # noqa: E731
         self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(bans=bans)))
         self.node = cast(OwnNode, SimpleNamespace(remember_addresses=lambda *where: None))

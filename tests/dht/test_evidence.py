@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any
 
 import anyio
@@ -13,8 +12,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import NoteEvidence
-from swarmd.core.events import Equivocated, Event
+from swarmd.core.events import Equivocated
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht import evidence as evidence_module
@@ -29,12 +29,12 @@ from swarmd.dht.evidence import (
     EvidenceTold,
 )
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.p2p.limits import Rejections
+from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
-from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign
-from swarmd.worker.runtime import LoopRuntime
+from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, sign
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, REPORT, SWARM
+from tests.dht.network import Network
 
 pytestmark = pytest.mark.anyio
 
@@ -68,21 +68,14 @@ class Listener:
     """One follower's gossip, and what came of it."""
 
     def __init__(self, *known: Identity) -> None:
-        self.wire, self.events = Wire(), list[Event]()
-        self.policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
-        self.policy.announce(3)
-        self.rejections = Rejections(time.monotonic)
+        config = Config(SwarmConfig(id=SWARM, coordinator=COORDINATOR.peer_id), role="follower")
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
-        self.gossip = EvidenceGossip(
-            HiveTopic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
-            self.policy,
-            peers.__contains__,
-            self.rejections,
-            self.events.append,
-            LoopRuntime(),
-            Random(1),
-            lambda: 3,
-        )
+        network = Network(config, seniority=lambda always: Seniority(peers.__contains__))
+        self.view, self.events, self.wire = network.view, network.events, Wire()
+        self.view.policy.announce(3)
+        self.view.note_members(3)
+        topic = HiveTopic(self.wire, names.evidence_topic(SWARM))  # type: ignore[arg-type]
+        self.gossip = EvidenceGossip(self.view, topic)
 
     async def hear(self, message: EvidenceTold | bytes, sender: str = "somebody") -> None:
         """A message comes by gossip."""
@@ -104,7 +97,7 @@ class Listener:
 
     @property
     def refused(self) -> Counter[str]:
-        return self.rejections.total
+        return self.view.rejections.total
 
 
 def lie(identity: Identity, round: int = 3) -> Evidence:
@@ -169,8 +162,8 @@ async def test_a_flood_of_true_evidence_is_bounded() -> None:
     await listener.hear(EvidenceTold(lie(ALICE)), "a member's is taken all the same")
     assert listener.found[-1][1] == ALICE.peer_id
     for number in range(1, int(SIGNER_BURST) + 4):
-        listener.policy.round = 3 + number * APART_ROUNDS
-        await listener.hear(EvidenceTold(lie(ALICE, listener.policy.round)), f"later-{number}")
+        listener.view.policy.round = 3 + number * APART_ROUNDS
+        await listener.hear(EvidenceTold(lie(ALICE, listener.view.policy.round)), f"later-{number}")
     assert sum(peer == ALICE.peer_id for _, peer, _ in listener.found) == SIGNER_BURST
     assert len(listener.gossip._pairs) <= KEPT
 
@@ -185,7 +178,7 @@ async def test_evidence_that_the_core_has_no_room_for_is_not_logged_again(monkey
         await listener.hear(EvidenceTold(evidence))
     assert listener.found == [("report", each.peer_id, 3) for each in liars]
     await listener.gossip.note(NoteEvidence("c", (KnownEvidence("report", liars[0].peer_id, 3 + APART_ROUNDS),)))
-    listener.policy.round = 3 + 2 * APART_ROUNDS
+    listener.view.policy.round = 3 + 2 * APART_ROUNDS
     await listener.hear(EvidenceTold(lie(liars[0], 2 + 2 * APART_ROUNDS)), "another")
     assert len(listener.found) == len(liars)
     await listener.hear(EvidenceTold(lie(liars[1], 2 + 2 * APART_ROUNDS)), "another")

@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.events import Equivocated, Event
+from swarmd.config import Config, SwarmConfig
+from swarmd.core.events import Equivocated
 from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, PeerLimits, Rejections
+from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, PeerLimits
+from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire.evidence import pair_of
-from swarmd.dht.wire.records import LeaderboardRecord, Record, RecordPolicy, sign
+from swarmd.dht.wire.records import LeaderboardRecord, Record, sign
 from swarmd.errors import RecordRejected
 from swarmd.sim.ports.network_ports import check_unsigned
-from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, CLOCK, COORDINATOR, Topic
-from tests.dht.network import VirtualTime
+from tests.dht.network import Network, VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +38,9 @@ class HintListener:
     def __init__(self) -> None:
         self.topic, self.refused, self.hints = Topic(), list[str](), list[str]()
         self.peer_limits = PeerLimits(lambda peer, reason, detail: self.refused.append(reason))
-        everybody = lambda peer: True  # noqa: E731
+        view = Network(seniority=lambda always: Seniority(lambda peer: True)).view
         hinted = lambda key, owner, expiration: self.hints.append(owner)  # noqa: E731
-        HintGossip(self.topic, self.peer_limits, "me", everybody, everybody, hinted)  # type: ignore[arg-type]
+        HintGossip(view, self.topic, self.peer_limits, hinted)  # type: ignore[arg-type]
 
     def hear(self, message: bytes, times: int) -> None:
         for _ in range(times):
@@ -64,16 +66,10 @@ class ClockListener:
     """A follower that has credited the coordinator, and Alice."""
 
     def __init__(self) -> None:
-        self.topic, self.heard, self.refused = Topic(), list[Record](), list[tuple[str, str]]()
         known = {COORDINATOR.peer_id, ALICE.peer_id}
-        gossip = ClockGossip(
-            self.topic,  # type: ignore[arg-type]
-            lambda sender, reason, detail: self.refused.append((sender, reason)),
-            known.__contains__,
-            LoopRuntime(),
-            Random(1),
-        )
-        gossip.follow(self._hear)
+        self.topic, self.heard = Topic(), list[Record]()
+        self.view = Network(seniority=lambda always: Seniority(known.__contains__)).view
+        ClockGossip(self.view, self.topic).follow(self._hear)  # type: ignore[arg-type]
 
     def _hear(self, record: Record) -> None:
         if record.owner != COORDINATOR.peer_id:
@@ -93,7 +89,7 @@ async def test_a_crowd_that_talks_without_end_does_not_drown_the_coordinator_or_
     listener.topic.take(COORDINATOR.peer_id, clock(0))
     listener.topic.take(ALICE.peer_id, clock(1))
     assert len(listener.heard) == 2
-    assert {reason for _, reason in listener.refused} == {"not-the-coordinator", "quota"}
+    assert set(listener.view.rejections.total) == {"not-the-coordinator", "quota"}
 
 
 SWARM, ROUND, SIZE = "model", 7, 64
@@ -112,25 +108,19 @@ class Node:
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
         self.hear: Callable[[str, bytes], None]
-        self.found = False
-        time, random = crowd.time, crowd.random
-        policy = RecordPolicy(SWARM, LEADER.peer_id, now=time)
-        policy.announce(ROUND + 1)
-        self.gossip = EvidenceGossip(
-            self,
-            policy,
-            lambda peer: True,
-            Rejections(time),
-            self._observe,
-            time.runtime,
-            random,
-            lambda: SIZE,
-            check_unsigned,
-        )
-        time.runtime.start(self.gossip.run())
+        config = Config(SwarmConfig(id=SWARM, coordinator=LEADER.peer_id), role="follower")
+        known: Any = lambda always: Seniority(lambda peer: True)  # noqa: E731
+        network = Network(config, crowd.time.runtime, known)
+        self.events, network.view.random = network.events, crowd.random
+        network.view.policy.announce(ROUND + 1)
+        network.view.note_members(SIZE)
+        self.gossip = EvidenceGossip(network.view, self, check_unsigned)
+        crowd.time.runtime.start(self.gossip.run())
 
-    def _observe(self, event: Event) -> None:
-        self.found = self.found or isinstance(event, Equivocated)
+    @property
+    def found(self) -> bool:
+        """Whether it has emitted evidence."""
+        return any(isinstance(event, Equivocated) for event in self.events)
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
         self.hear = take

@@ -13,6 +13,7 @@ from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, Rollouts
 from swarmd.dht.membership import WATCHED_SLOWLY, MemberKeys, MemberLookups
 from swarmd.dht.ports import RecordsSink
 from swarmd.dht.publisher import RENEWALS
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, member_shard_of
 from swarmd.dht.wire.records import ClockRecord, Membership, Record
@@ -29,8 +30,8 @@ SWARM = "s"
 class Watching(KeptRecords):
     """Says which keys are watched, and how slowly."""
 
-    def __init__(self, time: VirtualTime, poll_s: float) -> None:
-        super().__init__(time.runtime, poll_s)
+    def __init__(self, view: SwarmView) -> None:
+        super().__init__(view)
         self.watched: dict[str, float] = {}
         self.seen: dict[str, RecordsSink] = {}
         self.looked: list[str] = []
@@ -51,7 +52,7 @@ class Watcher:
         swarm = SwarmConfig(id=SWARM, coordinator="" if coordinating else "boss")
         config = Config(swarm, role="coordinator" if coordinating else "follower")
         self.view = Network(config, self.time.runtime).view
-        self.store = Watching(self.time, config.dht.poll_s)
+        self.store = Watching(self.view)
         self.keys = MemberKeys(self.view, self.store, lambda records: None)
         self.keys.watch()
 

@@ -2,41 +2,44 @@
 
 import asyncio
 import socket
-from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
 
+from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.limits import PeerLimits
-from swarmd.dht.publisher import FAILED_S, RENEWALS, OwnRecords, Publisher
+from swarmd.dht.publisher import FAILED_S, RENEWALS, Kept, OwnRecords, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
 from swarmd.dht.wire.records import Payload
 from swarmd.errors import NetworkDown, RecordRejected
-from swarmd.sim.coroutines import VirtualRuntime
-from swarmd.worker.runtime import LoopRuntime
-from tests.dht.making import ALICE, MEMBERSHIP, SWARM
+from tests.dht.making import ALICE, MEMBERSHIP, REPORT, SWARM
+from tests.dht.network import Network, VirtualTime
 
 pytestmark = pytest.mark.anyio
 
 NOW, TTL_S = 1.7e9, 900.0
-NOBODY: Any = SimpleNamespace(told=lambda record: None, renewed=lambda record: None)  # hears of what is published
+
+
+def publisher_to(network: Any, time: VirtualTime, records: OwnRecords) -> Publisher:
+    """The publisher of a coordinator."""
+    config = Config(SwarmConfig(id=SWARM), role="coordinator", dht=DhtConfig(record_s=TTL_S))
+    gossip: Any = SimpleNamespace(told=lambda record: None, renewed=lambda record: None)
+    return Publisher(Network(config, time.runtime).view, network, records, gossip)
 
 
 def test_a_record_expires_after_one_of_a_clock_that_was_ahead_as_soon_as_peers_take_that() -> None:
-    clock = [NOW]
-    store = OwnRecords(SWARM)
-    runtime = VirtualRuntime(lambda *_: None, lambda: clock[0], lambda: clock[0])
-    publisher = Publisher(None, store, runtime, TTL_S, True, NOBODY)  # type: ignore[arg-type]
+    time, records = VirtualTime(NOW), OwnRecords(SWARM)
+    publisher = publisher_to(None, time, records)
     ahead = NOW + 3000.0 + TTL_S
-    store.keep(MEMBERSHIP, ahead)
-    store.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
-    assert store.floors(MEMBERSHIP.key) == (NOW + TTL_S, ahead), "nobody would take a later one"
-    clock[0] += 300.0
+    records.keep(MEMBERSHIP, ahead)
+    records.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
+    assert records.floors(MEMBERSHIP.key) == (NOW + TTL_S, ahead), "nobody would take a later one"
+    time.now += 300.0
     assert publisher._expiration(MEMBERSHIP.key) > ahead
 
 
@@ -66,14 +69,6 @@ class RenewingNetwork:
             raise self.error
 
 
-class Lock:
-    """Nobody else publishes."""
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *raised: object) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("error", "wait_s"),
     [
@@ -83,15 +78,10 @@ class Lock:
     ],
 )
 async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
-    error: Exception | None, wait_s: float, monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, wait_s: float
 ) -> None:
-    store = OwnRecords(SWARM)
-    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    network: Any = RenewingNetwork(error)
-    publisher = Publisher(network, store, runtime, TTL_S, True, NOBODY)
-    publisher._live[MEMBERSHIP.key] = MEMBERSHIP
-    store.keep(MEMBERSHIP, NOW + TTL_S)
-    monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
+    network = RenewingNetwork(error)
+    publisher = publisher_to(network, VirtualTime(NOW), OwnRecords(SWARM, [Kept(REPORT, NOW + TTL_S)]))
     with pytest.raises(Enough):
         await publisher.run()
     assert network.waits[-1] == wait_s
@@ -125,11 +115,7 @@ class HastyReplicas:
 async def publish_to(replicas: HastyReplicas, monkeypatch: pytest.MonkeyPatch) -> None:
     network = RenewingNetwork(None)
     monkeypatch.setattr(network, "call", lambda operation: operation(replicas))
-    store = OwnRecords(SWARM)
-    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    publisher = Publisher(network, store, runtime, TTL_S, True, NOBODY)  # type: ignore[arg-type]
-    monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
-    await publisher.publish(MEMBERSHIP)
+    await publisher_to(network, VirtualTime(NOW), OwnRecords(SWARM)).publish(MEMBERSHIP)
 
 
 @pytest.mark.parametrize(("trusted", "near"), [("coordinator", []), ("", ["one", "other"])])
@@ -239,7 +225,7 @@ class Reading:
 async def watched(reading: Reading, seconds: float, hints_every_s: float) -> list[str]:
     """Whose records a watch has seen after its first read."""
     seen: list[str] = []
-    watch = KeyWatch(cast(Any, reading), LoopRuntime(), Random(1), "key", POLL_S, seen.extend)
+    watch = KeyWatch(Network().view, cast(Any, reading), "key", POLL_S, seen.extend)
     running = asyncio.ensure_future(watch.run())
     await asyncio.sleep(0.02)
     seen.clear()

@@ -127,16 +127,14 @@ class SimSession:
         if kept is not None:
             seniority.learn(kept.standings)
         self.bodies = SimBodies(worker)
-        told = (view.policy, view.is_credited, view.rejections, view.emit, runtime, random, lambda: view.members)
-        evidence = EvidenceGossip(SimTopic(worker, names.evidence_topic(SWARM)), *told, check_unsigned)
+        evidence = EvidenceGossip(view, SimTopic(worker, names.evidence_topic(SWARM)), check_unsigned)
         self.comparison = RecordsSeen(view.coordinator, view.is_credited, evidence.found, dht.signed)
-        self.store = SimRecords(worker, self.comparison, random)
-        topic = SimTopic(worker, names.clock_topic(SWARM))
-        clock = ClockGossip(topic, view.rejections.count, view.is_credited, runtime, random)
+        self.store = SimRecords(worker, view, self.comparison)
+        clock = ClockGossip(view, SimTopic(worker, names.clock_topic(SWARM)))
         hint, accepted = SimHintGossip(worker).publish, self.store.accepted
         self.gossip = Gossip(clock, evidence, self.comparison, hint, accepted)
         own_records, network = SimOwnRecords(worker), SimNetwork(worker)
-        self.publisher = Publisher(network, own_records, runtime, RECORD_S, view.coordinating, self.gossip)
+        self.publisher = Publisher(view, network, own_records, self.gossip)
 
     async def addresses(self) -> tuple[str, ...]:
         return ()

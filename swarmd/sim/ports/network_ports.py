@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
-from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
@@ -18,6 +17,7 @@ from swarmd.dht.p2p.limits import PeerCheck
 from swarmd.dht.ports import EvidenceSink, Keepers, RecordsSink
 from swarmd.dht.publisher import OwnRecords
 from swarmd.dht.record_store import KeyWatch, RecordStore
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.records import (
@@ -148,12 +148,12 @@ class SimRecords(RecordStore):
 
     Args:
         worker: who reads.
+        view: of its swarm.
         comparison: sees what was gossiped.
-        random: chance.
     """
 
-    def __init__(self, worker: NetworkWorker, comparison: RecordComparison, random: Random) -> None:
-        super().__init__(worker.runtime, random, POLL_S)
+    def __init__(self, worker: NetworkWorker, view: SwarmView, comparison: RecordComparison) -> None:
+        super().__init__(view)
         self._worker = worker
         self._comparison = comparison
 

@@ -68,7 +68,7 @@ async def serving(node: Single, root: Path) -> Served:
     """Have a node serve what it keeps under a folder."""
     blobs = Blobs(root / node.identity.peer_id)
     server = BodyServer(node.node, blobs, lambda peer: True)
-    await node.p2pd_run.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
+    await node.run.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
     return Served(node, server, blobs)
 
 

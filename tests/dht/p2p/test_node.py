@@ -91,7 +91,7 @@ async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start
     one, two = await pair(start)
     report = ReportRecord(SWARM, 1, 0, 0.5)
     before = await two.publisher.publish(report)
-    forgetful = two.publish_from(tmp_path / "other.bin", ttl_s=30.0, alone=False)
+    forgetful = two.publish_from(tmp_path / "other.bin", record_s=30.0)
     after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
     assert before.expiration < after.expiration < before.expiration + 1.0
     assert (await one.read(report.key))[two.identity.peer_id] == after

@@ -24,7 +24,7 @@ SLOW_S = 2.0
 async def call(node: Single, peer: str) -> str:
     """What p2pd, or who stands before it, says of a call to a peer that does not answer it."""
     with pytest.raises(P2PDaemonError) as failed:
-        await node.p2pd_run.p2p.control.call_unary_handler(PeerID.from_base58(peer), PING, b"")
+        await node.run.p2p.control.call_unary_handler(PeerID.from_base58(peer), PING, b"")
     return str(failed.value)
 
 

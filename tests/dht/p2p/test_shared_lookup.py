@@ -25,7 +25,7 @@ OWNERS = 20
 
 def keep(node: Single, records: list[SignedRecord]) -> None:
     for signed in records:
-        node.p2pd_run.dht.protocol.storage.admit(KEY, signed)
+        node.run.dht.protocol.storage.admit(KEY, signed)
 
 
 @pytest.fixture
