@@ -13,12 +13,12 @@ from anyio import to_thread
 
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.p2p.body_streams import fetch_body
-from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers
 from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of
+from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, find_at, local, lookup, lookup_each, lookup_of
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
@@ -73,8 +73,7 @@ class HiveRecords(RecordStore):
 
     def judge(self, name: str, record: Record) -> Record:
         signed = as_signed(record)
-        key, owner = names.key_id(name), MSGPackSerializer.dumps(signed.owner)
-        return self._validator.judge(key, owner, signed.value, signed.expiration)
+        return self._validator.judge(names.key_id(name), signed.owner, signed.value, signed.expiration)
 
     async def answers(self, peer: str) -> bool:
         found = await self._node.call(lambda run: run.dht.protocol.call_ping(PeerID.from_base58(peer)))
@@ -156,9 +155,15 @@ class HiveReplicas:
         return peer if answer and answer[0] else None
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+        key, answer = DHTID.from_bytes(names.key_id(name)), None
         with anyio.move_on_after(SHOW_S):
-            return await holds(self._run, cast(PeerID, peer), name, as_signed(record))
-        return False, None
+            answer = await find_at(self._run.dht.protocol, cast(PeerID, peer), key, (record.owner,))
+        if answer is None or not answer.records:
+            return False, None
+        (held,) = answer.records
+        if held == record:
+            return True, None
+        return False, held if held.expiration > record.expiration else None
 
     async def prove_link(self) -> None:
         await self._run.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success

@@ -23,6 +23,7 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
     check_record,
+    owner_of,
     sign,
     signed_message,
 )
@@ -64,7 +65,7 @@ def judge(signed: SignedRecord, key: str = "", policy: RecordPolicy = POLICY, **
         "expiration": signed.expiration,
     } | changes
     try:
-        check_record(policy, **parts)
+        check_record(policy, owner=owner_of(parts.pop("subkey")), **parts)
     except RecordRejected as error:
         return error.reason
     return ""

@@ -67,7 +67,7 @@ swarmd/dht/evidence.py
     + if each is held:
     tests/dht/test_gossip.py
   all tell of evidence at about the same time
-    - math.e * max(1, self._members())
+    - math.e * self._view.members
     + math.e
     tests/dht/test_gossip.py
 swarmd/dht/gossip.py

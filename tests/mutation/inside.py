@@ -225,7 +225,7 @@ swarmd/dht/store/validator.py
     + pass
     tests/dht/store/test_validator.py
   a record without room is verified first
-    -         self._check_room(key_id, subkey, value, expiration)
+    -         self.storage.check_room(key_id, split_value(owner, value, expiration))
     +         pass
     tests/dht/store/test_crowded_key.py
 swarmd/dht/wire/records.py

@@ -9,8 +9,8 @@ swarmd/dht/store/validator.py
     + if stored:
     tests/dht/store/test_validator.py
   whoever sends an awaited report needs no room
-    - validator.awaits(key, sender) and sender == owner_of(subkey)
-    + validator.awaits(key, owner_of(subkey))
+    - validator.awaits(key, sender) and sender == owner
+    + validator.awaits(key, owner)
     tests/dht/store/test_validator.py
   an answer of forged records is read to its end
     - if forged == FORGED_MAX:
@@ -37,7 +37,7 @@ swarmd/dht/store/lookup.py
     -     check_asked_for(part.records, only)
     tests/dht/store/test_crowded_key.py
   a record that one keeper lacks is asked of no other
-    -             shares.give_back(asked.pop(task).hand_on(), found.records)
+    -             shares.give_back(asked.pop(task).release(), found.records)
     +             asked.pop(task)
     tests/dht/p2p/test_shared_lookup.py
 swarmd/dht/store/capacity.py

@@ -445,12 +445,12 @@ class RecordPolicy:
         return self._members is None or peer in self._members
 
 
-def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
-    """All that is asked of a record found under (`key`, `subkey`), cheapest first.
+def check_record(policy: RecordPolicy, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
+    """Check a record of an owner under a key, cheapest checks first.
 
     Args:
         key: the 20-byte key id.
-        subkey: as encoded by hivemind (msgpack).
+        owner: a peer id.
         value: payload and signature.
 
     Raises:
@@ -458,7 +458,6 @@ def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, 
     """
     check_size(value)
     check_expiration(expiration, policy.now())
-    owner = owner_of(subkey)
     check_admitted(policy, owner)
     signed = split_value(owner, value, expiration)
     _check_signature(signed, key, value)
@@ -507,15 +506,23 @@ def check_expiration(expiration: float, now: float) -> None:
 
 
 def owner_of(subkey: bytes) -> str:
-    """The peer id that a subkey is. Plain values have an empty or nil subkey and belong to nobody."""
+    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner.
+
+    Raises:
+        RecordRejected: "oversized" or "unowned".
+    """
     if len(subkey) > SUBKEY_BYTES_MAX:
         raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
     try:
-        owner = msgspec.msgpack.decode(subkey, type=str)
+        return check_owner(msgspec.msgpack.decode(subkey, type=str))
     except DECODE_ERRORS as error:
-        raise RecordRejected("unowned", "the subkey is no peer id") from error
-    if not is_peer_id(owner):
-        raise RecordRejected("unowned", "the subkey is no peer id")
+        raise RecordRejected("unowned", "the subkey is not a peer id") from error
+
+
+def check_owner(owner: object) -> str:
+    """Return the owner if it is a peer id. Raises RecordRejected("unowned")."""
+    if not isinstance(owner, str) or not is_peer_id(owner):
+        raise RecordRejected("unowned", "the subkey is not a peer id")
     return owner
 
 

@@ -132,7 +132,7 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         return False, None
 
     with monkeypatch.context() as patch, pytest.raises(NetworkDown, match="no peer could show"):
-        patch.setattr(adapters, "holds", mute)
+        patch.setattr(adapters.HiveReplicas, "shows", mute)
         await one.publisher.publish(later)
     restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):

@@ -41,20 +41,17 @@ class Reader:
 
     def store(self, signed: SignedRecord) -> None:
         """As if a peer had sent it."""
-        columns = (KEY.to_bytes(), msgspec.msgpack.encode(signed.owner), signed.value, signed.expiration)
+        columns = (KEY.to_bytes(), signed.owner, signed.value, signed.expiration)
         GuardedProtocol._store_one(cast(Any, self), "sender", *columns, replayed="")
 
-    def _check_room(self, *sent: Any) -> None:
-        GuardedProtocol._check_room(cast(Any, self), *sent)
-
     def _check_rewrite(self, *sent: Any) -> None:
-        """Nobody writes anew here."""
+        """Nobody rewrites a record here."""
 
     def read(self) -> Found:
         """What is found here."""
         run = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
         found = Found(cast(Any, run), REPORT.key)
-        found.merge(self.storage.get(KEY).value)
+        found.read_own()
         return found
 
 
@@ -92,14 +89,13 @@ def test_what_differs_from_what_is_held_is_verified() -> None:
     reader = Reader()
     signed = signed_by(BOB, REPORT)
     reader.storage.admit(KEY, signed)
-    subkey = msgspec.msgpack.encode(BOB.peer_id)
-    assert reader.judge_shown(KEY, subkey, signed.value, signed.expiration) == signed
+    assert reader.judge_shown(KEY, BOB.peer_id, signed.value, signed.expiration) == signed
     for value, expiration in (
         (signed.value[:-1] + b"x", signed.expiration),
         (signed.value, signed.expiration + 1.0),
     ):
         with pytest.raises(records.RecordRejected):
-            reader.judge_shown(KEY, subkey, value, expiration)
+            reader.judge_shown(KEY, BOB.peer_id, value, expiration)
 
 
 def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:

@@ -32,7 +32,7 @@ from swarmd.dht.store.validator import (
     GuardedProtocol,
     Validator,
     id_of,
-    read_nearby,
+    nearby,
 )
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import RecordPolicy, RolloutsRecord, SignedRecord, sign
@@ -46,12 +46,9 @@ KEY = names.key_id(REPORT.key)
 
 
 def test_a_peer_that_names_thousands_of_others_is_heard_out_for_a_few() -> None:
-    peer = PeerID.from_base58(ALICE.peer_id).to_bytes()
-    ids = [DHTID.generate() for _ in range(5 * NEARBY_MAX)]
-    answer = dht_pb2.FindResult(
-        nearest_node_ids=[node_id.to_bytes() for node_id in ids], nearest_peer_ids=[peer] * len(ids)
-    )
-    assert list(read_nearby(answer)) == ids[:NEARBY_MAX]
+    peers = [PeerID(number.to_bytes(8, "big")) for number in range(5 * NEARBY_MAX)]
+    answer = dht_pb2.FindResult(nearest_peer_ids=[peer.to_bytes() for peer in peers])
+    assert list(nearby(answer).values()) == peers[:NEARBY_MAX]
 
 
 async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_through_a_few_times(
@@ -216,9 +213,9 @@ def test_a_key_whose_one_signature_is_good_for_all_values_has_no_other_record_ve
     for number in range(CHECKED_BYTES_MAX // 48_000 + 2):
         content = RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, number.to_bytes(2, "big") + bytes(48_000))
         signed = SignedRecord(owner, msgspec.msgpack.encode(content), expiration, neutral + bytes(32))
-        assert validator.judge(names.key_id(content.key), msgpack.packb(owner), signed.value, expiration) == signed
+        assert validator.judge(names.key_id(content.key), owner, signed.value, expiration) == signed
     genuine = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, bytes(48_000)))
-    asked = (names.key_id(genuine.content.key), msgpack.packb(ALICE.peer_id), genuine.value, genuine.expiration)
+    asked = (names.key_id(genuine.content.key), ALICE.peer_id, genuine.value, genuine.expiration)
     assert validator.judge(*asked) is validator.judge(*asked)
 
 
@@ -228,7 +225,7 @@ def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: boo
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id, now=lambda: now)
     validator = Validator(policy, Rejections(time.monotonic))
     signed = signed_by(ALICE, REPORT)
-    asked = (KEY, msgpack.packb(signed.owner), signed.value, signed.expiration)
+    asked = (KEY, signed.owner, signed.value, signed.expiration)
     if known:
         assert validator.judge(*asked) is validator.judge(*asked)
     policy.admit([BOB.peer_id])
