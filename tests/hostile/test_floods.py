@@ -32,7 +32,7 @@ async def test_idle_streams_take_neither_files_nor_the_place_of_others(tmp_path:
     async with besieged(tmp_path, few_files.__name__) as siege:
         p2pd = siege.victim.p2pd()
         await open_streams(siege.stranger, count=300)
-        assert files_of(siege.victim.process.pid) < SPARE + STREAMS.all
+        await until(lambda: files_of(siege.victim.process.pid) < SPARE + STREAMS.all)
         assert await ask_for_nothing(siege) == ABSENT
         await until(lambda: siege.refused("streams") > 0)
         await until(lambda: files_of(p2pd) < SPARE + STREAMS.all)

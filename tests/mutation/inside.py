@@ -247,7 +247,7 @@ swarmd/dht/wire/records.py
     tests/dht/wire/test_records.py
 swarmd/dht/p2p/limits.py
   who was called in vain is called again at once
-    - return rest is not None and self._now() < rest.until
+    - return self._now() < until
     + return False
     tests/dht/p2p/test_limits.py
   who is no longer wanted stays until connections are looked over

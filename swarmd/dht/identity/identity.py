@@ -1,4 +1,4 @@
-"""A node's identity: one key in libp2p's own file format, of which the peer id is made.
+"""A node's identity: one key in libp2p's own file format, from which the peer id is made.
 
 swarmd makes Ed25519 keys. Their file holds the libp2p protobuf ``PrivateKey``: bytes 08 01 12 40, then the 32-byte
 seed, then the 32-byte public key; the public key is the peer id.
@@ -57,7 +57,7 @@ PEERS_KEPT = 16384  # peer ids that need not be decoded again: more than may hav
 PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
 
 RSA_BITS_MIN, RSA_BITS_MAX = 2048, 4096
-RSA_EXPONENT = 65537  # the one that everybody uses; large ones make verifying slow
+RSA_EXPONENT = 65537  # the usual one; large ones make verifying slow
 RSA_KEY_BYTES_MAX = 600  # a SubjectPublicKeyInfo of 4096 bits has 550
 RSA_KEYS_KEPT = 1024  # public keys that need not be parsed again
 RSA_LENGTHS = struct.Struct(">HH")
@@ -90,7 +90,7 @@ class Identity(ABC):
 
     @abstractmethod
     def is_whole(self) -> bool:
-        """Does the public half belong to the secret one?"""
+        """Does the public half belong to the secret half?"""
 
     def __repr__(self) -> str:
         return f"Identity({self.peer_id})"
@@ -126,7 +126,7 @@ class Ed25519Identity(Identity):
         return FILE_PREFIX + self._seed + self.public
 
     def is_whole(self) -> bool:
-        """Does the public half belong to the secret one? Loads `cryptography`."""
+        """Does the public half belong to the secret half? Imports `cryptography`."""
         return self._key.public_key().public_bytes_raw() == self.public
 
 
@@ -160,7 +160,7 @@ class RsaIdentity(Identity):
         return _rsa_protobuf(_rsa_private(self._key))
 
     def is_whole(self) -> bool:
-        """True: an RSA key is proved when it is parsed."""
+        """True: an RSA key is checked when it is parsed."""
         return True
 
 
@@ -174,7 +174,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
     """The public key inside a peer id.
 
     Raises:
-        ValueError: it is not the id of an Ed25519 key. An RSA peer's key cannot be read out of its id, which is a hash.
+        ValueError: it is not the id of an Ed25519 key. An RSA peer's id is a hash, from which no key can be read.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -194,7 +194,7 @@ def is_peer_id(text: str) -> bool:
 
 
 def key_digest_of(peer_id: str) -> bytes | None:
-    """The sha256 that an RSA peer's id is made of; None for an Ed25519 peer. Raises ValueError for no peer id."""
+    """The sha256 in an RSA peer's id; None for an Ed25519 peer. Raises ValueError if it is not a peer id."""
     raw = _raw_of(peer_id)
     return raw[len(RSA_PEER_PREFIX) :] if raw.startswith(RSA_PEER_PREFIX) else None
 
@@ -253,7 +253,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def load_identity(path: Path) -> Identity:
-    """Read a key and prove that it is whole.
+    """Read a key and check that its halves belong together.
 
     Raises:
         NotFoundError: there is no such file; none is made.
@@ -266,7 +266,7 @@ def load_identity(path: Path) -> Identity:
 
 
 def read_identity(path: Path) -> Identity:
-    """As `load_identity`, without the proof that needs `cryptography` where the key is Ed25519."""
+    """As `load_identity`, without the check, which needs `cryptography` for an Ed25519 key."""
     if not os.path.lexists(path):
         raise NotFoundError(
             f"there is no identity {path}",
@@ -277,7 +277,7 @@ def read_identity(path: Path) -> Identity:
 
 
 def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
-    """The key in a key file's contents; `origin` names them, and `fix` helps, in errors. Raises IdentityError."""
+    """The key in a key file's contents. Raises IdentityError, which names the file by `origin` and helps by `fix`."""
     if raw.startswith(RSA_PREFIX):
         return _parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
@@ -391,7 +391,7 @@ def _rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
 
 @contextmanager
 def hold_identity(path: Path) -> Iterator[None]:
-    """Keep the identity for this process alone; the kernel lets go of it when the process ends.
+    """Hold the identity for this process alone; the kernel releases it when the process ends.
 
     Raises:
         IdentityInUse: another process on this host holds it.
@@ -411,7 +411,7 @@ def hold_identity(path: Path) -> Iterator[None]:
 
 
 def _holder_of(inode: int) -> int:
-    """Pid of the process that holds a flock on the file, 0 when it cannot be told (Linux only)."""
+    """Pid of the process that holds a flock on the file, 0 if unknown (Linux only)."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             fields = line.split()
@@ -421,7 +421,7 @@ def _holder_of(inode: int) -> int:
 
 
 def signature_bytes(peer_id: str, value: bytes) -> int:
-    """How many bytes of the end of a signed `value` are the signature that the owner's kind of key makes.
+    """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key.
 
     Raises:
         ValueError: there is none, or `peer_id` is no peer id.
@@ -434,7 +434,7 @@ def signature_bytes(peer_id: str, value: bytes) -> int:
 
 
 def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
-    """True when the peer signed exactly this; False whatever else is given."""
+    """True if the peer signed exactly this message; False for anything else."""
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
@@ -448,19 +448,19 @@ def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
 
 
 class ForeignName(msgspec.Struct, frozen=True):
-    """A name in RL Swarm, made of words that swarmd does not ship."""
+    """A peer's name in RL Swarm, made of words that swarmd does not ship."""
 
     peer: str
     rl_swarm: str
 
 
 def note_name(key: Path, peer: str, rl_swarm: str) -> None:
-    """Write down what a key's peer is called in RL Swarm. Raises OSError."""
+    """Write the RL Swarm name of a key's peer beside the key. Raises OSError."""
     key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(ForeignName(peer, rl_swarm)))
 
 
 def known_name(key: Path, peer: str) -> str:
-    """What this peer is called in RL Swarm, empty where no note says it."""
+    """The peer's name in RL Swarm; empty if none was written beside the key."""
     try:
         called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=ForeignName)
     except (OSError, *DECODE_ERRORS):

@@ -1,7 +1,10 @@
-"""Who is connected: how many from one address, and whom the limits no longer wants.
+"""Which peers are connected, how many from one address, and what the daemon is told about the link.
 
-p2pd's own connection manager bounds all connections together, and knows nothing of addresses. So the connections are
-looked over every few seconds; whoever is over a bound is disconnected, strangers and the latest first.
+- p2pd's own connection manager bounds all connections together, and ignores addresses. So `Connections` checks them
+  every few seconds and disconnects peers that exceed a bound, unknown peers and the latest first, and at once peers
+  that `PeerLimits` no longer wants.
+- `LinkReporter` reports whether the link to the DHT is up, degraded or down, without a report for every change in the
+  number of peers.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from swarmd.worker.messages import EventSink
 from swarmd.worker.tasks import spawn
 
 LOOK_S = 2.0
-OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
+OUT_S = 60.0  # before a peer that was disconnected for what it did is let in again
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
 Place = tuple[str, str]  # (peer id, address prefix) of one connection
@@ -34,12 +37,12 @@ log = get_logger(__name__)
 
 
 class Connections:
-    """Looks over the connections for as long as p2pd lives.
+    """Checks the connections for as long as p2pd runs.
 
     Args:
         node: whose p2pd is asked.
-        peer_limits: told where peers connect from; says who is not wanted.
-        connections_max: in all; one address prefix has half of them at most.
+        peer_limits: told where peers connect from; knows which peers are unwanted.
+        connections_max: in total; one address prefix has half of them at most.
     """
 
     def __init__(self, node: DhtNode, peer_limits: PeerLimits, connections_max: int) -> None:
@@ -47,7 +50,7 @@ class Connections:
         self._bounds = PeerBounds(4, max(connections_max // 2, 1), connections_max)
         self._since: dict[str, float] = {}  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
-        self._unwanted = anyio.Event()  # the limits no longer wants somebody
+        self._unwanted = anyio.Event()  # a peer is unwanted
         peer_limits.watch_unwanted(lambda: self._unwanted.set())
         node.attendants.append(self.watch)
 
@@ -65,7 +68,11 @@ class Connections:
                 await self._unwanted.wait()
 
     async def make_room(self, run: NodeRun, all_strangers: bool) -> int:
-        """Disconnect those whom this node does not know, at first without those whom it serves. Returns how many."""
+        """Disconnect peers that this node does not know. Returns how many.
+
+        Args:
+            all_strangers: also those that are being served.
+        """
         places = await run.p2p.control.places()
         strangers = {peer for peer, _ in places if not self._peer_limits.caller(peer).known}
         going = {peer for peer in strangers if all_strangers or not self._peer_limits.is_served(peer)}
@@ -87,7 +94,7 @@ class Connections:
             self._disconnect(run, peer)
 
     def surplus(self, places: Iterable[Place]) -> list[str]:
-        """Peers whose connections are over a bound. Who is known, and who has been here longer, stays."""
+        """Peers whose connections exceed a bound; known peers, and those that connected earlier, stay."""
         connections, prefixes, total, surplus = Counter(places), Counter[str](), 0, []
         peers = Counter(peer for peer, _ in connections.elements())
         for (peer, prefix), count in sorted(connections.items(), key=lambda each: self._rank(each[0][0])):
@@ -112,7 +119,7 @@ class Connections:
             self._disconnect(run, peer)
 
     def _disconnect(self, run: NodeRun, peer: str) -> None:
-        """Begin to; it takes as long as the peer's own buffers make it."""
+        """Start to disconnect a peer; it takes as long as the peer's own buffers make it."""
         if peer not in self._leaving:
             self._leaving.add(peer)
             spawn(self._close(run, peer))
@@ -130,10 +137,10 @@ class LinkReporter:
 
     Args:
         node: watched.
-        rejoin: tells whether peers have been looked for at all.
-        alone: the coordinator's link is up without peers.
+        rejoin: whether peers have been searched for at all.
+        alone: whether the link is up without peers, as the coordinator's is.
         emit: takes the events.
-        isolation: why a node with so many peers counts as cut off, empty when it does not.
+        isolation: number of peers → why the node counts as cut off, empty if it does not.
     """
 
     def __init__(
@@ -156,7 +163,7 @@ class LinkReporter:
         self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
 
     def down(self, reason: str) -> None:
-        """p2pd is lost or does not start; the same reason is told once."""
+        """Report that p2pd is lost or does not start; the same reason is reported once."""
         event = LinkDown(reason)
         if self._told != event:
             self._report(event)
@@ -183,17 +190,17 @@ class LinkReporter:
             self._report(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
     def _is_news(self, told: int, peers: int, now: float) -> bool:
-        """That the last peer is gone, or one is there again, is told soon: a coordinator goes by it."""
+        """Whether the number of peers is worth a report; the loss of the last and the return of the first are soon."""
         if peers and told:
             return peers != told and now - self._told_at > self._calm_s(now)
         return peers != told and (peers > 0 or now - self._seen_at > CALM_S)
 
     def _calm_s(self, now: float) -> float:
-        """The longer the link has been up, the rarer a changed number of peers is news."""
+        """Seconds between two reports of a changed number of peers; the longer the link has been up, the more."""
         return min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)
 
     def _is_lonely(self, now: float) -> bool:
-        """Long enough without a peer, after looking for one, to say so; once."""
+        """Whether the node has been without a peer for long, has searched for one, and has not reported it yet."""
         looked = self._rejoin.rounds > 0 and now - self._seen_at > CALM_S
         return looked and not isinstance(self._told, LinkDegraded)
 

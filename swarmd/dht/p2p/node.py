@@ -1,8 +1,8 @@
 """The DHT node: hivemind's P2P and DHTNode in this process, p2pd as a child that is started again whenever it dies.
 
 hivemind does not notice the death of its p2pd: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
-hangs. So every run of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once when
-there is no p2pd or when it dies meanwhile. What the node holds for others survives, in memory, from run to run.
+hangs. So every run of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once if
+there is no p2pd or if it dies meanwhile. What the node holds for others survives, in memory, from run to run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from swarmd.dht.wire.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 from swarmd.logger import get_logger
 
-PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
+PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to end
 RESTART = Backoff(0.2, 10.0)
-STEADY_S = 30.0  # a run longer than this begins the back-off anew
-OPEN_S = START_S + 10.0  # for p2pd to start and to answer; one that is stopped meanwhile does neither
+STEADY_S = 30.0  # a run longer than this resets the back-off
+OPEN_S = START_S + 10.0  # for p2pd to start and to answer
 RPC_S = 3.0  # one request to one peer
 CLOSE_S = 2.0
-LOST_S = 1.0  # for p2pd to end when the connection to it has ended
+LOST_S = 1.0  # for p2pd to end after the connection to it has ended
 ATTENDANT_RETRY_S = 1.0
 
 CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
@@ -55,7 +55,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = CALL_S
-    port: int = 0  # TCP port of the node's run before, used again where any will do
+    port: int = 0  # TCP port of the node's previous run, used again if any will do
 
 
 class NodeRun:
@@ -83,11 +83,17 @@ Attendant = Callable[[NodeRun], Awaitable[None]]
 class DhtNode:
     """The supervised node.
 
+    Attributes:
+        attendants: run for as long as each run of p2pd.
+        streams: protocol id → stream handler of hivemind's kind.
+        port: the TCP port that was given instead of 0; kept from run to run.
+        p2pd_run: the present run of p2pd; None while it is down.
+
     Args:
         settings: how it listens and calls.
         validator: judges every record.
         down: called with the reason when p2pd is lost or does not start.
-        peer_limits: bounds what peers may have; one that counts nothing where none is given.
+        peer_limits: bounds what peers may ask.
     """
 
     def __init__(
@@ -99,14 +105,14 @@ class DhtNode:
     ) -> None:
         self.settings = settings
         self.peer_limits = peer_limits or PeerLimits()
-        self.attendants: list[Attendant] = []  # run for as long as each run of p2pd
-        self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
-        self.port = settings.port  # TCP port that was given instead of 0; kept from run to run
+        self.attendants: list[Attendant] = []
+        self.streams: dict[str, Any] = {}
+        self.port = settings.port
         self._validator = validator
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
         self._storage: Any = None
-        self.p2pd_run: NodeRun | None = None  # the present one of p2pd
+        self.p2pd_run: NodeRun | None = None
         self._up = asyncio.Event()
         self._p2p: P2pDaemon | None = None
 
@@ -138,7 +144,7 @@ class DhtNode:
             self._sockets.close()
 
     async def _run_once(self) -> float:
-        """One run of p2pd. Returns how long it lasted, in seconds."""
+        """Run p2pd once. Returns how long it lasted, in seconds."""
         try:
             run = await self._open()
         except (*CALL_ERRORS, IdentityError, NotFoundError) as error:
@@ -165,7 +171,7 @@ class DhtNode:
         return NodeRun(p2p, dht)
 
     def _with_port(self, address: str) -> str:
-        """An address to listen at; if any port will do, with the one of the run before, so that peers find us."""
+        """An address to listen at; if any port will do, with that of the previous run, so that peers find this node."""
         if self.port and address.endswith("/tcp/0"):
             again = address.removesuffix("0") + str(self.port)
             return again if is_free(again) else address
@@ -203,13 +209,13 @@ class DhtNode:
         self._sockets.note(p2p.pid)
         dht = await DHTNode.create(
             p2p=p2p,
-            node_id=DHTID.from_bytes(names.key_id(self.settings.peer_id)),  # others know us again after a restart
+            node_id=DHTID.from_bytes(names.key_id(self.settings.peer_id)),  # the same after a restart
             wait_timeout=RPC_S,
-            cache_locally=False,  # a cached value may be stale for its whole life
+            cache_locally=False,  # a cached value could be stale until it expires
             cache_on_store=False,
             cache_nearest=0,
             cache_refresh_before_expiry=0,
-            reuse_get_requests=False,  # a get would be answered by one that began before the write it follows
+            reuse_get_requests=False,  # a get could be answered by one that began before the preceding write
             client_mode=self.settings.client_mode,
             record_validator=self._validator,
             ensure_bootstrap_success=False,
@@ -244,7 +250,7 @@ class DhtNode:
         self._up.clear()
 
     async def _close(self, run: NodeRun) -> None:
-        """End hivemind's node, which would hang without p2pd, then p2pd."""
+        """Shut down hivemind's node, which would hang without p2pd, then p2pd."""
         run.dht.is_alive = False
         if run.p2p.returncode is None:
             with anyio.move_on_after(CLOSE_S):
@@ -260,11 +266,11 @@ class DhtNode:
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Run an operation on the present run, with an end.
+        """Do an operation on the present run of p2pd, with a timeout.
 
         Raises:
-            NetworkDown: p2pd is down, died under the operation (what it seemed to do may not have happened), or gave no
-                answer within `timeout_s` (`call_s` by default).
+            NetworkDown: p2pd is down, died during the operation (what it seemed to do may not have happened), or gave
+                no answer within `timeout_s` (`call_s` by default).
         """
         run = self.p2pd_run
         if run is None:
@@ -285,7 +291,7 @@ class DhtNode:
             task.cancel()
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can reach this node, with its peer id; empty when nowhere or while down."""
+        """Where others can reach this node, with its peer id; empty if nowhere or while down."""
         try:
             found = await self.call(lambda run: run.p2p.get_visible_maddrs(latest=True))
         except (NetworkDown, ValueError):
@@ -294,7 +300,7 @@ class DhtNode:
 
 
 async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that hivemind would have wait for ever when p2pd dies. Raises P2PDaemonError then."""
+    """Await a coroutine that would hang if p2pd died. Raises P2PDaemonError if it does."""
     gone, started = asyncio.ensure_future(p2p.wait_gone()), asyncio.ensure_future(starting)
     try:
         await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
@@ -307,10 +313,10 @@ async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Is the node's key where p2pd looks for it? hivemind makes another one there where it is gone.
+    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone.
 
     Raises:
-        NotFoundError, IdentityError: it is not.
+        NotFoundError, IdentityError: it is not there.
     """
     path, peer = settings.identity, settings.peer_id
     found = read_identity(path).peer_id
@@ -320,7 +326,7 @@ def check_identity(settings: NodeSettings) -> None:
 
 
 async def _end_when_lost(run: NodeRun) -> None:
-    """Kill a p2pd that lives on when the connection has ended which all calls come and go by: no call would end."""
+    """Kill a p2pd that outlives the connection that carries all calls: no call would end."""
     await run.p2p.control.over.wait()
     await asyncio.wait({run.gone}, timeout=LOST_S)
     if run.p2p.returncode is None:
@@ -329,7 +335,7 @@ async def _end_when_lost(run: NodeRun) -> None:
 
 
 async def _attend(attendant: Attendant, run: NodeRun) -> None:
-    """Keep an attendant running; p2pd's death shows as all kinds of errors in it."""
+    """Keep an attendant running; p2pd's death causes all kinds of errors in it."""
     while True:
         try:
             await attendant(run)

@@ -1,9 +1,9 @@
 """hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
 
-hivemind keeps the task of a call, and with it the frame that brought it, when the answer is larger than a frame or when
-the peer takes the call back. Here a call passes the limits (`swarmd.dht.p2p.limits`) before a task is made of it, has
-an end, and leaves nothing. Streams are accepted here too: one that is refused is closed with what p2pd wrote about it
-unread, for only then p2pd resets it; otherwise p2pd holds it open for as long as the peer likes.
+- hivemind keeps the task of a call, and with it the frame that brought it, if the answer is larger than a frame or if
+  the peer cancels the call. Here a call passes `PeerLimits` before a task is made of it, has an end, leaves nothing.
+- Streams are accepted here too. A refused one is closed with p2pd's header unread, because only then p2pd resets it;
+  otherwise p2pd would hold it open for as long as the peer likes.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from swarmd.worker.tasks import spawn
 CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
 ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept
 BACKLOG = 128
-ABUSED_STREAM = 16  # refusals that a stream counts for which was held open for nothing
+ABUSED_STREAM = 16  # refusals that an idle or slow stream counts for
 HEADER_BYTES = 4096  # what p2pd writes about a stream before its bytes
 HEADER_S = 5.0
-SEARCH_S = 1.0  # a call that is given up after less says nothing about the peer
+SEARCH_S = 1.0  # a call that is cancelled sooner says nothing about the peer
 ACCEPT_AGAIN_S = 0.2
 WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
 
@@ -55,7 +55,7 @@ log = get_logger(__name__)
 
 
 class Timed(Awaitable[T]):
-    """A coroutine that adds up the processor time of its steps, without what others use while it waits."""
+    """A coroutine that adds up the processor time of its own steps."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -77,12 +77,12 @@ class Timed(Awaitable[T]):
                 resume = partial(self._coroutine.throw, error)
 
     def close(self) -> None:
-        """End it; nothing happens where it has ended, or was never begun."""
+        """End it; nothing happens if it has ended, or was never started."""
         self._coroutine.close()
 
 
 class BoundedControl(ControlClient):  # type: ignore[misc]
-    """hivemind's control client, with every call and stream bounded by limits."""
+    """hivemind's control client, with every call and stream bounded by `PeerLimits`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -94,7 +94,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         self.unreached = Unreached()
 
     def guard(self, peer_limits: PeerLimits) -> None:
-        """Have all pass a node's own limits from now on; no handler is registered yet."""
+        """Set the node's limits, before any handler is registered."""
         self.peer_limits = peer_limits
 
     # --- calls ---
@@ -138,7 +138,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
     ) -> None:
         if self._handler_tasks.get(call_id) is task:
             del self._handler_tasks[call_id]
-        answering.close()  # it was never begun where the call was taken back at once
+        answering.close()  # it was never started if the call was cancelled at once
         self.peer_limits.release_call_slot(caller, size_bytes, answering.spent_s)
         if not task.cancelled() and task.exception() is not None:
             log.debug("a call of %s failed: %r", caller.peer, task.exception())
@@ -170,16 +170,16 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                         await write_message(writer, queued[0] if isinstance(queued, tuple) else queued)
                     finally:
                         _leave(self.peer_limits, queued)
-        finally:  # the limits's counts outlive p2pd, what waits for it does not
+        finally:  # the counts outlive p2pd, what waits for it does not
             self.over.set()
             self._drained.set()
             while not self._pending_messages.empty():
                 _leave(self.peer_limits, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
-        """hivemind's own; who was called in vain lately is not searched for again at once.
+        """hivemind's own, except that a peer that was not reached lately is not searched for again at once.
 
-        Whom the configuration lists, and who is connected and only slow, is called all the same.
+        Peers that the configuration lists, and those that are connected and only slow, are called in any case.
         """
         peer, began = peer_id.to_base58(), time.monotonic()
         if self.unreached.rests(peer) and not self.peer_limits.lists(peer):
@@ -201,7 +201,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         return answer
 
     async def connect(self, peer_id: PeerID, maddrs: Any) -> None:
-        """hivemind's own; whoever is connected may be called."""
+        """hivemind's own; a peer that is connected may be called."""
         await super().connect(peer_id, maddrs)
         self.unreached.hear(peer_id.to_base58())
 
@@ -233,7 +233,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             spawn(self._admit(accepted))
 
     async def _admit(self, accepted: socket.socket) -> None:
-        """Let a stream pass the limits, or close it."""
+        """Handle a stream if the limits allow it, or close it."""
         try:
             info, caller, handler = await self._inspect(accepted)
         except BaseException:
@@ -249,7 +249,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             self.peer_limits.streams.give_back(caller)
 
     async def _inspect(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
-        """(what p2pd says about a stream, whose it is, its handler), with nothing read. Raises RecordRejected."""
+        """(p2pd's header of a stream, its caller, its handler), with nothing read. Raises RecordRejected."""
         accepted.setblocking(False)
         with anyio.fail_after(HEADER_S):
             await anyio.wait_readable(accepted)
@@ -262,7 +262,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
     # --- what is asked of p2pd itself ---
 
     async def ask(self, request: Any) -> Any:
-        """Ask p2pd something over one connection that is kept, so that it answers though no file can be opened."""
+        """Send p2pd a request over one connection that is kept, so that it answers even if no file can be opened."""
         async with self._asking:
             try:
                 with anyio.fail_after(ASK_S):
@@ -272,7 +272,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     await write_message(writer, request)
                     response = p2pd_pb2.Response()
                     await read_pbmsg_safe(reader, response)
-            except BaseException:  # a broken or half-read connection is of no more use
+            except BaseException:  # a broken or half-read connection is useless
                 self._let_go()
                 raise
         raise_if_failed(response)
@@ -290,7 +290,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             self._let_go()
 
     async def list_peers(self) -> tuple[Any, ...]:
-        """hivemind's own, over the connection that is kept."""
+        """hivemind's own, over the kept connection."""
         response = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
         return tuple(PeerInfo.from_protobuf(peer) for peer in response.peers)
 
@@ -302,9 +302,9 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         ]
 
     async def disconnect(self, peer_id: PeerID) -> None:
-        """hivemind's own, or over the connection that is kept where no other can be opened.
+        """hivemind's own, or over the kept connection if no other can be opened.
 
-        It takes seconds where the peer reads nothing, and whatever is asked over the same connection waits for it.
+        It takes seconds if the peer reads nothing, and all requests over the same connection wait for it.
         """
         try:
             await super().disconnect(peer_id)
@@ -321,20 +321,20 @@ async def _bounded(answering: Timed[None]) -> None:
 
 
 async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
-    """Send a message in one piece: hivemind sends each byte of its length by itself, and p2pd wakes for each."""
+    """Send a message in one piece: hivemind sends each byte of its length separately, and p2pd wakes for each."""
     encoded: bytes = message.SerializeToString()
     writer.write(varint(len(encoded)) + encoded)
     await writer.drain()
 
 
 def _leave(peer_limits: PeerLimits, queued: Any) -> None:
-    """A message has left the queue: hivemind's own, or (message, whose answer it is, bytes of the answer)."""
+    """Release a queued message: hivemind's own, or (message, the caller that it answers, bytes of the answer)."""
     if isinstance(queued, tuple) and queued[1] is not None:
         peer_limits.answers.give_back(queued[1], queued[2])
 
 
 def _settle(pending: asyncio.Future[Any], message: Any) -> None:
-    """Give a call of our own its answer."""
+    """Set the result of an own call."""
     if pending.done():
         return
     if message.HasField("daemonError"):
@@ -355,7 +355,7 @@ def _refused(call_id: UUID, error: Exception) -> Any:
 
 
 def _read_info(header: bytes) -> Any:
-    """The message that begins a stream. Raises ValueError, or protobuf's DecodeError."""
+    """Decode the header of a stream. Raises ValueError, or protobuf's DecodeError."""
     size, at = 0, 0
     while header[at] & 0x80:
         size |= (header[at] & 0x7F) << (7 * at)
@@ -365,5 +365,5 @@ def _read_info(header: bytes) -> Any:
 
 
 def install_control() -> None:
-    """Have every p2pd that this process starts spoken to through the bounded client."""
+    """Have hivemind talk through `BoundedControl` to every p2pd that this process starts."""
     client_module.ControlClient = BoundedControl

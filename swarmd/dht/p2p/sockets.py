@@ -1,4 +1,4 @@
-"""Where p2pd's sockets lie: the path of one has few bytes, a data directory's may have many. No hivemind in it."""
+"""Where p2pd's sockets lie: the path of a socket must be short, that of a data directory may be long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOCKET_NAME_BYTES = len("/p2pclient-") + 11 + len(".sock")
 
 
 def socket_place(preferred: Path) -> Path:
-    """The directory for sockets: the preferred one, or a short one for temporary files where its path is too long."""
+    """The directory for sockets: the preferred one, or a short one among temporary files if its path is too long."""
     preferred = preferred.absolute()
     if len(os.fsencode(preferred)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX:
         return preferred
@@ -29,10 +29,10 @@ def socket_place(preferred: Path) -> Path:
 
 @contextmanager
 def clearing_short_place(preferred: Path) -> Iterator[None]:
-    """After the block a short directory for sockets is gone, with all in it.
+    """Remove a short directory for sockets, with all in it, after the block.
 
-    For the daemon, when its workers have ended: the network worker that made the directory has confined itself to it,
-    and may not take it out of the directory above.
+    Used by the daemon when its workers have ended: the network worker that made the directory has confined itself to
+    it, and may not remove it from its parent.
     """
     try:
         yield

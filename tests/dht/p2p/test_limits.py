@@ -147,7 +147,7 @@ async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_al
 
     for number in range(100):
         taker, peer = Taker(), f"peer {number}"
-        peer_limits.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
+        peer_limits.note_connections([(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")])
         stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
         await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly, read=read)), cast(Any, taker))
         given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
@@ -205,7 +205,7 @@ def test_all_members_behind_one_address_are_answered_at_once(members: int, body_
     answer = shown * (len(deflate(NOISE[:body_bytes], members)) + FIELDS_BYTES + SHOWN_RECORD_BYTES) + NEARBY_BYTES
     for number in range(members):  # of which p2pd has taken none yet
         peer = f"peer-{number}"
-        peer_limits.place(peer, "10.0.0.0/24")
+        peer_limits.note_connections([(peer, "10.0.0.0/24")])
         peer_limits.meet(peer)
         peer_limits.allow_answer(peer, answer)
         peer_limits.acquire_answer(peer_limits.caller(peer), answer)
