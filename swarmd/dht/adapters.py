@@ -1,4 +1,4 @@
-"""The ports of the network worker's decisions (`swarmd.dht.ports`), answered by hivemind and p2pd."""
+"""The interfaces of `swarmd.dht.ports`, implemented by hivemind and p2pd."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from swarmd.logger import get_logger
 from swarmd.worker.runtime import ClockWatch
 from swarmd.worker.tasks import spawn
 
-SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
-LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
+SHOW_S = 1.5  # for one peer to show a record, which leaves time to ask others
+LOOK_S = 0.5  # between two checks of the routing table and of the clock, which report no changes
 
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ class HiveRecords(RecordStore):
     """Records in hivemind's DHT.
 
     Args:
-        node: reads and keeps them.
-        validator: judges what was gossiped.
+        node: reads and stores them.
+        validator: judges gossiped records.
     """
 
     def __init__(self, view: SwarmView, node: DhtNode, validator: Validator) -> None:
@@ -84,7 +84,7 @@ class HiveRecords(RecordStore):
 
 
 class HiveBodies:
-    """Bodies in the blob store and at their owners, see `swarmd.dht.ports.Bodies`; threads handle large ones."""
+    """Bodies in the blob store and at their owners; large ones are handled in threads."""
 
     def __init__(self, node: DhtNode, blobs: Blobs) -> None:
         self._node = node
@@ -116,7 +116,7 @@ class HiveBodies:
 
 
 class HiveReplicas:
-    """The peers around one run of p2pd, see `swarmd.dht.ports.Keepers`."""
+    """Peers that may keep records, during one run of p2pd."""
 
     def __init__(self, run: NodeRun) -> None:
         self._run = run
@@ -134,7 +134,7 @@ class HiveReplicas:
         return [peer for _, peer in local(self._run, name).trusted_peers(())]
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
-        """Store a record at peers, all at once. Returns once enough have taken it to prove it, or a moment after the
+        """Store a record at peers, all at once. Returns when enough have stored it to prove it, or a moment after the
         first has."""
         signed = as_signed(record)
         pending = {spawn(self._store_at(cast(PeerID, peer), name, signed)) for peer in peers}
@@ -173,21 +173,21 @@ class HiveReplicas:
 
     async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await lookup(self._run, name, only=(signed.owner,))  # for the peers that are there
+            found = await lookup(self._run, name, only=(signed.owner,))  # to find the nearest peers
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
             await self.spread(name, signed, further)
         except Exception as error:
-            log.debug("%s was not spread further: %r", name, error)
+            log.debug("%s was not stored at further peers: %r", name, error)
 
 
 class HiveNetwork:
-    """Where an identity's records are published, see `swarmd.dht.ports.Network`."""
+    """The network on which an identity's records are published."""
 
     def __init__(self, node: DhtNode, identity: Identity) -> None:
         self._node = node
         self._identity = identity
         self._clock = ClockWatch()
-        self._run: NodeRun | None = None  # that was up last
+        self._run: NodeRun | None = None  # of p2pd, the latest
 
     async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
         return await self._node.call(lambda run: operation(HiveReplicas(run)))
@@ -196,7 +196,7 @@ class HiveNetwork:
         self._run = await self._node.wait_up()
 
     async def disturbed(self, within_s: float, lonely: bool) -> None:
-        """p2pd's end is noticed when it comes, the other two within `LOOK_S`."""
+        """p2pd's end is noticed at once, new peers and a set clock within `LOOK_S`."""
         run = self._run
         with anyio.move_on_after(within_s):
             while run is not None and self._node.p2pd_run is run:
@@ -212,7 +212,7 @@ class HiveNetwork:
 
 
 class HiveTopic:
-    """One gossip topic: received messages are read in order, own ones sent in the background."""
+    """One gossip topic; received messages are read in order."""
 
     def __init__(self, node: DhtNode, name: str) -> None:
         self._node = node

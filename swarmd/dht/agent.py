@@ -1,6 +1,6 @@
-"""Does the network worker's commands side by side, each once at a time under its id. No hivemind in it.
+"""Carries out the network worker's commands, concurrently, each id once at a time. No hivemind in it.
 
-One that fails is answered with `CommandFailed`, and the daemon's core sends it again.
+A command that fails is answered with `CommandFailed`, and the daemon's core sends it again.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
 
-COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
+COMMANDS_MAX = 64  # at once; one more fails, and is sent again
 
 log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Takes commands and does them.
+    """Carries out commands.
 
     Args:
         bodies: of rollouts and leaderboards.
-        node: what this node says of itself, and keeps.
-        members: the others, and this node among them.
-        weights: fetches those of peers; None if nobody here may ask for them.
+        node: what this node says about itself, and keeps.
+        members: of the swarm.
+        weights: fetches weights of peers; None if such commands are not for this agent.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class NetworkAgent:
         self._running: set[str] = set()
 
     def begin(self) -> None:
-        """Do from now on what no command asks for: follow the clock and look for a duplicate."""
+        """Start what no command asks for: follow the clock, and watch for another node with this identity."""
         self._view.runtime.start(self.members.watch_for_duplicate())
         self._clock.follow()
 
     def take(self, command: Command) -> None:
-        """Do a command, unless the same is being done."""
+        """Start a command, unless it is being done already."""
         if command.id in self._running:
             return
         if type(command) not in self._actions:
-            self._fail(command, "this is no command for the network worker")
+            self._fail(command, "this is not a command for the network worker")
         elif len(self._running) >= COMMANDS_MAX:
             self._fail(command, f"{COMMANDS_MAX} commands are being done already")
         else:
@@ -120,7 +120,7 @@ class NetworkAgent:
         self._view.emit(CommandFailed(command.id, reason))
 
     def _learn(self, board: LeaderboardBody) -> None:
-        """Take over the standings: whom the swarm knows, also after a restart."""
+        """Take over a leaderboard: the credit of peers, also for the next start, and the reports that it quotes."""
         self._view.seniority.learn(board.standings)
         self._gossip.comparison.read_board(board.reports)
         self._view.runtime.start(self._node.keep_standings(board))

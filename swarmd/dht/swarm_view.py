@@ -1,9 +1,9 @@
-"""What a node knows of its swarm. No hivemind in it.
+"""What a node knows about its swarm. No hivemind in it.
 
-- `SwarmView`: all of it: members, credit, clock, and what this node is in the swarm.
-- `CoordinatorContact`: whether it hears its coordinator. It may be connected to many peers, and all of them keep it in
-  the dark.
-- `MembersOffers`: the weights that members offer, as their memberships say.
+- `SwarmView` holds all of it: members, credit, records that count, and the role of this node.
+- `CoordinatorContact` says whether the node hears its coordinator: it may be connected to many peers, all of which
+  withhold the coordinator's records.
+- `MembersOffers` holds the weights that members offer, as their memberships say.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from swarmd.weights.manifest import WeightsOffer, decode_offer
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import Runtime, TimeSource
 
-SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
-MISSED_MIN = 3  # answers that are missing before it is said of a coordinator that used to answer
+SILENT_S = 30.0  # without a sign of the coordinator, before the node counts as isolated
+MISSED_MIN = 3  # missing answers before it does, if the coordinator used to answer
 
-SLOW_MAX = 1024  # peers that are noted for it
+SLOW_MAX = 1024  # slow peers that are remembered
 
 
 class CoordinatorContact:
-    """What was heard, and when.
+    """Whether and when the coordinator was heard; on a coordinator, whether members report.
 
     Args:
-        follows: has the node a coordinator, other than itself?
-        wall: the clock that deadlines are in, POSIX seconds.
-        steady: one that nobody sets, seconds.
+        follows: has the node a coordinator other than itself?
+        wall: the clock of deadlines, POSIX seconds.
+        steady: a monotone clock, seconds.
     """
 
     def __init__(self, follows: bool, wall: TimeSource = time.time, steady: TimeSource = time.monotonic) -> None:
@@ -53,31 +53,35 @@ class CoordinatorContact:
         self._final = False
         self._reached = False  # has the coordinator itself ever answered?
         self._silent_s = SILENT_S
-        self._unanswered = 0  # stages of this coordinator that nobody else reported in, one after another
+        self._unanswered = 0  # stages of this coordinator, one after another, without a report of a member
 
     def asked_every(self, s: float) -> None:
-        """So many seconds lie between two questions to the coordinator: a single missing answer says nothing."""
+        """Set the seconds between two calls to the coordinator: a single missing answer says nothing."""
         self._silent_s = max(SILENT_S, MISSED_MIN * s)
 
     def answered(self) -> None:
-        """The coordinator itself answered; it is asked now and then."""
+        """Record that the coordinator itself answered; it is called now and then."""
         self._heard_at = self._steady()
         self._reached = True
 
     def announced(self, deadline_at: float, final: bool) -> None:
-        """A newer announcement came, by whatever way: its signature says whose it is."""
+        """Record a newer announcement, from whichever peer: it is signed."""
         self._heard_at = self._steady()
         self._deadline_at, self._final = deadline_at, final
 
     def closed(self, others_reported: bool, others: int) -> None:
-        """A stage of this coordinator is over, in a swarm with so many other members."""
+        """Record the end of a stage of this coordinator.
+
+        Args:
+            others: number of other members.
+        """
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
     def isolation(self, peers: int) -> str:
-        """Why this node counts as cut off although it is connected; empty when it does not.
+        """Why this node counts as cut off although it is connected; empty if it does not.
 
-        Of a coordinator that used to answer when it was asked, silence alone says so. Where it never did, this node may
-        hear it through others only, and then nothing is amiss before a stage should be over.
+        If the coordinator used to answer calls, its silence is enough. If it never did, this node may hear it through
+        other peers only; then nothing is wrong before a stage should be over.
         """
         if not peers:
             return ""
@@ -98,7 +102,7 @@ class CoordinatorContact:
 
 
 class MembersOffers:
-    """What members offer now.
+    """The weights that members offer now.
 
     Args:
         refused: counts offers that cannot be read.
@@ -106,52 +110,51 @@ class MembersOffers:
 
     def __init__(self, refused: RefusalCounter) -> None:
         self._refused = refused
-        self._unread: dict[str, bytes] = {}  # of members, offers that cannot be read
+        self._unread: dict[str, bytes] = {}  # member → offer that cannot be read
         self.by_member: dict[str, WeightsOffer] = {}
 
     def hear(self, peer: str, content: Membership) -> None:
-        """Take note of what a member offers; what cannot be read is counted and offers nothing."""
+        """Remember what a member offers; an offer that cannot be read is counted and dropped."""
         self.by_member.pop(peer, None)
         if content.leaving or not content.weights:
             return
         try:
             self.by_member[peer] = decode_offer(content.weights)
         except RecordRejected as error:
-            if self._unread.get(peer) != content.weights:  # once each, for memberships are read again and again
+            if self._unread.get(peer) != content.weights:  # counted once: memberships are read again and again
                 self._refused(peer, error.reason, error.message)
             self._unread[peer] = content.weights
 
     def names(self, manifest: str) -> bool:
-        """Whether a member offers the manifest of this digest now."""
+        """Does a member offer the manifest with this digest now?"""
         return any(offer.manifest.hex() == manifest for offer in self.by_member.values())
 
     def keep(self, members: Collection[str]) -> None:
-        """Forget those of all others."""
+        """Drop the offers of all other peers."""
         self._unread = {peer: packed for peer, packed in self._unread.items() if peer in members}
         self.by_member = {peer: offer for peer, offer in self.by_member.items() if peer in members}
 
 
 class SwarmView:
-    """What one life of the network worker knows, and decides by.
+    """What one run of the network worker knows about its swarm.
 
     Attributes:
-        members: peers that are present, this node included, without those that have not worked; a follower of a large
-            swarm goes by the records of a shard, whosever they are. Decides how much of a body goes into a record, how
-            long nodes wait before they tell what all know, and whether all rollouts of a swarm that was just started
-            are there.
-        slow: peers whose bodies stopped coming, how often one after another.
+        members: number of members present, including this node, without those that have not worked; a follower of a
+            large swarm estimates it from one shard. It decides how much of a body goes into a record, how long nodes
+            wait before they gossip what many know, and whether all rollouts of a swarm that was just started are there.
+        slow: peers whose bodies stopped coming → how often, one after another.
+        offers: weights that members offer.
 
     Args:
         config: the node's configuration.
         peer_id: its own.
-        nonce: of this life.
+        nonce: of this run.
         runtime: the clock.
         random: chance.
         emit: takes the events, for the daemon.
-        withdrawn: invitations that earlier lives heard to be withdrawn.
-        knows: has this node met a peer as a member, or does its configuration name it? Whom the swarm has credited, if
-            not given.
-        seniority: makes what is known of credit, of who needs none.
+        withdrawn: invitations that were withdrawn, as heard in earlier runs.
+        knows: has this node met a peer as a member, or does its configuration name it? By default, is it credited?
+        seniority: makes the knowledge of credit, given which peers need none.
     """
 
     def __init__(
@@ -180,7 +183,7 @@ class SwarmView:
         self.members = 1
         self.slow: Counter[str] = Counter()
         self.rejections = Rejections(runtime.now)
-        self.offers = MembersOffers(self.rejections.count)  # of weights
+        self.offers = MembersOffers(self.rejections.count)
         follows = bool(self.coordinator) and not self.coordinating
         self.contact = CoordinatorContact(follows, runtime.time, runtime.now)
         self.shards = AnnouncedShards.of_swarm(None if config.chain is None else config.chain.shards, dht.admission)
@@ -194,7 +197,7 @@ class SwarmView:
         self.invitation = read_invitation(dht.invitation)
 
     def must_be_invited(self) -> None:
-        """Raises ConfigError if the swarm asks for an invitation, and this node has none that holds."""
+        """Raise ConfigError if the swarm asks for an invitation, and this node has no valid one."""
         dht = self.config.dht
         if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
             parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.has)
@@ -205,13 +208,13 @@ class SwarmView:
         return self.seniority.rounds_of(peer) > 0
 
     def note_members(self, count: int) -> None:
-        """So many members are present, as far as is known."""
+        """Set the number of members that are present, as far as is known."""
         self.members = max(1, count)
 
     def note_slow(self, peer: str) -> None:
-        """A body stopped coming: its peer is not waited for next time.
+        """Remember that a body of this peer stopped coming, so that it is not waited for next time.
 
-        Of too many that are noted a stranger is forgotten first: a crowd has other names anyway.
+        Of too many such peers an unknown one is dropped first: a crowd has other identities anyway.
         """
         self.slow[peer] += 1
         if len(self.slow) > SLOW_MAX:

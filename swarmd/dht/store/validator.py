@@ -185,9 +185,7 @@ def _size(storage: DHTLocalStorage, key: bytes) -> int:
 
 def part_of(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> Part:
     """The held records that a filter wants, and how far these bring the asker."""
-    item = storage.get(key)
-    held = item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else DictionaryDHTValue()
-    changes = storage.changes
+    held, changes = storage.dictionary(key) or DictionaryDHTValue(), storage.changes
     owners: Iterable[str] = [owner for owner, _ in held.items()]
     if wanted.owners:
         owners = dict.fromkeys(wanted.owners)

@@ -1,9 +1,10 @@
 """Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
 
-A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a msgpack
-payload followed by the owner's signature (`swarmd.dht.identity.identity`) over key, owner, payload and expiration.
-The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
-only, and can be checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
+- A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a
+  msgpack payload followed by the owner's signature over key, owner, payload and expiration.
+- The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
+  only, and anyone can check it. docs/PROTOCOL.md has the format in full.
+- `RecordPolicy` says whose records count in a swarm, `AnnouncedShards` in which shards they have to be.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ UNKNOWN_BYTES_MAX = 256  # fields of later versions, and fields that state their
 
 DOMAIN = b"swarmd-record-v1\x00"
 SUBKEY_BYTES_MAX = 120
-PAST_S = 60.0  # an expiration may lie this far back: clocks differ
-TTL_MAX_S = 3600.0  # and no further ahead
+PAST_S = 60.0  # an expiration may be this far in the past: clocks differ
+TTL_MAX_S = 3600.0  # and this far in the future
 CHANGES_KEPT = 16  # of the number of shards, beyond an honest coordinator's in the rounds whose records count
 ROUND_MAX = 2**31 - 1
 STAGE_MAX = 1023
@@ -66,11 +67,11 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Is a payload no larger than its kind needs, and what it holds beyond its own fields little?
+    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it.
 
     Args:
-        payload: as it came.
-        content: what was decoded of it.
+        payload: as it was received.
+        content: the decoded payload.
 
     Raises:
         RecordRejected: "oversized".
@@ -89,7 +90,7 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-PROTOCOL = 1  # version that this node speaks; whose membership names another takes no part
+PROTOCOL = 1  # version that this node speaks; a peer whose membership names another takes no part
 ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
@@ -104,7 +105,7 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     """The owner takes part, or (leaving) did so until now."""
 
     name: str
-    nonce: str  # random, of one process's life: tells duplicates apart
+    nonce: str  # random, of one run of the process: tells two nodes with one identity apart
     joined_at: Real
     leaving: bool = False
     addresses: tuple[str, ...] = ()
@@ -112,8 +113,8 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     invitation: bytes = b""
     protocol: ProtocolVersion = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.wire.invitations`
-    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; a later format is no reason to refuse the rest
-    shards: Shards = 0  # of the memberships, as many as the stages have; 0: they lie under one key
+    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; one of a later format does not void the rest
+    shards: Shards = 0  # of the memberships, as many as the stages have; 0: they are under one key
     epoch: Round = 0  # see `swarmd.dht.wire.names.epoch_of`
     shard: Shards = 0  # the owner's in that epoch
 
@@ -123,18 +124,18 @@ class Membership(RecordContent, frozen=True, tag="membership"):
 
 
 class ClockRecord(RecordContent, frozen=True, tag="clock"):
-    """Where the swarm is. Counts from the coordinator only."""
+    """The stage that is open. Counts from the coordinator only."""
 
     round: Round
     stage: Stage
     opened_at: Real
     deadline_at: Real
     final: bool = False
-    opening: Count = 0  # number of the announcement among all of this coordinator; of the final one 0
-    shards: Shards = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they are one
+    opening: Count = 0  # number of the announcement among all of this coordinator; 0 for the final one
+    shards: Shards = 0  # of each stage's reports and rollouts, from round `sharded_since` on; 0: one key
     sharded_since: Round = 0
     shards_before: Shards = 0  # in the rounds before that
-    steady_min: Round = 0  # rounds since a stage last waited for it in vain, of a credited member that is waited for
+    steady_min: Round = 0  # members are waited for if no stage has waited for them in vain for so many rounds
 
     @property
     def key(self) -> str:
@@ -142,7 +143,7 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
 
 
 class ReportRecord(RecordContent, frozen=True, tag="report"):
-    """What the owner's stage gave; `digest` names its rollouts."""
+    """The result of the owner's stage; `digest` names its rollouts."""
 
     round: Round
     stage: Stage
@@ -161,7 +162,7 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
 
 
 class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
-    """The owner's rollouts: small ones come along as a zlib stream, larger ones are fetched from the owner."""
+    """The owner's rollouts: small ones are included as a zlib stream, larger ones are fetched from the owner."""
 
     round: Round
     stage: Stage
@@ -180,7 +181,7 @@ class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
 
 
 class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
-    """Standings and the reports they add up from, as a body. Counts from the coordinator only."""
+    """Standings and the reports that they sum up, as a body. Counts from the coordinator only."""
 
     round: Round
     digest: str
@@ -196,7 +197,7 @@ Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | Leaderboard
 
 
 def is_sharded(content: Payload) -> bool:
-    """Does the record lie in a shard?"""
+    """Is the record in a shard?"""
     return isinstance(content, Membership | ReportRecord | RolloutsRecord) and content.shards > 0
 
 
@@ -204,7 +205,7 @@ _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
 
 
 class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A record as it travels outside the DHT: an array of owner, payload, expiration and signature."""
+    """A record outside the DHT: an array of owner, payload, expiration and signature."""
 
     owner: str
     payload: bytes
@@ -213,12 +214,12 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def value(self) -> bytes:
-        """What the DHT stores under the owner's subkey."""
+        """The bytes that the DHT stores under the owner's subkey."""
         return self.payload + self.signature
 
     @property
     def size_bytes(self) -> int:
-        """Of what the DHT stores."""
+        """Size of what the DHT stores."""
         return len(self.payload) + len(self.signature)
 
     @property
@@ -227,7 +228,7 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return _decoder.decode(self.payload)
 
     def encode(self) -> bytes:
-        """For `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
+        """Encode the record for `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
         return msgspec.msgpack.encode(self)
 
 
@@ -240,7 +241,7 @@ class Record(Protocol):
 
     @property
     def content(self) -> Payload:
-        """What it says."""
+        """The decoded payload."""
 
     @property
     def expiration(self) -> float:
@@ -248,36 +249,36 @@ class Record(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Of payload and signature."""
+        """Size of payload and signature."""
 
     def encode(self) -> bytes:
         """The signed record, for leaderboards."""
 
 
 def as_signed(record: Record) -> SignedRecord:
-    """A record of a network in which records are signed."""
-    assert isinstance(record, SignedRecord), "only a simulated network has others"
+    """The record as a signed one, which it is in a real network."""
+    assert isinstance(record, SignedRecord), "only a simulated network has other records"
     return record
 
 
 def decode_signed(encoded: bytes) -> SignedRecord:
-    """What `SignedRecord.encode` made, not yet verified. Raises RecordRejected("malformed")."""
+    """Decode what `SignedRecord.encode` made, without verifying it. Raises RecordRejected("malformed")."""
     try:
         return msgspec.msgpack.decode(encoded, type=SignedRecord)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no signed record: {error}") from error
+        raise RecordRejected("malformed", f"not a signed record: {error}") from error
 
 
 def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) -> bytes:
-    """The bytes under the signature."""
+    """The bytes that are signed."""
     return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
 
 
 def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecord:
-    """A record of `identity`, valid until `expiration` (POSIX seconds).
+    """Make a record of `identity`, valid until `expiration` (POSIX seconds).
 
     Raises:
-        RecordRejected: "oversized" when the payload is larger than a record may be.
+        RecordRejected: "oversized" if the payload is larger than a record may be.
     """
     payload = msgspec.msgpack.encode(content)
     check_payload_size(payload, content)
@@ -286,18 +287,18 @@ def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecor
 
 
 class AnnouncedShards:
-    """What is known of the stages' shards.
+    """The numbers of shards that the clock announces, by round, or that the manifest of a swarm on a chain gives.
 
     Attributes:
-        members: where memberships lie, as far as is known.
-        members_before: where they lay before that, also before this node was there; a member that has not heard of the
+        members: the shards of memberships, as far as is known.
+        members_before: their shards before that, also before this node was started; a member that has not heard of the
             change yet is still found there.
         fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
-            where they are: the contract announces none. 0: there are none, or as many as the clock says.
+            in their shards: the contract announces none. 0: there are none, or as many as the clock says.
 
     Args:
-        sharded: whether the swarm's clock may announce any: the rounds are no contract's.
-        members_sharded: whether memberships lie in as many.
+        sharded: whether the swarm's clock may announce shards, which it may not if a contract keeps the rounds.
+        members_sharded: whether memberships are in as many shards.
         fixed: as the attribute.
     """
 
@@ -312,12 +313,12 @@ class AnnouncedShards:
 
     @classmethod
     def of_swarm(cls, fixed: int | None, admission: str = "open") -> AnnouncedShards:
-        """As a swarm's manifest has it.
+        """The shards of a swarm by its manifest.
 
-        What a host withdraws stands in its membership and is for all: those of a swarm by invitation lie under one key.
+        In a swarm by invitation memberships are under one key, for all nodes need the withdrawals in them.
 
         Args:
-            fixed: as the attribute; None where there is no chain.
+            fixed: as the attribute; None without a chain.
         """
         if fixed is not None:
             return cls(False, fixed=fixed)
@@ -325,15 +326,15 @@ class AnnouncedShards:
 
     @property
     def awaits_place(self) -> bool:
-        """Whether the clock says where memberships lie, and was not heard yet."""
+        """Whether the clock says in which shards memberships are, and was not heard yet."""
         return self._members_sharded and self._round < 0
 
     def watch_members(self, moved: Callable[[], None]) -> None:
-        """Have it called when memberships lie elsewhere."""
+        """Have `moved` called when memberships are in other shards."""
         self._moved = moved
 
     def note(self, clock: ClockRecord) -> None:
-        """Take over what a clock record says."""
+        """Take over the shards in a clock record."""
         if clock.round < self._round:
             return
         self._round = clock.round
@@ -358,23 +359,23 @@ class AnnouncedShards:
         return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
 
     def _moved_in(self, round: int) -> int:
-        """The round that memberships lie since where they lie in this one: the epoch's first, or a later one that
+        """The round since which memberships are where they are in this one: the epoch's first, or a later one that
         changed the number of shards."""
         return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
 
     @property
     def is_large(self) -> bool:
-        """Whether stages lie in shards now: the swarm has too many members for all to ask the coordinator for all."""
+        """Whether stages have shards now: the swarm has too many members for all of them to ask the coordinator."""
         return self.fixed > 0 or self.latest_of(self._round) > 0
 
     def of(self, round: int) -> int | None:
-        """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
+        """Number of shards of a round's stages; None if the clock was not heard in that round or a later one."""
         if not self._sharded:
             return self.fixed
         return self.latest_of(round) if round <= self._round else None
 
     def latest_of(self, round: int) -> int:
-        """The same, by what is known so far."""
+        """The number of shards of a round's stages, by what is known so far."""
         if not self._sharded:
             return self.fixed
         return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)
@@ -389,7 +390,7 @@ class RecordPolicy:
         members: peer ids that may write; empty admits all. The coordinator and `own` always may.
         own: peer id of this node.
         now: the clock, POSIX seconds.
-        admission: the swarm's rule for peers that are on no list.
+        admission: the swarm's rule for peers that are not on a list.
         shards: of stages and memberships; none are announced if not given.
     """
 
@@ -414,10 +415,10 @@ class RecordPolicy:
         self._members = self._configured
 
     def admit(self, peers: Iterable[str]) -> None:
-        """From now on only these, the coordinator and this node may write.
+        """Allow only these peers, the coordinator and this node to write from now on.
 
         Raises:
-            RecordRejected: "oversized" when they are too many; nothing changes then.
+            RecordRejected: "oversized" if they are too many; nothing changes then.
         """
         listed = frozenset((*peers, self.coordinator, self.own))
         if len(listed) > ADMITTED_MAX:
@@ -425,19 +426,19 @@ class RecordPolicy:
         self._members = listed
 
     def admit_configured(self) -> None:
-        """From now on those may write whom the configuration admits."""
+        """Allow the peers to write that the configuration admits."""
         self._members = self._configured
 
     def announce(self, round: int) -> None:
-        """The swarm is in this round, as its clock says."""
+        """Set the swarm's round, as its clock says."""
         self.round = round
 
     def reach(self, round: int) -> None:
-        """This node is told to work in a round: the swarm is at least there, whether or not its clock was seen."""
+        """Set the least round of the swarm: this node has a command for it, whether or not the clock was seen."""
         self.round = max(round, self.round or 0)
 
     def lists(self, peer: str) -> bool:
-        """Is this peer known without having done anything: the coordinator, this node, one on the members list?"""
+        """Is this peer the coordinator, this node, or on the members list?"""
         return peer in (self.coordinator, self.own) or (self._members is not None and peer in self._members)
 
     def admits(self, peer: str) -> bool:
@@ -470,7 +471,7 @@ def check_record(policy: RecordPolicy, key: bytes, owner: str, value: bytes, exp
 
 
 def check_size(value: object) -> None:
-    """Is it bytes, and few enough? Raises RecordRejected: "malformed" or "oversized"."""
+    """Check that a value is bytes, and not too many. Raises RecordRejected: "malformed" or "oversized"."""
     if not isinstance(value, bytes):
         raise RecordRejected("malformed", "the value is not bytes")
     if len(value) > VALUE_BYTES_MAX:
@@ -478,13 +479,13 @@ def check_size(value: object) -> None:
 
 
 def check_admitted(policy: RecordPolicy, owner: str) -> None:
-    """May the owner write here? Raises RecordRejected("not-a-member")."""
+    """Raise RecordRejected("not-a-member") unless the owner may write here."""
     if not policy.admits(owner):
         raise RecordRejected("not-a-member", f"{owner} is not on the members list")
 
 
 def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
-    """A value's payload and signature, not yet verified. Raises RecordRejected("unsigned")."""
+    """Split a value into payload and signature, without verifying it. Raises RecordRejected("unsigned")."""
     try:
         size_bytes = signature_bytes(owner, value)
     except ValueError as error:
@@ -493,12 +494,13 @@ def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
 
 
 def is_far(expiration: float, now: float) -> bool:
-    """Whether a record expires too late for anybody: a clock was ahead when it was written, or was set back since."""
+    """Whether a record expires too late to count: a clock was ahead when it was written, or was set back since."""
     return expiration > now + TTL_MAX_S + PAST_S
 
 
 def check_expiration(expiration: float, now: float) -> None:
-    """Does a record live now, and not for too long? Raises RecordRejected: "stale" or "far-expiration"."""
+    """Check that a record has not expired, and does not last too long. Raises RecordRejected: "stale" or
+    "far-expiration"."""
     if not math.isfinite(expiration) or is_far(expiration, now):
         raise RecordRejected("far-expiration", f"expires at {expiration}")
     if expiration < now - PAST_S:
@@ -537,7 +539,7 @@ def _check_signature(signed: SignedRecord, key: bytes, value: bytes) -> None:
 
 
 def verifies(signed: SignedRecord, key: bytes) -> bool:
-    """True when the owner signed exactly this payload, for this key and expiration."""
+    """True if the owner signed exactly this payload, for this key and expiration."""
     message = signed_message(key, signed.owner, signed.payload, signed.expiration)
     return verify(signed.owner, signed.signature, message)
 
@@ -553,14 +555,14 @@ def check_payload(payload: bytes) -> Payload:
         content = _decoder.decode(payload)
     except DECODE_ERRORS as error:
         reason = "malformed" if _is_finite(payload) else "non-finite"
-        raise RecordRejected(reason, f"no payload: {error}") from error
+        raise RecordRejected(reason, f"not a payload: {error}") from error
     check_payload_size(payload, content)
     _check_values(content)
     return content
 
 
 def _is_finite(payload: bytes) -> bool:
-    """Whether no number of a payload that was refused is infinite or NaN: that is a reason of its own."""
+    """Whether all numbers of a refused payload are finite: infinity and NaN have a reason of their own."""
     try:
         fields = msgspec.msgpack.decode(payload)
     except DECODE_ERRORS:
@@ -570,7 +572,7 @@ def _is_finite(payload: bytes) -> bool:
 
 
 def _check_values(content: Payload) -> None:
-    """What the types of the fields do not say."""
+    """Check what the types of the fields do not express."""
     if isinstance(content, Membership):
         _check_membership(content)
     elif isinstance(content, ClockRecord):
@@ -592,19 +594,19 @@ def _check_membership(content: Membership) -> None:
     if not all(text.isprintable() for text in texts):
         raise RecordRejected("malformed", "control characters in a name or address")
     if not all(text.startswith("/") and len(text) <= LENGTH_MAX for text in content.addresses):
-        raise RecordRejected("malformed", "an address is no multiaddr")
+        raise RecordRejected("malformed", "an address is not a multiaddr")
 
 
 def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
     whole = len(digest) == 64 and set(digest) <= set("0123456789abcdef")
     if not whole and (digest or needed):
-        raise RecordRejected("malformed", "a digest is no lower-case sha256")
+        raise RecordRejected("malformed", "a digest is not a lower-case sha256")
     if not 0 <= size_bytes <= BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, the limit is {BODY_BYTES_MAX}")
 
 
 def check_shard(owner: str, content: Payload) -> None:
-    """Does a record lie in its owner's shard? Raises RecordRejected("wrong-shard")."""
+    """Raise RecordRejected("wrong-shard") unless a record is in its owner's shard."""
     if isinstance(content, Membership):
         own = member_shard_of(content.swarm, owner, MembersPlace(content.shards, content.epoch))
     elif isinstance(content, ReportRecord | RolloutsRecord):
@@ -616,14 +618,14 @@ def check_shard(owner: str, content: Payload) -> None:
 
 
 def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecord) -> None:
-    """Has the stage as many shards as the clock announces? Raises RecordRejected("wrong-shard")."""
+    """Raise RecordRejected("wrong-shard") unless the stage has as many shards as the clock announces."""
     announced = policy.shards.of(content.round)
     if announced is not None and content.shards != announced:
         raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
 
 
 def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
-    """May a membership lie in a shard of this epoch? Raises RecordRejected: "wrong-shard" or "wrong-round"."""
+    """Check that a membership may be in a shard of its epoch. Raises RecordRejected: "wrong-shard" or "wrong-round"."""
     fixed = policy.shards.fixed
     if fixed and (content.shards, content.epoch) != (fixed, 0):
         raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
@@ -634,7 +636,7 @@ def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
 
 
 def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
-    """Is this the owner's to write, here and now? Raises RecordRejected."""
+    """Check that the owner may write this here and now. Raises RecordRejected."""
     if content.swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
     if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
