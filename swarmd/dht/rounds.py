@@ -1,9 +1,9 @@
-"""A swarm's rounds: the clock that says where it is, and what this node publishes and follows in them.
+"""A swarm's rounds: which stage is open, and what this node publishes and reads in it.
 
-- `SwarmClock`: the coordinator announces the stage that is open; every node follows the announcements, the coordinator
-  its own, too.
-- `Stages`: publishes a stage's rollouts and the report that names them, and the coordinator's leaderboards.
-- `LeaderboardFollower`: takes over the leaderboard of the round before.
+- `SwarmClock`: the coordinator announces the open stage; every node, including the coordinator, follows the
+  announcements.
+- `Stages`: publishes a stage's rollouts, the report that names them, and the coordinator's leaderboards.
+- `LeaderboardFollower`: fetches the leaderboard of the previous round.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from swarmd.dht.wire.records import (
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 
-WATCHED_SLOWLY = 6  # polls between two reads of the clock in a large swarm, where it is gossiped
-CALL_FIRST_S = 1.0  # after the start; each further call is twice as long after the one before
-CALL_EVERY_S = 10.0  # at the most
-CALLS_PER_S = 100.0  # of all followers together; where there are more of them, each calls less often
-FETCH_S = 10.0  # for a leaderboard's body
+POLLS_BETWEEN_READS = 6  # of the clock in a large swarm, where it also arrives by gossip
+CALL_FIRST_S = 1.0  # first call to the coordinator after the start; each interval is twice the one before
+CALL_EVERY_S = 10.0  # longest interval, unless the swarm is so large that `CALLS_PER_S` demands a longer one
+CALLS_PER_S = 100.0  # calls that the coordinator gets from all followers together
+FETCH_S = 10.0  # timeout for fetching a leaderboard's body
 
 log = get_logger(__name__)
 
 
 class SwarmClock:
-    """The swarm's clock: announced by the coordinator, followed by all others.
+    """Publishes the coordinator's announcements of the open stage, and follows them on every node.
 
     Args:
         reached: called with the round of each announcement.
@@ -66,14 +66,14 @@ class SwarmClock:
         self._gossip = gossip
         self._reached = reached
         self._name = names.clock(view.swarm)
-        self._watch: KeyWatch | None = None  # once it is followed
-        self._deadline_at = math.inf  # of the stage that was announced last, POSIX seconds
+        self._watch: KeyWatch | None = None  # set by `follow`
+        self._deadline_at = math.inf  # of the stage announced last, POSIX seconds
         self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
         gossip.clock.follow(self._hear)
 
     def follow(self) -> None:
-        """Watch the clock for the rest of the session, and listen for the coordinator."""
+        """Watch the clock for the rest of the session, and check that the coordinator can be reached."""
         view, store = self._view, self._store
         self._watch = store.watch(self._name, self._see)
         if not view.coordinating and view.coordinator:
@@ -81,9 +81,9 @@ class SwarmClock:
             view.runtime.start(self._look_when_overdue(self._watch))
 
     async def _call_coordinator(self) -> None:
-        """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears.
+        """Ask the coordinator itself from time to time whether it is there: records can come from any other node.
 
-        The first calls come soon: one that has answered once is missed much earlier.
+        The first calls come early: an absence is noticed much sooner once the coordinator has answered.
         """
         view, store, pause_s = self._view, self._store, CALL_FIRST_S
         while True:
@@ -97,7 +97,7 @@ class SwarmClock:
                 continue
 
     async def _look_when_overdue(self, watch: KeyWatch) -> None:
-        """Read a large swarm's clock in each poll if a stage should be over and nothing was heard of the next."""
+        """In a large swarm, read the clock on every poll while a stage is overdue and the next is not announced."""
         view = self._view
         while True:
             await view.runtime.sleep(view.config.dht.poll_s)
@@ -105,14 +105,14 @@ class SwarmClock:
                 watch.look()
 
     def _hear(self, record: Record) -> None:
-        """A record that was gossiped. Raises RecordRejected where it does not count."""
+        """Take a gossiped record. Raises RecordRejected if it is not valid."""
         view, store = self._view, self._store
         if record.owner != view.coordinator:
             raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
         self._see({record.owner: store.judge(self._name, record)})
 
     async def announce(self, command: Announce) -> None:
-        """Publish where the swarm is. Raises NetworkDown."""
+        """Publish the open stage. Raises NetworkDown."""
         content = ClockRecord(
             swarm=self._view.swarm,
             round=command.round,
@@ -131,10 +131,10 @@ class SwarmClock:
         self._view.emit(RoundPublished(command.id, command.round, command.stage))
 
     async def read(self, command: ReadClock) -> None:
-        """Read the clock and tell it, whatever was told before.
+        """Read the clock and emit it, even if it was emitted before.
 
         Raises:
-            NetworkDown: nobody answered; that is not the same as no round.
+            NetworkDown: nobody answered, so it is unknown whether there is a round.
         """
         found = await self._store.find(self._name)
         self._keep_if_later(found.records)
@@ -150,9 +150,9 @@ class SwarmClock:
             self._report(self._latest)
 
     def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
-        """Keep the coordinator's record if it is later than the one known. True when it is.
+        """Keep the coordinator's record if it is later than the known one. Returns whether it was kept.
 
-        One that was known while a clock was ahead is no measure after that clock was set back.
+        A known record that lies far in the future does not count: it is from before a clock was set back.
         """
         record, known = records.get(self._view.coordinator), self._latest
         if known is not None and is_far(known.expiration, self._view.policy.now()):
@@ -164,14 +164,14 @@ class SwarmClock:
         return True
 
     def _pass_on(self, record: Record) -> None:
-        """Hold it for whoever asks, and gossip it where it came by another way."""
+        """Store the record for peers that ask for it, and gossip it unless it came by gossip."""
         view, store, gossip, content = self._view, self._store, self._gossip, record.content
         if isinstance(content, ClockRecord):
             view.contact.announced(content.deadline_at, content.final)
             view.shards.note(content)
             self._deadline_at = math.inf if content.final else content.deadline_at
             if self._watch is not None:
-                self._watch.read_every(view.config.dht.poll_s * (WATCHED_SLOWLY if view.shards.is_large else 1))
+                self._watch.read_every(view.config.dht.poll_s * (POLLS_BETWEEN_READS if view.shards.is_large else 1))
         store.hold(self._name, record)
         gossip.clock.pass_on(record)
 
@@ -183,17 +183,17 @@ class SwarmClock:
 
 
 class Shard(NamedTuple):
-    """Where a peer's records of a stage lie."""
+    """The shard of a stage that holds a peer's records."""
 
-    shards: int  # of the stage; 0: it has none
+    shards: int  # number of shards of the stage; 0 if it is not sharded
     shard: int
 
 
 async def find_shards(view: SwarmView, store: RecordStore, round: int) -> int:
-    """Number of shards of a round's stages; the clock is read where this node has heard too little of it.
+    """Number of shards of a round's stages. Reads the clock if this node does not know it yet.
 
     Raises:
-        NetworkDown: nobody answered; that is not the same as none.
+        NetworkDown: nobody answered, so the number is unknown.
     """
     known = view.shards.of(round)
     if known is not None:
@@ -203,7 +203,7 @@ async def find_shards(view: SwarmView, store: RecordStore, round: int) -> int:
 
 
 async def find_members_place(view: SwarmView, store: RecordStore) -> MembersPlace:
-    """Where memberships lie; the clock is read where this node has not heard it yet. Raises NetworkDown."""
+    """Where memberships are stored. Reads the clock if this node does not know it yet. Raises NetworkDown."""
     if view.shards.awaits_place:
         await _read_clock(view, store, "for the shards of memberships")
     return view.shards.members
@@ -219,16 +219,16 @@ async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None
 
 
 async def find_own_shard(view: SwarmView, store: RecordStore, round: int, stage: int) -> Shard:
-    """Where this node's own records of a stage lie. Raises NetworkDown."""
+    """The shard of a stage that holds this node's own records. Raises NetworkDown."""
     shards = await find_shards(view, store, round)
     return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
 
 
 class Stages:
-    """Publishes a stage's reports and rollouts, and leaderboards.
+    """Publishes reports, rollouts and leaderboards.
 
     Args:
-        learn: takes each leaderboard over.
+        learn: called with each leaderboard before it is published.
     """
 
     def __init__(
@@ -247,13 +247,13 @@ class Stages:
         self._node = node
         self._learn = learn
         self._remembers = publisher.remembers(ReportRecord)
-        self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
+        self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
 
     async def publish_report(self, command: PublishReport) -> None:
         """Publish a stage's rollouts, then the report that names them.
 
         Raises:
-            NetworkDown: it may be tried again.
+            NetworkDown: may be tried again.
             SwarmdError: the rollouts are not in the blob store, or too large.
         """
         place = await find_own_shard(self._view, self._store, command.round, command.stage)
@@ -280,16 +280,16 @@ class Stages:
         self._view.emit(ReportPublished(command.id, command.round, command.stage))
 
     async def _look_for_other_report(self, command: PublishReport, place: Shard) -> bool:
-        """Look for another report of this node of this stage that peers hold: it stands then, and nothing is signed.
+        """Whether peers hold a different report of this node for this stage; it then counts and no other is signed.
 
-        Asked by a node that remembers no report of its own: its directory is new and its key is not, or a second node
-        runs under it. Two different reports of one stage would cost it its place.
+        Only asked if this node remembers no report of its own: its data directory may be new while its key is not, or
+        a second node may use the same key. A node that signs two different reports of one stage is excluded.
         """
         if self._remembers:
             return False
         name = names.reports(self._view.swarm, command.round, command.stage, *place)
         own = self._view.peer_id
-        found = await self._store.find(name, {own: math.inf})  # of all who answer, its own record alone
+        found = await self._store.find(name, {own: math.inf})  # asks every peer near the key, for this record only
         standing = found.records[own].content if own in found.records else None
         if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
             return False
@@ -298,12 +298,12 @@ class Stages:
 
     async def _publish_rollouts(self, command: PublishReport, shard: Shard) -> None:
         rollouts = command.rollouts
-        if not rollouts.groups:  # nothing to share: the report alone counts
+        if not rollouts.groups:  # nothing to share
             return
         body = await self._bodies.get(rollouts.digest)
         _check_size(len(body))
         place = (command.round, command.stage)
-        inline = b"" if place == self._crowded else await self._inline(body, shard)
+        inline = b"" if place == self._too_large else await self._inline(body, shard)
         content = RolloutsRecord(
             swarm=self._view.swarm,
             round=command.round,
@@ -320,14 +320,14 @@ class Stages:
         try:
             await self._publisher.publish(content)
         except (NetworkDown, RecordRejected):
-            self._crowded = place  # a small record finds room where a large one does not, and peers fetch the body
+            self._too_large = place  # next time without the body: peers then fetch it from this node
             raise
 
     async def _inline(self, body: bytes, shard: Shard) -> bytes:
-        """What of a body travels inside its record.
+        """The compressed body to put into the record, or b"" for none.
 
-        In a sharded stage nothing: of a shard's records all are read, of their bodies some. A node that cannot be
-        called is not asked for its body, so its record brings it.
+        None in a sharded stage, where a reader wants all records of a shard but only some bodies. A node in client mode
+        cannot be dialled, so its record always contains the body.
         """
         view, bodies = self._view, self._bodies
         to_fetch = not view.config.dht.client_mode
@@ -336,7 +336,7 @@ class Stages:
         return await bodies.deflate(body, view.members // max(shard.shards, 1), to_fetch)
 
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
-        """Publish standings and reports. Raises NetworkDown."""
+        """Publish the standings and reports of a round. Raises NetworkDown."""
         board = LeaderboardBody(command.round, command.standings, command.reports)
         self._learn(board)
         body = encode_board(board)
@@ -360,7 +360,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 class LeaderboardFollower:
-    """Follows the leaderboards.
+    """Fetches each round's leaderboard.
 
     Args:
         take: called with each leaderboard, in the event loop.
@@ -376,9 +376,9 @@ class LeaderboardFollower:
         self._name = ""
 
     def reach(self, round: int) -> None:
-        """This round has begun, or would have: look for the leaderboard of the one before until it is there.
+        """Look for the leaderboard of the round before this one until it is found.
 
-        The coordinator has its own, and where a contract keeps the rounds there is none.
+        Does nothing on the coordinator, which makes the leaderboards, and with a contract, where there are none.
         """
         view, store = self._view, self._store
         name = names.leaderboard(view.swarm, round - 1)
@@ -396,7 +396,7 @@ class LeaderboardFollower:
             self._view.runtime.start(self._fetch(record.content))
 
     async def _fetch(self, record: LeaderboardRecord) -> None:
-        """What cannot be had is left out: the next round brings another."""
+        """Fetch a leaderboard's body. On failure it is skipped: the next round has another."""
         try:
             board = await self._body_of(record)
         except SwarmdError as error:

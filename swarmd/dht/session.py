@@ -1,4 +1,4 @@
-"""All that one life of the network worker is made of, put together."""
+"""Builds the parts of one run of the network worker and connects them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ log = get_logger(__name__)
 
 
 class _Scoped:
-    """A coroutine in the session's task group, see `swarmd.worker.runtime.Running`."""
+    """One coroutine in the session's task group; implements `swarmd.worker.runtime.Running`."""
 
     def __init__(self) -> None:
         self._scope = anyio.CancelScope()
@@ -64,21 +64,21 @@ class _Scoped:
             with self._scope:
                 await coroutine
         finally:
-            coroutine.close()  # where the session ended before it began
+            coroutine.close()  # if the session ended before the coroutine began
 
     def stop(self) -> None:
         self._scope.cancel()
 
 
 class SessionRuntime(LoopRuntime):
-    """The event loop, as long as a session runs: what ends by an error that nobody takes ends the session."""
+    """The event loop of a running session. An uncaught error in any task ends the session."""
 
     def __init__(self) -> None:
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[TaskGroup]:
-        """Run what is started meanwhile."""
+        """Run the coroutines that are started inside the `async with` block."""
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
 
@@ -90,22 +90,21 @@ class SessionRuntime(LoopRuntime):
 
 
 class Session:
-    """The parts of the network, wired on hivemind and p2pd; `run` keeps them going. It is an `OwnNode`, too.
+    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`.
 
     Attributes:
-        view, store, publisher, gossip: what decides is made of these.
-        bodies: of rollouts and leaderboards.
-        offered: weights, by this node.
-        fetched_weights: from peers, and given on.
+        view, store, publisher, gossip: the parts that membership, rounds and gathering are built from.
+        bodies: bodies of rollouts and leaderboards.
+        offered: weights that this node offers.
+        fetched_weights: weights fetched from peers, which this node serves to others.
 
     Args:
         config: the node's configuration.
         paths: its data directory.
         identity: its key, held by this process.
         blobs: rollout bodies.
-        observe: takes the events.
-        fills_process: whether all that this process holds is the session's. In a program that does other things too,
-            p2pd alone is kept within marks.
+        observe: called with each event.
+        fills_process: whether this process does nothing but run the session. If false, only p2pd's memory is bounded.
     """
 
     def __init__(
@@ -178,17 +177,18 @@ class Session:
         )
 
     def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsFetcher:
-        """What fetches weights of peers.
+        """Create the part that fetches peers' weights.
 
         Args:
-            must_be_member: looks for a peer's membership.
-            told: how far a fetch is.
+            must_be_member: looks up a peer's membership.
+            told: called with the progress of a fetch.
         """
         fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
         return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
     def _trusted_peers(self) -> list[str]:
-        """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
+        """Peers that every lookup asks, however far they are from the key: the coordinator, and a random sample of the
+        bootstrap peers and of the peers credited longest."""
         view, bootstrap = self.view, [peer for _, peer in self._book.bootstrap]
         return choose_guides(view.peer_id, view.coordinator, bootstrap, view.seniority.elders, view.random.sample)
 
@@ -206,7 +206,7 @@ class Session:
         self.link.down(reason)
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, MemberSeen) and event.worked:  # a membership alone is to be had for nothing
+        if isinstance(event, MemberSeen) and event.worked:  # anybody can publish a membership without proof of work
             self.peer_limits.meet(event.peer)
         self._observe(event)
 
@@ -222,7 +222,7 @@ class Session:
         return await to_thread.run_sync(self._invitations.packed_lately)
 
     def keep_withdrawn(self) -> None:
-        """At once, rare and small as it is: this node may be about to end for it."""
+        """Written at once: this node's own invitation may be among them, and the node would then end."""
         self._validator.forget()
         try:
             keep_withdrawals(self._paths.withdrawn, self.view.swarm, self.view.withdrawals.told)
@@ -240,7 +240,7 @@ class Session:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
 
     async def work(self) -> int:
-        """The number that says what this identity has cost: kept, or found now. Cancelled, it ends at once."""
+        """The proof of work of this identity: read from its file, or computed now. Stops at once when cancelled."""
         dht = self.view.config.dht
         bits = max(WORK_BITS, dht.work_bits) if dht.admission == "work" else WORK_BITS
         async with self._working:
@@ -249,13 +249,13 @@ class Session:
                 self._work = await to_thread.run_sync(take_work, *sought, from_thread.check_cancelled)
         return self._work
 
-    # --- its life ---
+    # --- running ---
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts around `body`; when it returns, end them.
+        """Run the parts until `body` returns.
 
         Raises:
-            AddressInUse: the node cannot listen where it should.
+            AddressInUse: the node cannot listen on its addresses.
             OutOfRoom: the process has grown too large.
         """
         evidence = self.gossip.evidence
@@ -290,7 +290,7 @@ def _check(config: Config) -> None:
 
 
 def node_settings(config: Config, paths: NodeDirectory, peer_id: str, port: int) -> NodeSettings:
-    """How the node of a configuration listens and calls."""
+    """The part of the configuration that a `DhtNode` needs."""
     dht = config.dht
     return NodeSettings(
         identity=paths.root / config.dht.identity,

@@ -10,7 +10,7 @@ import pytest
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
-from swarmd.dht.membership import WATCHED_SLOWLY, MemberKeys, MemberLookups
+from swarmd.dht.membership import POLLS_BETWEEN_READS, MemberKeys, MemberLookups
 from swarmd.dht.ports import RecordsSink
 from swarmd.dht.publisher import RENEWALS
 from swarmd.dht.swarm_view import SwarmView
@@ -67,10 +67,10 @@ def own_key(shards: int, epoch: int) -> str:
 
 def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
     node = Watcher(coordinating=False)
-    assert node.store.watched == {names.members(SWARM): WATCHED_SLOWLY}
+    assert node.store.watched == {names.members(SWARM): POLLS_BETWEEN_READS}
     for round, shards in ((1, 8), (2, 16), (EPOCH_ROUNDS, 16)):
         node.announce(round, shards)
-        assert node.store.watched == {own_key(shards, round // EPOCH_ROUNDS): WATCHED_SLOWLY}
+        assert node.store.watched == {own_key(shards, round // EPOCH_ROUNDS): POLLS_BETWEEN_READS}
     node.keys.look()
     assert node.store.looked == [own_key(16, 1)]
 

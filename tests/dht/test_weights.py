@@ -69,7 +69,7 @@ class Peers:
         if conduct == "hangs":
             await anyio.sleep_forever()
         if conduct == "dawdles":
-            await anyio.sleep(3 * weights.DOUBTED_S)
+            await anyio.sleep(3 * weights.SLOW_S)
         self.gave[peer] += 1
         if conduct in ("lies", "dawdles"):
             return bytes(size_bytes)
@@ -83,7 +83,7 @@ class Peers:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OfferedWeights:
-    monkeypatch.setattr(weights, "DOUBTED_S", 0.05)
+    monkeypatch.setattr(weights, "SLOW_S", 0.05)
     return OfferedWeights(tmp_path / "shelf")
 
 

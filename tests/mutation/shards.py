@@ -29,8 +29,8 @@ swarmd/dht/report_collector.py
     + if known.here]
     tests/dht/test_report_collector.py
   a report is awaited again and again
-    - or owner in self._seen.peers or owner in self._brought:
-    + or owner in self._brought:
+    - or owner in self._seen.peers or owner in self._stored:
+    + or owner in self._stored:
     tests/dht/test_report_collector.py
 swarmd/dht/store/lookup.py
   a peer may show whatever it likes

@@ -110,7 +110,7 @@ swarmd/dht/report_collector.py
     + self._turns = list(range(1))
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
   reports that their owners bring are lost
-    -         self._brought[record.owner] = record
+    -         self._stored[record.owner] = record
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
 swarmd/dht/rounds.py
   records lie in the first shard, whoever wrote them
