@@ -1,4 +1,4 @@
-"""The small parts: shelf, quota, rejections, address book, sockets, ports, guards."""
+"""Small parts: own records' file, rate limits, rejections, address book, sockets, ports, hivemind's import."""
 
 import json
 import os
@@ -18,13 +18,9 @@ from swarmd.config import parse_config
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.limits import (
-    ALL_HINTS,
-    HINTS,
     NAMED_BURST,
     NAMED_PER_S,
     REPEAT_S,
-    RESERVE,
-    GossipLimits,
     Rejections,
 )
 from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
@@ -43,17 +39,17 @@ from swarmd.errors import AddressInUse, ConfigError, PathUnusable
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM
 from tests.dht.network import VirtualTime
 
-# --- shelf ---
+# --- the file of own records ---
 
 
-def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
+def test_the_file_of_own_records_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
     path = tmp_path / "records.bin"
-    shelf = OwnRecordFile(path, SWARM)
+    kept = OwnRecordFile(path, SWARM)
     for round in range(6):
-        shelf.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
-    shelf.keep(CLOCK, 7.0)
-    shelf.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
-    anyio.run(shelf.save)
+        kept.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
+    kept.keep(CLOCK, 7.0)
+    kept.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
+    anyio.run(kept.save)
     again = OwnRecordFile(path, SWARM)
     rounds = [content.round for content, *_ in again.kept if isinstance(content, ReportRecord)]
     assert rounds == [3, 4, 5]
@@ -63,35 +59,35 @@ def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
-def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_of_own_records_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "records.bin"
     path.write_bytes(content)
     assert OwnRecordFile(path, SWARM).kept == []
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
-# --- quota and rejections ---
+# --- rate limits and rejections ---
 
 
-def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
+def test_a_rate_limit_fills_up_again_and_forgets_the_silent() -> None:
     clock = VirtualTime()
-    quota = RateLimiter(burst=3, per_s=1, now=clock)
-    assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
-    assert quota.try_charge("b")
+    limit = RateLimiter(burst=3, per_s=1, now=clock)
+    assert [limit.try_charge("a") for _ in range(4)] == [True, True, True, False]
+    assert limit.try_charge("b")
     clock.now += 1.5
-    assert [quota.try_charge("a") for _ in range(2)] == [True, False]
+    assert [limit.try_charge("a") for _ in range(2)] == [True, False]
     for number in range(2 * KEYS_MAX):
-        quota.try_charge(str(number))
-    assert len(quota._buckets) == KEYS_MAX
-    assert not quota.try_charge("c", 4)
+        limit.try_charge(str(number))
+    assert len(limit._buckets) == KEYS_MAX
+    assert not limit.try_charge("c", 4)
 
 
-def test_a_quota_is_not_saved_up() -> None:
+def test_a_rate_limit_is_not_saved_up() -> None:
     clock = VirtualTime()
-    quota = RateLimiter(burst=3, per_s=1, now=clock)
-    assert quota.try_charge("a")
+    limit = RateLimiter(burst=3, per_s=1, now=clock)
+    assert limit.try_charge("a")
     clock.now += 1000
-    assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
+    assert [limit.try_charge("a") for _ in range(4)] == [True, True, True, False]
 
 
 def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
@@ -242,7 +238,7 @@ def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:
     assert [path.name for path in directory.path.iterdir()] == ["control.sock"]
 
 
-# --- guards ---
+# --- hivemind ---
 
 
 def test_the_lean_hivemind_has_no_torch() -> None:
@@ -253,17 +249,6 @@ def test_the_lean_hivemind_has_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"
-
-
-def test_a_crowd_that_hints_leaves_room_for_those_with_credit() -> None:
-    clock = VirtualTime()
-    bounds = GossipLimits(HINTS, ALL_HINTS, clock)
-    taken = sum(bounds.try_charge_all(known=False) for _ in range(10_000))
-    assert taken == ALL_HINTS.burst * (1 - RESERVE)
-    assert bounds.try_charge_all(known=True)
-    assert bounds.try_charge_sender("one", HINTS.burst) and not bounds.try_charge_sender("one")
-    clock.now += ALL_HINTS.burst
-    assert bounds.try_charge_all(known=False) and bounds.try_charge_sender("one")
 
 
 def test_refusals_of_ever_new_peers_fill_no_log() -> None:

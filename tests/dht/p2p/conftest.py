@@ -88,6 +88,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         assert list((tmp_path / str(number) / "run").iterdir()) == []
 
 
+async def trio(start: Start) -> tuple[Single, Single, Single]:
+    """Three nodes that know one another."""
+    one, two = await pair(start)
+    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
+    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
+    return one, two, three
+
+
 async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:
     one = await start()
     two = await start(one.identity.peer_id, (await one.address(),), **kwargs)

@@ -29,8 +29,7 @@ from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
-from tests.dht.driver import until
-from tests.dht.p2p.conftest import Single, Start, pair
+from tests.dht.p2p.conftest import Single, Start, trio
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
 from tests.weights.test_tensors import moved
@@ -74,13 +73,10 @@ async def serving(node: Single, root: Path) -> Served:
 
 async def three(start: Start, root: Path) -> tuple[Served, Served, Served]:
     """An owner, and two that know it and each other."""
-    one, two = await pair(start)
-    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
-    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
-    owner, first, second = [await serving(node, root) for node in (one, two, three)]
+    owner, first, second = [await serving(node, root) for node in await trio(start)]
     owner.blobs.put(BODY)
     for peer in (first, second):
-        one.node.peer_limits.meet(peer.peer_id)
+        owner.node.node.peer_limits.meet(peer.peer_id)
     return owner, first, second
 
 
@@ -171,12 +167,9 @@ async def giving(single: Single, root: Path) -> Node:
 
 async def three_nodes(start: Start, root: Path) -> tuple[Node, Node, Node, WeightsOffer]:
     """An owner with an offer, and two that know it and each other."""
-    one, two = await pair(start)
-    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
-    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
-    owner, first, second = [await giving(single, root) for single in (one, two, three)]
+    owner, first, second = [await giving(single, root) for single in await trio(start)]
     for peer in (first, second):
-        one.node.peer_limits.meet(peer.peer_id)
+        owner.single.node.peer_limits.meet(peer.peer_id)
         peer.fetched.directory.mkdir(parents=True)
     made = offer(owner.offered, VALUES, 7)
     for node in (owner, first, second):

@@ -28,7 +28,6 @@ from swarmd.dht.p2p.limits import (
     RemotePeer,
     Unreached,
 )
-from swarmd.dht.report_collector import ChangeLimit
 from swarmd.dht.session import Session
 from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.store.validator import NEARBY_BYTES, SHOWN_RECORD_BYTES
@@ -113,7 +112,7 @@ BODY = bytes(8 << 20)
 
 
 class Taker:
-    """Takes what it is given."""
+    """A stream writer that counts bytes."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -210,28 +209,6 @@ def test_all_members_behind_one_address_are_answered_at_once(members: int, body_
         peer_limits.allow_answer(peer, answer)
         peer_limits.acquire_answer(peer_limits.caller(peer), answer)
     assert not refused
-
-
-@pytest.fixture
-def changes(now: list[float]) -> ChangeLimit:
-    return ChangeLimit(2, 10.0, lambda: now[0])
-
-
-def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit, now: list[float]) -> None:
-    changes.admit("a", 1)
-    assert not changes.admit("a", 2)
-    now[0] = 10.0
-    assert changes.admit("a", 2) and not changes.admit("a", 2)
-
-
-def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit, now: list[float]) -> None:
-    for number in range(3):
-        now[0] = 10.0 * number
-        assert changes.admit("a", number)
-    now[0] = 1000.0
-    with pytest.raises(RecordRejected):
-        changes.admit("a", 3)
-    assert not changes.admit("a", 2)
 
 
 def said(limits: GossipLimits, senders: list[str], known: bool = False) -> int:
