@@ -2,10 +2,14 @@
 
 import asyncio
 import socket
+import stat
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import msgpack
+import msgspec
 import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
@@ -13,11 +17,11 @@ from swarmd.dht.p2p import body_streams as fetch
 from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.limits import PeerLimits
-from swarmd.dht.publisher import FAILED_S, RENEWALS, Kept, OwnRecords, Publisher
+from swarmd.dht.publisher import FAILED_S, RENEWALS, Kept, OwnRecordFile, OwnRecords, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
-from swarmd.dht.wire.records import Payload
+from swarmd.dht.wire.records import Payload, ReportRecord
 from swarmd.errors import NetworkDown, RecordRejected
-from tests.dht.making import ALICE, MEMBERSHIP, REPORT, SWARM
+from tests.dht.making import ALICE, CLOCK, MEMBERSHIP, REPORT, SWARM
 from tests.dht.network import Network, VirtualTime
 
 pytestmark = pytest.mark.anyio
@@ -245,3 +249,27 @@ async def test_a_hint_now_and_then_has_just_what_it_names_read() -> None:
     await watched(reading, WHOLE_POLLS * POLL_S / 2, hints_every_s=WHOLE_POLLS * POLL_S / 4)
     hinted = [wanted for wanted in reading.asked_for if wanted]
     assert hinted and all(set(wanted) == {"stranger"} for wanted in hinted)
+
+
+def test_the_file_of_own_records_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
+    path = tmp_path / "records.bin"
+    kept = OwnRecordFile(path, SWARM)
+    for round in range(6):
+        kept.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
+    kept.keep(CLOCK, 7.0)
+    kept.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
+    anyio.run(kept.save)
+    again = OwnRecordFile(path, SWARM)
+    rounds = [content.round for content, *_ in again.kept if isinstance(content, ReportRecord)]
+    assert rounds == [3, 4, 5]
+    assert (again.floors(CLOCK.key)[0], again.floors(MEMBERSHIP.key)[0]) == (8.0, 0.0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert OwnRecordFile(path, "another").kept == []
+
+
+@pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
+def test_a_damaged_file_of_own_records_is_put_aside(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "records.bin"
+    path.write_bytes(content)
+    assert OwnRecordFile(path, SWARM).kept == []
+    assert path.with_suffix(".damaged").read_bytes() == content

@@ -267,7 +267,7 @@ swarmd/bounds.py
   a silent sender saves up its quota without bound
     - return min(self._burst, left + (now - at) * self._per_s)
     + return left + (now - at) * self._per_s
-    tests/dht/test_parts.py
+    tests/test_bounds.py
 swarmd/dht/store/capacity.py
   one key takes any number of bytes
     - or held[True] + held[False] + size > self._bytes_max:

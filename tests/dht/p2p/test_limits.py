@@ -9,12 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.core.events import Event, MemberSeen
+from swarmd.core.events import Event, MemberSeen, RecordsRejected
 from swarmd.dht.gather import WHOLE_MAX
 from swarmd.dht.p2p.body_streams import ABSENT, BURST_S, BYTES_PER_S, BodyServer
 from swarmd.dht.p2p.limits import (
     KNOWN_MAX,
+    NAMED_BURST,
+    NAMED_PER_S,
     REFUSALS_MAX,
+    REPEAT_S,
     REQUEST_BYTES_MAX,
     RESERVE,
     REST,
@@ -25,6 +28,7 @@ from swarmd.dht.p2p.limits import (
     PeerBounds,
     PeerLimits,
     Rate,
+    Rejections,
     RemotePeer,
     Unreached,
 )
@@ -234,3 +238,31 @@ def test_a_crowd_leaves_a_reserve_to_those_that_are_known(seconds: float) -> Non
     said(limits, crowd)
     assert said(limits, ["member"] * 5, known=True) == 4, "one sender's bound holds for members too"
     assert said(limits, crowd) == 0, "what comes back is members' first"
+
+
+def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
+    clock = VirtualTime()
+    rejections = Rejections(clock)
+    rejections.count("a", "stale")
+    assert rejections.due() == [RecordsRejected("a", "stale", 1)]
+    for _ in range(5):
+        rejections.count("a", "stale")
+    rejections.count("b", "stale")
+    assert rejections.due() == [RecordsRejected("b", "stale", 1)]
+    clock.now += REPEAT_S
+    assert rejections.due() == [RecordsRejected("a", "stale", 5)]
+    assert rejections.due() == []
+
+
+def test_refusals_of_ever_new_peers_fill_no_log() -> None:
+    now = 0.0
+    rejections = Rejections(lambda: now)
+    told = []
+    for step in range(600):
+        now = step * 0.1
+        rejections.count(f"peer-{step}", "calls")
+        told += rejections.due()
+    named = [event for event in told if event.peer]
+    assert len(named) <= NAMED_BURST + NAMED_PER_S * 60 and len(told) - len(named) <= 2
+    now = 200.0
+    assert sum(event.count for event in told + rejections.due()) == 600
