@@ -316,7 +316,7 @@ class EvidenceGossip:
         if held is None:
             self._keep(pair, charge)
         told = (KnownEvidence(charge.kind, charge.peer, charge.round),)
-        for each in self._pairs.values():  # of one lie there are as many pairs as its two records have expirations
+        for each in self._pairs.values():  # one lie makes several pairs: its two records may be renewed
             if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
                 each.told_at = self._runtime.now()
 

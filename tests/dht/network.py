@@ -1,4 +1,4 @@
-"""What one node knows and reaches, without a network: the shipped view over records that a test keeps."""
+"""A network for one node without any network: the shipped view, and records that a test stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that keeps to no rules: a bare p2pd that speaks hivemind's protocol by hand, without DHTNode or validator."""
+"""A hostile peer: a bare p2pd that speaks hivemind's protocol by hand, without DHTNode or validator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence by gossip: what is taken, told and refused, and how much of it."""
+"""Evidence by gossip: which messages are accepted, sent and refused, and at what rate."""
 
 from __future__ import annotations
 

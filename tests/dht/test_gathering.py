@@ -1,4 +1,4 @@
-"""Whom gathering waits for: of peers whose bodies never come, those that worked, once."""
+"""Which peers a gathering waits for, if some of them never send their bodies."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""Hints and clocks that peers gossip, and crowds that talk without end."""
+"""Hints and clock records by gossip, also from crowds that send without end."""
 
 from __future__ import annotations
 

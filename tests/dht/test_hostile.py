@@ -1,4 +1,4 @@
-"""What a hostile peer sends to a real worker is refused and counted; the worker lives and its records stand."""
+"""What a hostile peer sends to a real worker is refused and counted; the worker keeps its records and goes on."""
 
 import asyncio
 import math

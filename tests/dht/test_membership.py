@@ -1,4 +1,4 @@
-"""Members: whose shards are read, and whose membership is looked for."""
+"""Memberships: which shards are read, and which peers are looked up."""
 
 import time
 from collections.abc import Mapping

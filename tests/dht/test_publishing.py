@@ -1,4 +1,4 @@
-"""A node's records are published, watched and fetched, whatever replicas and strangers do."""
+"""Publishing, watching and fetching this node's records and bodies, with failing replicas and hostile peers."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A coordinator takes reports as they are brought, and reads shards for those alone that were not."""
+"""The coordinator takes reports that are stored with it, and reads shards only for missing ones."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace

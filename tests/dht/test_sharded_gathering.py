@@ -1,4 +1,4 @@
-"""Gathering from a large swarm: a sample of its shards is read, and complete as soon as there are enough peers."""
+"""Gathering from a large swarm: a sample of shards is read, until enough peers are found."""
 
 import hashlib
 import time

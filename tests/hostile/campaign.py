@@ -1,4 +1,4 @@
-"""A grammar fuzz of whole nodes while they run rounds: what was sent, what became of it, and what must hold after."""
+"""A grammar fuzz of whole nodes while they run rounds, and checks of what they have stored and logged."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""The network worker with room for few open files: `python -m tests.hostile.few_files`."""
+"""The network worker with a low limit of open files: `python -m tests.hostile.few_files`."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""What strangers send to make a node busy or large: one function a flood, each at the outsider's victim."""
+"""Floods that make a node busy or large, one function each, sent to the outsider's victim."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Peers that send what a grammar makes over their own p2pd: by every way into a node, until so much was sent."""
+"""Peers that send what a grammar makes, over their own p2pd and by every way into a node."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""In a swarm that asks for an invitation free identities get nothing in, and whom a member invites takes part."""
+"""In a swarm by invitation, uninvited identities are refused, and peers invited by a member take part."""
 
 import time
 from pathlib import Path

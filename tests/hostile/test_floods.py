@@ -1,4 +1,4 @@
-"""Strangers that call, hold streams, and send halves: what each costs a whole node has a bound."""
+"""Strangers that call, hold streams or send half requests: each has a bounded cost for a whole node."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The clock reaches whoever hears any peer, and who hears nothing of the coordinator says so."""
+"""The clock reaches a node that has any peer, and a node that is cut off from the coordinator says so."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""The soaks find what a node left behind, and say what did not hold under all attacks."""
+"""The soaks notice what a stopped node left behind, and what did not hold under attack."""
 
 import fcntl
 import itertools

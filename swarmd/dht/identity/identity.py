@@ -424,7 +424,7 @@ def signature_bytes(peer_id: str, value: bytes) -> int:
     """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key.
 
     Raises:
-        ValueError: there is none, or `peer_id` is no peer id.
+        ValueError: there is none, or `peer_id` is not a peer id.
     """
     if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
         return _rsa_signature_bytes(value)

@@ -47,7 +47,7 @@ REPLICAS = 5  # peers that keep a record
 PATIENCE_S = 0.4  # for further answers once there is one
 HEDGE_S = 0.2  # after which others are asked for what a slow peer was asked for
 HASTE_S = 0.1  # if only peers are still to answer that were late the last times
-SILENCE_S = 3.5  # if there is no answer
+SILENCE_S = 3.5  # timeout while no peer has answered
 OWNER_S = 1.0  # for the owner of a record, before others are asked for it
 
 

@@ -114,9 +114,9 @@ def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
         raise
     except Exception as error:
         reason = "nested" if "nested" in str(error) or isinstance(error, RecursionError) else "malformed"
-        raise RecordRejected(reason, f"no dictionary: {error!r:.200}") from error
+        raise RecordRejected(reason, f"not a dictionary: {error!r:.200}") from error
     if not isinstance(value, DictionaryDHTValue):
-        raise RecordRejected("malformed", "no dictionary")
+        raise RecordRejected("malformed", "not a dictionary")
     return value
 
 
@@ -473,7 +473,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         try:
             answered: DHTID | None = await super().call_ping(peer, validate, strict)
         except AssertionError as error:  # hivemind makes a number of it without a look at its size
-            self._refuse(peer.to_base58(), RecordRejected("malformed", f"no DHT id: {error!s:.200}"))
+            self._refuse(peer.to_base58(), RecordRejected("malformed", f"not a DHT id: {error!s:.200}"))
             return None
         return answered
 
@@ -537,7 +537,7 @@ async def ask(
     except RecordRejected as error:
         protocol._refuse(peer.to_base58(), error)
     except Exception as error:  # an odd answer is its sender's fault
-        protocol._refuse(peer.to_base58(), RecordRejected("malformed", f"no answer: {error!r:.200}"))
+        protocol._refuse(peer.to_base58(), RecordRejected("malformed", f"not an answer: {error!r:.200}"))
     return None
 
 

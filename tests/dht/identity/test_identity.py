@@ -1,4 +1,4 @@
-"""Keys of both kinds, and the work that an identity shows."""
+"""Keys of both kinds, and proof of work."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Nodes with a real p2pd each, that know of one another."""
+"""Nodes with a real p2pd each, that know one another."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Bodies and weights come from any peer that has them, and from none that only says so."""
+"""Bodies and weights are fetched from any peer that has them; peers that only claim to have them are found out."""
 
 from __future__ import annotations
 

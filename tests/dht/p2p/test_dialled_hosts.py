@@ -1,4 +1,4 @@
-"""Addresses that members announce: nobody has a swarm call somebody else again and again, or services of a machine."""
+"""Addresses that members announce: they cannot make a swarm call a stranger's host, or services of its own hosts."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Bounds at the limits: for each peer, for each address prefix, in all."""
+"""Limits for each peer, for each address prefix, and for all together."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""What the network worker does when it, or p2pd, holds too much; and whom it disconnects."""
+"""What the network worker does if it or p2pd uses too much memory, and which peers it disconnects."""
 
 import os
 import subprocess

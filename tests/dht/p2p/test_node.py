@@ -1,4 +1,4 @@
-"""The supervised node in this process, with a real p2pd: every operation has an end, every death is noticed."""
+"""The supervised node in this process, with a real p2pd: every call has a timeout, every end of p2pd is noticed."""
 
 import asyncio
 import os

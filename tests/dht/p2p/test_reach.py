@@ -1,4 +1,4 @@
-"""Peers that are not there, or answer slowly, and what calls to them cost; over a real p2pd."""
+"""What calls to absent or slow peers cost, over a real p2pd."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Large records are read once each, from one of those who keep them; what one of these has lost comes from another."""
+"""Each large record is read once, from one of the peers that keep it, or from another if that one has lost it."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Whom a look-up asks, for what, and whose records come first."""
+"""Which peers a look-up asks, for which owners, and in which order owners rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key, and a node in all, has room for, and who gives way."""
+"""How much a key, and a whole node, has room for, and which records are dropped for others."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A crowd of records under one key, kept or shown, costs no verification that is not due."""
+"""A crowd of records under one key causes no needless verification."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Whoever asks a peer again is shown what is new, and loses nothing by it; whoever asks for one is shown one."""
+"""A peer that is asked again shows what is new; one that is asked for some owners shows only their records."""
 
 import time
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What is read of a peer's records and answers before anything is made of them, without a network."""
+"""How a peer's records and answers are checked before they are used, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who invites, who withdraws, and whose records count by it."""
+"""Inviting, withdrawing, and which peers' records count."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Anyone can add the standings up again from the signed reports."""
+"""Anyone can compute the standings again from the signed reports."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reports and memberships of a large swarm lie in their owners' shards and nowhere else."""
+"""Reports and memberships of a large swarm count in their owners' shards only."""
 
 from collections import Counter
 
