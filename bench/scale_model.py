@@ -23,11 +23,11 @@ from swarmd.core.coordinator.coordination import shards_for
 from swarmd.core.values import Standing
 from swarmd.dht.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.membership import WATCHED_SLOWLY
+from swarmd.dht.membership import POLLS_BETWEEN_READS
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.peers import CHECKED, REJOIN_S
 from swarmd.dht.publisher import RENEWALS
-from swarmd.dht.rounds import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
+from swarmd.dht.rounds import POLLS_BETWEEN_READS as CLOCK_POLLS_BETWEEN_READS
 from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
@@ -265,9 +265,9 @@ class Model:
         renewals = round_s * RENEWALS / settings.record_s
         in_shard = self.size / max(self.shards, 1)
         counts: Counter[str] = Counter()
-        often = round_s / (settings.poll_s * (CLOCK_WATCHED_SLOWLY if self.shards else 1))
+        often = round_s / (settings.poll_s * (CLOCK_POLLS_BETWEEN_READS if self.shards else 1))
         self._find(counts, "clock", often, CLOCK_BYTES * self.shown_by * min(often, 1.0))
-        reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
+        reads = round_s / (settings.poll_s * POLLS_BETWEEN_READS)
         self._find(counts, "members", reads, self._members_shown(round_s, reads, in_shard))
         self._find_single_members(counts, round_s, bodies)
         inside, apart = self.board

@@ -150,7 +150,7 @@ LOST = (
     Lost(
         "every coming of a crowd is told",
         Presences,
-        "_charge_coming",
+        "_charge_arrival",
         lambda *_: True,
         "sybil",
         "MemberSeen",
