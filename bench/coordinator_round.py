@@ -165,8 +165,7 @@ def run_records(directory: Path, size: int) -> Iterable[float]:
 
 def _judge(policy: RecordPolicy, record: SignedRecord) -> bytes:
     key = names.key_id(names.reports(SWARM, 0, 0))
-    subkey = msgspec.msgpack.encode(record.owner)
-    check_record(policy, key, subkey, record.value, record.expiration)
+    check_record(policy, key, record.owner, record.value, record.expiration)
     encoded = record.encode()
     open_report(encoded, SWARM)
     return encoded

@@ -21,18 +21,18 @@ from bench.scale_lookup import BUCKET, Looked, Network
 from bench.scale_rows import Outcome
 from swarmd.core.coordination import shards_for
 from swarmd.core.values import Standing
+from swarmd.dht.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.membership import WATCHED_SLOWLY
+from swarmd.dht.membership import POLLS_BETWEEN_READS
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.peers import CHECKED, REJOIN_S
-from swarmd.dht.rounds.clock import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
-from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
-from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.publisher import RENEWALS
+from swarmd.dht.rounds import POLLS_BETWEEN_READS as CLOCK_POLLS_BETWEEN_READS
 from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
 from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
-from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, GUIDES, Rank, choose_guides
+from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, TRUSTED_PEERS, Rank, choose_guides
 from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
 from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
@@ -185,7 +185,7 @@ class Model:
         """(peers that a record is stored with, peers that show it to whoever looks for all of a key): the nearest ones
         are asked each time; guides of its owner, and the owner itself, are by chance among those who are asked."""
         others = self.size - 1
-        keepers = min(REPLICAS + GUIDES * (1 - min(1.0, REPLICAS / others)) + self.looked.further, others)
+        keepers = min(REPLICAS + TRUSTED_PEERS * (1 - min(1.0, REPLICAS / others)) + self.looked.further, others)
         asked = min(1.0, self.looked.asked / others)
         nearest = min(REPLICAS, others)
         return keepers, nearest + (keepers + 1 - nearest) * asked - keepers / others
@@ -274,9 +274,9 @@ class Model:
         renewals = round_s * RENEWALS / settings.record_s
         in_shard = self.size / max(self.shards, 1)
         counts = Counts(float)
-        often = round_s / (settings.poll_s * (CLOCK_WATCHED_SLOWLY if self.shards else 1))
+        often = round_s / (settings.poll_s * (CLOCK_POLLS_BETWEEN_READS if self.shards else 1))
         self._find(counts, "clock", often, CLOCK_BYTES * self.shown_by * min(often, 1.0))
-        reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
+        reads = round_s / (settings.poll_s * POLLS_BETWEEN_READS)
         self._find(counts, "members", reads, self._members_shown(round_s, reads, in_shard))
         self._find_single_members(counts, round_s, bodies)
         inside, apart = self.board

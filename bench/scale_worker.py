@@ -17,10 +17,10 @@ import msgspec
 from swarmd.core.commands import Command, Gather
 from swarmd.dht import worker
 from swarmd.dht.agent import NetworkAgent
+from swarmd.dht.p2p import body_streams
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.p2p.p2pd_control import BoundedControl
-from swarmd.dht.rounds import fetch
 from swarmd.dht.wire import names
 from swarmd.paths import NodeDirectory
 from swarmd.worker.child import Inbox, Outbox, serve
@@ -102,7 +102,7 @@ def count_gossip() -> None:
 
 def count_bodies() -> None:
     """Count bodies of rollouts and of leaderboards, fetched and given."""
-    receive, send = fetch._receive, fetch.BodyServer._send
+    receive, send = body_streams._receive, body_streams.BodyServer._send
 
     async def receive_counted(reader: Any, size_bytes: int) -> bytes:
         body = await receive(reader, size_bytes)
@@ -116,7 +116,7 @@ def count_bodies() -> None:
         counts["in body"] += 1
         counts["bytes in body"] += len(body or b"")
 
-    fetch._receive, fetch.BodyServer._send = receive_counted, send_counted  # type: ignore[assignment, method-assign]
+    body_streams._receive, body_streams.BodyServer._send = receive_counted, send_counted  # type: ignore[assignment, method-assign]
 
 
 def note_keys() -> None:

@@ -45,9 +45,9 @@ from swarmd.config import (
     parse_config,
 )
 from swarmd.core.values import Drive, Role
-from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.identity import verify as verify_signature
+from swarmd.dht.wire.addresses import is_address
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.file_kind import describe_file

@@ -16,7 +16,7 @@ from swarmd.chain.signer import AuditLine, AuditLog
 from swarmd.config import load_config
 from swarmd.daemon.directory import Moved, write_note
 from swarmd.dht.identity.backup import read_backup
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore
+from swarmd.dht.publisher import OwnRecordFile
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed, SwarmdError
 from swarmd.manifest import read_manifest
 from swarmd.secret_files import SecretKind, write_secret
@@ -31,7 +31,7 @@ KEY = SecretKind("key", IdentityError, 1000)
 
 
 def write_own_records(path: Path) -> None:
-    shelf = OwnRecordStore(OwnRecordFile(path), SWARM)
+    shelf = OwnRecordFile(path, SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
 

@@ -13,9 +13,9 @@ from swarmd.bounds import is_bounded
 from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.evidence import EvidenceTold, decode_message
 from swarmd.dht.gossip import Hint
-from swarmd.dht.invitations import Invitation
 from swarmd.dht.store.parts import FindFilter, Part, read_part
 from swarmd.dht.wire.bodies import LeaderboardBody, decode_board
+from swarmd.dht.wire.invitations import Invitation
 from swarmd.dht.wire.records import Payload, SignedRecord, check_payload, decode_signed
 from swarmd.errors import FrameError, RecordRejected
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts

@@ -34,7 +34,7 @@ from swarmd.cli.options import (
 from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.identity.identity import is_peer_id, known_name
-from swarmd.dht.invitations import must_be_invited, read_invitation
+from swarmd.dht.wire.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
 from swarmd.gas import coins
 from swarmd.manifest import (

@@ -30,8 +30,8 @@ from swarmd.cli.handed_out import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
-from swarmd.dht.addresses import is_free
 from swarmd.dht.identity.identity import create_identity, read_identity
+from swarmd.dht.wire.addresses import is_free
 from swarmd.errors import ConfigError, ExitCode, LocalSwarmFailed, NotFoundError
 from swarmd.eventlog.fold import load
 from swarmd.observe.control import ask_status

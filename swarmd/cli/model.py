@@ -38,9 +38,9 @@ from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
 from swarmd.core.weights import largest_bytes
-from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.weights import FetchListener, FetchProgress
+from swarmd.dht.wire.addresses import split_address
 from swarmd.errors import ConfigError, ExitCode, ModelError, NoSpaceLeft, PathUnusable, WeightsUnavailable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.files import hash_file, make_directory, make_whole, write_failure

@@ -24,8 +24,8 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
-from swarmd.dht.addresses import is_address, suggest_address
 from swarmd.dht.identity.backup import note_backup
+from swarmd.dht.wire.addresses import is_address, suggest_address
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
 from swarmd.file_kind import describe_file

@@ -21,7 +21,7 @@ import typer
 from swarmd.cli.options import RULE, ManifestFile, Payer, locate, utc, with_payer
 from swarmd.config import Config, load_config
 from swarmd.dht.identity.identity import Identity, is_peer_id, load_identity
-from swarmd.dht.invitations import (
+from swarmd.dht.wire.invitations import (
     ID_BYTES,
     IssuedInvitation,
     OwnInvitations,
@@ -30,7 +30,7 @@ from swarmd.dht.invitations import (
     read_invitation,
     write_invitation,
 )
-from swarmd.dht.invitations import invite as sign_invitation
+from swarmd.dht.wire.invitations import invite as sign_invitation
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.files import held_alone
 from swarmd.gas import coins

@@ -1,1 +1,6 @@
-"""The network: identity, signed records, the supervised DHT node, hints, and the worker process that runs them."""
+"""The network: records on a hivemind DHT, gossip, and the worker process that runs them.
+
+Rooms import downwards: `store` (records kept for others, look-ups), `p2p` (hivemind and p2pd), `wire` (what crosses the
+wire), `identity` (keys). The modules of this room are what the worker decides; they know the network by
+`swarmd.dht.ports`, so the simulator runs them too, except `adapters`, `session` and `worker`, which use hivemind.
+"""

@@ -1,4 +1,4 @@
-"""The ports of the network worker's decisions (`swarmd.dht.ports`), answered by hivemind and p2pd."""
+"""The interfaces of `swarmd.dht.ports`, implemented by hivemind and p2pd."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
-from random import Random
 from typing import Any, TypeVar, cast
 
 import anyio
 from anyio import to_thread
 
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID
+from swarmd.dht.p2p.body_streams import fetch_body
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
-from swarmd.dht.ports import Keepers, Record, as_signed
+from swarmd.dht.ports import Keepers
+from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.rounds.fetch import WEIGHTS, fetch_body
-from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of, spread
+from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, find_at, local, lookup, lookup_each, lookup_of
 from swarmd.dht.store.validator import Validator
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, check_body, decode_board, deflate, inflate
-from swarmd.dht.wire.records import Payload, SignedRecord, sign
+from swarmd.dht.wire.bodies import LeaderboardBody, check_body, decode_board, deflate, inflate
+from swarmd.dht.wire.records import Payload, Record, SignedRecord, as_signed, sign
 from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import ClockWatch, Runtime
+from swarmd.worker.runtime import ClockWatch
 from swarmd.worker.tasks import spawn
 
-SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
-LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
+SHOW_S = 1.5  # for one peer to show a record, which leaves time to ask others
+LOOK_S = 0.5  # between two checks of the routing table and of the clock, which report no changes
 
 T = TypeVar("T")
 
@@ -42,12 +44,12 @@ class HiveRecords(RecordStore):
     """Records in hivemind's DHT.
 
     Args:
-        node: reads and keeps them.
-        validator: judges what was gossiped.
+        node: reads and stores them.
+        validator: judges gossiped records.
     """
 
-    def __init__(self, node: DhtNode, validator: Validator, runtime: Runtime, random: Random, poll_s: float) -> None:
-        super().__init__(runtime, random, poll_s)
+    def __init__(self, view: SwarmView, node: DhtNode, validator: Validator) -> None:
+        super().__init__(view)
         self._node = node
         self._validator = validator
 
@@ -55,27 +57,26 @@ class HiveRecords(RecordStore):
         await self._node.wait_up()
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Found:
-        return await self._node.call(lambda life: lookup(life, name, wanted))
+        return await self._node.call(lambda run: lookup(run, name, wanted))
 
     async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
-        return await self._node.call(lambda life: lookup_each(life, name, owners, wanted))
+        return await self._node.call(lambda run: lookup_each(run, name, owners, wanted))
 
     async def find_of(self, name: str, owner: str) -> Found:
-        return await self._node.call(lambda life: lookup_of(life, name, owner))
+        return await self._node.call(lambda run: lookup_of(run, name, owner))
 
     def hold(self, name: str, record: Record) -> None:
-        life = self._node.life
-        if life is not None:
+        run = self._node.p2pd_run
+        if run is not None:
             with suppress(RecordRejected):
-                life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
+                run.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
 
     def judge(self, name: str, record: Record) -> Record:
         signed = as_signed(record)
-        key, owner = names.key_id(name), MSGPackSerializer.dumps(signed.owner)
-        return self._validator.judge(key, owner, signed.value, signed.expiration)
+        return self._validator.judge(names.key_id(name), signed.owner, signed.value, signed.expiration)
 
     async def answers(self, peer: str) -> bool:
-        found = await self._node.call(lambda life: life.dht.protocol.call_ping(PeerID.from_base58(peer)))
+        found = await self._node.call(lambda run: run.dht.protocol.call_ping(PeerID.from_base58(peer)))
         return found is not None
 
     def spent_s(self) -> float:
@@ -83,9 +84,9 @@ class HiveRecords(RecordStore):
 
 
 class HiveBodies:
-    """Bodies in the blob store and at their owners, see `swarmd.dht.ports.Bodies`; threads handle large ones."""
+    """Bodies in the blob store and at their owners; large ones are handled in threads."""
 
-    def __init__(self, node: DhtNode, blobs: BlobStore) -> None:
+    def __init__(self, node: DhtNode, blobs: Blobs) -> None:
         self._node = node
         self._blobs = blobs
 
@@ -114,82 +115,96 @@ class HiveBodies:
         return decode_board(body)
 
 
-class HiveChunks:
-    """Chunks of weights at the peers that offer them, see `swarmd.dht.ports.Chunks`."""
+class HiveReplicas:
+    """Peers that may keep records, during one run of p2pd."""
 
-    def __init__(self, node: DhtNode) -> None:
-        self._node = node
-
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        return await fetch_body(self._node, peer, digest, size_bytes, timeout_s, WEIGHTS)
-
-
-class HiveKeepers:
-    """The peers around one life of p2pd, see `swarmd.dht.ports.Keepers`."""
-
-    def __init__(self, life: NodeRun) -> None:
-        self._life = life
+    def __init__(self, run: NodeRun) -> None:
+        self._run = run
 
     def admit(self, name: str, record: Record) -> None:
-        self._life.dht.protocol.storage.admit(local(self._life, name).key, record)
+        self._run.dht.protocol.storage.admit(local(self._run, name).key, record)
 
     def held(self, name: str, owner: str) -> Record | None:
-        return local(self._life, name).records.get(owner)
+        return local(self._run, name).records.get(owner)
 
     def near(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in local(self._life, name).nearest(REPLICAS)]
+        return [peer for _, peer in local(self._run, name).nearest(REPLICAS)]
 
-    def guides(self, name: str) -> list[Hashable]:
-        return [peer for _, peer in local(self._life, name).guides(())]
+    def trusted_peers(self, name: str) -> list[Hashable]:
+        return [peer for _, peer in local(self._run, name).trusted_peers(())]
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
-        return [*await spread(self._life, name, as_signed(record), cast(Sequence[PeerID], peers))]
+        """Store a record at peers, all at once. Returns when enough have stored it to prove it, or a moment after the
+        first has."""
+        signed = as_signed(record)
+        pending = {spawn(self._store_at(cast(PeerID, peer), name, signed)) for peer in peers}
+        took: list[Hashable] = []
+        while pending and len(took) < INDEPENDENT:
+            timeout_s = PATIENCE_S if took else None
+            done, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                break
+            took += [peer for peer in (task.result() for task in done) if peer is not None]
+        return took
+
+    async def _store_at(self, peer: PeerID, name: str, signed: SignedRecord) -> PeerID | None:
+        """Store a record at one peer. Returns the peer if it has taken the record."""
+        key = DHTID.from_bytes(names.key_id(name))
+        protocol = self._run.dht.protocol
+        answer = await protocol.call_store(peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner])
+        return peer if answer and answer[0] else None
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+        key, answer = DHTID.from_bytes(names.key_id(name)), None
         with anyio.move_on_after(SHOW_S):
-            return await holds(self._life, cast(PeerID, peer), name, as_signed(record))
-        return False, None
+            answer = await find_at(self._run.dht.protocol, cast(PeerID, peer), key, (record.owner,))
+        if answer is None or not answer.records:
+            return False, None
+        (held,) = answer.records
+        if held == record:
+            return True, None
+        return False, held if held.expiration > record.expiration else None
 
     async def prove_link(self) -> None:
-        await self._life.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
+        await self._run.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
 
     def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
         spawn(self._store_nearest(name, as_signed(record), stored))
 
     async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await lookup(self._life, name, only=(signed.owner,))  # for the peers that are there
+            found = await lookup(self._run, name, only=(signed.owner,))  # to find the nearest peers
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
-            await spread(self._life, name, signed, further)
+            await self.spread(name, signed, further)
         except Exception as error:
-            log.debug("%s was not spread further: %r", name, error)
+            log.debug("%s was not stored at further peers: %r", name, error)
 
 
 class HiveNetwork:
-    """Where an identity's records are published, see `swarmd.dht.ports.Network`."""
+    """The network on which an identity's records are published."""
 
     def __init__(self, node: DhtNode, identity: Identity) -> None:
         self._node = node
         self._identity = identity
         self._clock = ClockWatch()
-        self._life: NodeRun | None = None  # that was up last
+        self._run: NodeRun | None = None  # of p2pd, the latest
 
     async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
-        return await self._node.call(lambda life: operation(HiveKeepers(life)))
+        return await self._node.call(lambda run: operation(HiveReplicas(run)))
 
     async def wait_up(self) -> None:
-        self._life = await self._node.wait_up()
+        self._run = await self._node.wait_up()
 
     async def disturbed(self, within_s: float, lonely: bool) -> None:
-        """p2pd's end is noticed when it comes, the other two within `LOOK_S`."""
-        life = self._life
+        """p2pd's end is noticed at once, new peers and a set clock within `LOOK_S`."""
+        run = self._run
         with anyio.move_on_after(within_s):
-            while life is not None and self._node.life is life:
-                if (lonely and life.peers) or self._clock.step_s():
+            while run is not None and self._node.p2pd_run is run:
+                if (lonely and run.peers) or self._clock.step_s():
                     return
-                lonely = lonely or not life.peers
-                await asyncio.wait({life.gone}, timeout=LOOK_S)
-                if life.gone.done():
+                lonely = lonely or not run.peers
+                await asyncio.wait({run.gone}, timeout=LOOK_S)
+                if run.gone.done():
                     return
 
     def sign(self, content: Payload, expiration: float) -> SignedRecord:
@@ -197,15 +212,15 @@ class HiveNetwork:
 
 
 class HiveTopic:
-    """One gossip topic: received messages are read in order, own ones sent in the background."""
+    """One gossip topic; received messages are read in order."""
 
     def __init__(self, node: DhtNode, name: str) -> None:
         self._node = node
         self._name = name
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
-        async def attend(life: NodeRun) -> None:
-            async for sender, message in life.p2p.subscribe(self._name):
+        async def attend(run: NodeRun) -> None:
+            async for sender, message in run.p2p.subscribe(self._name):
                 take(sender, message)
 
         self._node.attendants.append(attend)
@@ -215,6 +230,6 @@ class HiveTopic:
 
     async def send(self, message: bytes) -> None:
         try:
-            await self._node.call(lambda life: life.p2p.publish(self._name, message), PUBLISH_S)
+            await self._node.call(lambda run: run.p2p.publish(self._name, message), PUBLISH_S)
         except NetworkDown as error:
             log.debug("nothing was sent on %s: %s", self._name, error)

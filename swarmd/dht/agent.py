@@ -1,6 +1,6 @@
-"""Does the network worker's commands side by side, each once at a time under its id. No hivemind in it.
+"""Carries out the network worker's commands, concurrently, each id once at a time. No hivemind in it.
 
-One that fails is answered with `CommandFailed`, and the daemon's core sends it again.
+A command that fails is answered with `CommandFailed`, and the daemon's core sends it again.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ from swarmd.core.commands import (
     Register,
 )
 from swarmd.core.events import CommandFailed
+from swarmd.dht.gather import Gathering, WaitPolicy
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Members
 from swarmd.dht.ports import Bodies, OwnNode
+from swarmd.dht.publisher import Publisher
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.rounds.clock import SwarmClock
-from swarmd.dht.rounds.gather import Gathering
-from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.rounds.report_collector import ReportCollector
-from swarmd.dht.rounds.stages import LeaderboardFollower, Stages
+from swarmd.dht.report_collector import ReportCollector
+from swarmd.dht.rounds import LeaderboardFollower, Stages, SwarmClock
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.weights import WeightsTaking
+from swarmd.dht.weights import WeightsFetcher
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
 
-COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
+COMMANDS_MAX = 64  # at once; one more fails, and is sent again
 
 log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Takes commands and does them.
+    """Carries out commands.
 
     Args:
         bodies: of rollouts and leaderboards.
-        node: what this node says of itself, and keeps.
-        members: the others, and this node among them.
-        weights: fetches those of peers; None if nobody here may ask for them.
+        node: what this node says about itself, and keeps.
+        members: of the swarm.
+        weights: fetches weights of peers; None if such commands are not for this agent.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class NetworkAgent:
         bodies: Bodies,
         node: OwnNode,
         members: Members,
-        weights: WeightsTaking | None = None,
+        weights: WeightsFetcher | None = None,
     ) -> None:
         self._view = view
         self._gossip = gossip
@@ -70,7 +69,7 @@ class NetworkAgent:
         followed = LeaderboardFollower(view, store, bodies, self._learn)
         self._clock = SwarmClock(view, store, publisher, gossip, followed.reach)
         stages = Stages(view, store, publisher, bodies, node, self._learn)
-        gathered = (view, store, gossip, bodies, members.must_be_member)
+        gathered = (view, store, gossip, bodies, WaitPolicy(), members.must_be_member)
         self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self.members.register,
             ReadClock: self._clock.read,
@@ -87,16 +86,16 @@ class NetworkAgent:
         self._running: set[str] = set()
 
     def begin(self) -> None:
-        """Do from now on what no command asks for: follow the clock and look for a twin."""
-        self._view.runtime.start(self.members.watch_for_twin())
+        """Start what no command asks for: follow the clock, and watch for another node with this identity."""
+        self._view.runtime.start(self.members.watch_for_duplicate())
         self._clock.follow()
 
     def take(self, command: Command) -> None:
-        """Do a command, unless the same is being done."""
+        """Start a command, unless it is being done already."""
         if command.id in self._running:
             return
         if type(command) not in self._actions:
-            self._fail(command, "this is no command for the network worker")
+            self._fail(command, "this is not a command for the network worker")
         elif len(self._running) >= COMMANDS_MAX:
             self._fail(command, f"{COMMANDS_MAX} commands are being done already")
         else:
@@ -121,7 +120,7 @@ class NetworkAgent:
         self._view.emit(CommandFailed(command.id, reason))
 
     def _learn(self, board: LeaderboardBody) -> None:
-        """Take over the standings: whom the swarm knows, also after a restart."""
+        """Take over a leaderboard: the credit of peers, also for the next start, and the reports that it quotes."""
         self._view.seniority.learn(board.standings)
         self._gossip.comparison.read_board(board.reports)
         self._view.runtime.start(self._node.keep_standings(board))

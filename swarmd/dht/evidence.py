@@ -1,11 +1,12 @@
-"""Two versions of one thing: found among all that this node sees signed, told by gossip, and kept. No hivemind in it.
+"""Evidence that a peer signed two versions of one record: found, gossiped and kept. No hivemind in it.
 
-- `RecordComparison` remembers the first version of everything, a bounded number of them, and compares.
-- Evidence needs no trust: whoever brings it, its two signatures prove it. `EvidenceGossip` passes it on if it did not
-  hear it from others, tells it again now and then while it counts, and bounds it for each signer, so that a flood of it
-  is none. What many know at the same time, few tell, and the others hear it.
-- If the coordinator has told others otherwise, both announcements are told to the core, which takes the later place and
-  deadline: so all who know of both go on alike.
+- `RecordComparison` remembers the first version of each record that this node sees, a bounded number of them, and
+  compares later versions with it.
+- Evidence needs no trust: its two signatures prove it, whichever peer sends it. `EvidenceGossip` forwards what it found
+  itself, repeats it now and then while it counts, and keeps a bounded amount against each signer. A node waits for a
+  random time before it sends, so that of many nodes that find the same evidence only a few send it.
+- If the coordinator has announced two versions of a stage, the core is given both. It takes the later place and
+  deadline, so all nodes that know of both continue alike.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from random import Random
 from typing import NamedTuple
 
 import msgspec
@@ -26,8 +26,9 @@ from swarmd.core.events import Equivocated, RoundAnnounced
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.limits import GossipLimits, Rate, Rejections
-from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, Topic, as_signed
+from swarmd.dht.p2p.limits import GossipLimits, PeerCheck, Rate
+from swarmd.dht.ports import EvidenceSink, Topic
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Charge, ClockPlace, Evidence, check_evidence, contradiction, pair_of, place_of
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
@@ -39,17 +40,17 @@ from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Payload,
+    Record,
     RecordPolicy,
     ReportRecord,
     SignedRecord,
+    as_signed,
     check_payload,
     decode_signed,
     verifies,
 )
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
-from swarmd.worker.messages import EventSink
-from swarmd.worker.runtime import Runtime
 
 MEMBER_REPORTS_KEPT = MEMBERS_MAX  # the latest reports of peers that the swarm knows: those of a stage, however large
 NEWCOMER_REPORTS_KEPT = 4096  # of others
@@ -70,8 +71,8 @@ SENDER = Rate(burst=16.0, per_s=0.5)
 ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
 SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
 NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
-SIGNERS_MAX = MEMBERS_MAX  # of whom it is remembered what was told: as many as may be credited
-KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
+SIGNERS_MAX = MEMBERS_MAX  # signers whose latest evidence is remembered: as many as may be credited
+KEPT = 64  # pairs kept to be sent again; the oldest is dropped first
 RETELL_S = 300.0
 
 log = get_logger(__name__)
@@ -85,12 +86,12 @@ class SeenRecord(NamedTuple):
 
 
 class RecordComparison:
-    """Remembers the first version of everything, a bounded number of them.
+    """Remembers the first version of each record, a bounded number of them, and reports contradictions.
 
     Args:
         coordinator: whose clock and leaderboards are compared.
-        known: has the swarm credited this peer? Strangers do not push its members' reports out.
-        found: called with what contradicts itself.
+        known: has the swarm credited this peer? Reports of other peers do not displace those of members.
+        found: called with two records that contradict each other.
     """
 
     def __init__(self, coordinator: str, known: PeerCheck, found: EvidenceSink) -> None:
@@ -110,7 +111,7 @@ class RecordComparison:
         self.compare(SeenRecord(signed, signed.content))
 
     def compare(self, seen: SeenRecord) -> None:
-        """The same of a record that has been decoded."""
+        """The same for a record that has been decoded."""
         signed, content = seen
         if isinstance(content, ReportRecord):
             self._see_report((signed.owner, content.round, content.stage), seen)
@@ -131,7 +132,7 @@ class RecordComparison:
             self._compare_quoted(quoted, seen)
 
     def _see_clock(self, seen: SeenRecord) -> None:
-        """Of each content the record that expires first is kept: renewals say nothing new."""
+        """Keep the record of each content that expires first: renewals say nothing new."""
         before = self._clocks.get(seen.content)
         if before is not None and before.signed.expiration <= seen.signed.expiration:
             return
@@ -141,7 +142,7 @@ class RecordComparison:
         self._clocks[seen.content] = seen
 
     def _goes_on(self, seen: SeenRecord) -> bool:
-        """Whether a clock lies ahead of all before, by its expiration and by its place: it contradicts none of them."""
+        """Whether a clock is later than all before it, by expiration and by place, and so contradicts none of them."""
         assert isinstance(seen.content, ClockRecord), "it is a clock"
         expiration, place = seen.signed.expiration, place_of(seen.content)
         goes_on = expiration > self._last[0] and place > self._last[1]
@@ -149,7 +150,7 @@ class RecordComparison:
         return goes_on
 
     def read_board(self, reports: Iterable[bytes]) -> None:
-        """Compare the reports that a leaderboard quotes, which the coordinator was given, with those seen here."""
+        """Compare the reports that a leaderboard quotes, which the coordinator received, with those seen here."""
         for encoded in islice((each for each in reports if len(each) <= QUOTED_BYTES_MAX), QUOTED_KEPT):
             try:
                 signed = decode_signed(encoded)
@@ -166,7 +167,7 @@ class RecordComparison:
             self._compare_quoted(quoted, seen)
 
     def _compare_quoted(self, quoted: SeenRecord, seen: SeenRecord) -> None:
-        """A leaderboard's word is verified only where it differs."""
+        """Compare a quoted report; its signature is verified only if it differs from the one seen here."""
 
         def found(evidence: Evidence) -> None:
             if verifies(quoted.signed, names.key_id(quoted.content.key)):
@@ -184,7 +185,7 @@ def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -
 
 
 def announcement_of(record: Record) -> RoundAnnounced:
-    """What a clock record says; its number says nothing."""
+    """The announcement in a clock record, without the announcement's number."""
     content = record.content
     assert isinstance(content, ClockRecord)
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
@@ -197,7 +198,7 @@ class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
 
 
 def decode_message(encoded: bytes) -> EvidenceTold:
-    """A message that a peer has gossiped; what it holds is not checked. Raises RecordRejected("malformed")."""
+    """Decode a gossiped message, without checking the records in it. Raises RecordRejected("malformed")."""
     try:
         return msgspec.msgpack.decode(encoded, type=EvidenceTold)
     except DECODE_ERRORS as error:
@@ -206,51 +207,33 @@ def decode_message(encoded: bytes) -> EvidenceTold:
 
 @dataclass
 class HeldPair:
-    """What is known of evidence that is held: what it shows, and when it was told last, by whomever."""
+    """Evidence that is kept: what it shows, and when any peer sent it last."""
 
     charge: Charge
     told_at: float = -RETELL_S
 
 
 class EvidenceGossip:
-    """Tells, takes and keeps evidence. No hivemind in it.
+    """Sends, receives and keeps evidence, and knows who is banned by it.
 
     Args:
-        topic: where evidence is told.
-        policy: the swarm, whose peers count.
-        known: has the swarm credited this peer?
-        rejections: where refusals are counted.
-        emit: takes `Equivocated`.
-        runtime: the clock.
-        random: chance, by which others are waited for.
-        members: how many may tell the same, as far as this node knows; too few make more nodes tell.
+        view: of the swarm; how long a node waits before it sends depends on the number of members that it knows.
+        topic: where evidence is gossiped.
         check: checks pairs of records.
     """
 
     def __init__(
-        self,
-        topic: Topic,
-        policy: RecordPolicy,
-        known: PeerCheck,
-        rejections: Rejections,
-        emit: EventSink,
-        runtime: Runtime,
-        random: Random,
-        members: Callable[[], int],
-        check: Callable[[RecordPolicy, Evidence], Charge] = check_evidence,
+        self, view: SwarmView, topic: Topic, check: Callable[[RecordPolicy, Evidence], Charge] = check_evidence
     ) -> None:
+        runtime = view.runtime
+        self._view = view
         self._topic = topic
-        self._policy = policy
-        self._is_known = known
-        self._rejections = rejections
-        self._emit = emit
+        self._policy = view.policy
         self._runtime = runtime
-        self._random = random
-        self._members = members
         self._check = check
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
-        # Kind and peer → latest round with evidence, also if the core has no more room for it: else what is told again
-        # would be news each time, and the log would take it again and again.
+        # Kind and peer → latest round with evidence, also if the core has no more room for it: otherwise evidence that
+        # is sent again would be news each time, and the log would take it again and again.
         self._latest: FIFOCache[tuple[str, str], int] = FIFOCache(SIGNERS_MAX)
         self._pairs: FIFOCache[Evidence, HeldPair] = FIFOCache(KEPT)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
@@ -259,7 +242,7 @@ class EvidenceGossip:
         topic.listen(self._listen)
 
     async def note(self, command: NoteEvidence) -> None:
-        """Record evidence that the log holds already."""
+        """Remember evidence that the log holds already."""
         self._note(*(each for each in command.known if each not in self._noted))
 
     def _note(self, *known: KnownEvidence) -> None:
@@ -268,14 +251,14 @@ class EvidenceGossip:
             signer = each.kind, each.peer
             self._latest[signer] = max(each.round, self._latest.get(signer, each.round))
 
-    def bars(self, peer: str, round: int) -> bool:
-        """Does nothing of this peer count in a round?"""
+    def bans(self, peer: str, round: int) -> bool:
+        """Is this peer banned in a round, so that none of its records count?"""
         return bool(self._noted) and any(is_barred_by(each, peer, round) for each in self._noted)
 
     # --- what this node finds ---
 
     def found(self, evidence: Evidence) -> None:
-        """Two records that this node saw contradict each other; their signatures have been checked."""
+        """Keep and send two records that contradict each other; their signatures have been checked."""
         try:
             charge = self._check(self._policy, evidence)
         except RecordRejected as error:
@@ -285,31 +268,31 @@ class EvidenceGossip:
             self._runtime.start(self._tell_evidence(evidence))
 
     def _keep(self, evidence: Evidence, charge: Charge) -> bool:
-        """Keep evidence and tell the daemon. False for what is known, or too much."""
+        """Keep evidence and emit it. False if it is known, or more than is kept."""
         before = self._latest.get((charge.kind, charge.peer))
         if before is not None and charge.round < before + APART_ROUNDS:
             return False
         if not self._charge(charge.peer):
-            self._rejections.count(charge.peer, "full", "more evidence than is kept")
+            self._view.rejections.count(charge.peer, "full", "more evidence than is kept")
             return False
         self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
         self._pairs[evidence] = HeldPair(charge)
         log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
-        self._emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
+        self._view.emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
         for signed in (evidence.first, evidence.second):
             if isinstance(signed.content, ClockRecord):
                 self._announce(announcement_of(signed))
         return True
 
     def _announce(self, said: RoundAnnounced) -> None:
-        """Tell what the coordinator has told others; what lies too far ahead is nothing to go on by."""
+        """Emit what the coordinator has announced to others, unless it lies too far ahead."""
         reached = self._policy.round
         if reached is None or said.round <= reached + ROUNDS_AHEAD:
-            self._emit(said)
+            self._view.emit(said)
 
     def _charge(self, peer: str) -> bool:
-        """Charge a message to its sender's quota, or to that of all newcomers. Returns whether any was left."""
-        return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge()
+        """Charge evidence to its signer's quota, or to that of all newcomers. Returns whether any was left."""
+        return self._signers.try_charge(peer) if self._view.is_credited(peer) else self._newcomers.try_charge()
 
     # --- gossip ---
 
@@ -319,13 +302,13 @@ class EvidenceGossip:
         try:
             if len(message) > MESSAGE_BYTES_MAX:
                 raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
-            self._limits.charge(sender, self._is_known(sender))
+            self._limits.charge(sender, self._view.is_credited(sender))
             self._hear_evidence(decode_message(message).pair)
         except RecordRejected as error:
-            self._rejections.count(sender, error.reason, error.message)
+            self._view.rejections.count(sender, error.reason, error.message)
 
     def _hear_evidence(self, pair: Evidence) -> None:
-        """Somebody tells evidence. Raises RecordRejected."""
+        """Take evidence that a peer has sent. Raises RecordRejected."""
         held = self._pairs.get(pair)
         charge = self._check(self._policy, pair) if held is None else held.charge
         if held is None and not self._counts(charge):
@@ -333,18 +316,18 @@ class EvidenceGossip:
         if held is None:
             self._keep(pair, charge)
         told = (KnownEvidence(charge.kind, charge.peer, charge.round),)
-        for each in self._pairs.values():  # of one lie there are as many pairs as its two records have expirations
+        for each in self._pairs.values():  # one lie makes several pairs: its two records may be renewed
             if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
                 each.told_at = self._runtime.now()
 
     def _counts(self, charge: Charge) -> bool:
-        """Whether evidence is about rounds that still matter: nobody is reminded of what is over.
+        """Whether evidence is about a round in which it still bans its signer.
 
-        Where the swarm is not known yet, nothing is: it is told again.
+        Before this node knows the swarm's round, no evidence counts; it will be sent again.
 
         Raises:
-            RecordRejected: "wrong-round" where its round is still to come: it would be kept for longer than any other,
-                and in its place.
+            RecordRejected: "wrong-round" if its round is still to come: it would outlast all other evidence, and
+                displace it.
         """
         reached = self._policy.round
         if reached is not None and charge.round > reached + ROUNDS_AHEAD:
@@ -352,9 +335,9 @@ class EvidenceGossip:
         return reached is not None and reached < charge.round + BARRED_ROUNDS
 
     async def run(self) -> None:
-        """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""
+        """Send evidence again that still counts, for peers that were away; seldom, and unless a peer did so lately."""
         while True:
-            await self._runtime.sleep(RETELL_S * self._random.uniform(0.5, 1.0))  # not all of them together
+            await self._runtime.sleep(RETELL_S * self._view.random.uniform(0.5, 1.0))  # nodes do not send all at once
             for evidence in list(self._pairs):
                 await self._tell_evidence(evidence)
 
@@ -366,10 +349,10 @@ class EvidenceGossip:
             await self._topic.send(msgspec.msgpack.encode(EvidenceTold(evidence)))
 
     def _delay_s(self) -> float:
-        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) of `SPREAD_S`."""
-        return SPREAD_S * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
+        """Seconds to wait for another node to send it first: at most 1 + ln(members) times `SPREAD_S`."""
+        return SPREAD_S * math.log1p(self._view.random.random() * (math.e * self._view.members - 1.0))
 
     def _is_due(self, evidence: Evidence) -> bool:
-        """Whether it is held, and nobody has told it lately."""
+        """Whether evidence is kept and no peer has sent it lately."""
         held = self._pairs.get(evidence)
         return held is not None and self._runtime.now() >= held.told_at + RETELL_S / 2

@@ -1,8 +1,8 @@
 """The records of all peers: look-ups, and keys under watch. No hivemind in it.
 
-- A key that is watched is read when somebody says that it has changed, and slowly in any case.
-- A record that its owner stores with this node is as good as a hint at it; a report is handed to whoever collects
-  reports, and nothing else is heard of it.
+- A watched key is read when a hint says that it has changed, and at long intervals in any case.
+- A record that its owner stores with this node is as good as a hint at it. A report goes to the collector of reports
+  instead, if it collects that stage.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from random import Random
 
-from swarmd.dht.ports import Findings, Record, RecordsSink, ReportCheck
+from swarmd.dht.ports import Findings, RecordsSink, ReportCheck
+from swarmd.dht.swarm_view import SwarmView
+from swarmd.dht.wire.records import Record
 from swarmd.errors import NetworkDown
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import Running, Runtime
+from swarmd.worker.runtime import Running
 
-WANTED_MAX = 256  # owners hinted at and not yet read; more are found by the poll
+WANTED_MAX = 256  # owners that were hinted at and not yet read; more are found at the next interval
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
 HINT_TRIES = 3
 GAP_S = 0.05  # between two reads, however many hints come
-WHOLE_POLLS = 2.0  # times the time between two polls, after which all is asked for: whoever hints without end would
-# have nothing read but what it hints at
-REST = 4.0  # times the processor time of a read, before the next: a crowd that fills a key has a part of a core at most
+WHOLE_POLLS = 2.0  # polls after which all records are asked for: otherwise endless hints would hide all other records
+REST = 4.0  # times the processor time of a read, before the next: a crowd that fills a key uses a part of a core only
 
 log = get_logger(__name__)
 
@@ -33,51 +33,41 @@ class KeyWatch:
 
     Args:
         records: reads it.
-        runtime: the clock.
-        random: chance.
         name: the key.
         poll_s: longest time between two reads.
         seen: called with owner → record after every read.
     """
 
-    def __init__(
-        self,
-        records: RecordStore,
-        runtime: Runtime,
-        random: Random,
-        name: str,
-        poll_s: float,
-        seen: RecordsSink,
-    ) -> None:
+    def __init__(self, view: SwarmView, records: RecordStore, name: str, poll_s: float, seen: RecordsSink) -> None:
         self.name = name
         self._records = records
-        self._runtime = runtime
-        self._random = random
+        self._runtime = view.runtime
+        self._random = view.random
         self._poll_s = poll_s
         self._seen = seen
-        self._wanted: dict[str, float] = {}
-        self._whole_at = -math.inf  # when all records were asked for last, whoever was hinted at
-        self._woken = runtime.signal()
+        self._wanted: dict[str, float] = {}  # owners that were hinted at → expiration
+        self._whole_at = -math.inf  # when all records were asked for last
+        self._woken = view.runtime.signal()
 
     def want(self, owner: str, expiration: float) -> None:
-        """Somebody says that there is a record of `owner`; a bounded note, whoever says it how often."""
+        """Read the record of `owner` soon, which is said to expire then; of too many such hints some are dropped."""
         if owner in self._wanted or len(self._wanted) < WANTED_MAX:
             self._wanted[owner] = max(expiration, self._wanted.get(owner, 0.0))
             self._woken.set()
 
     def read_every(self, poll_s: float) -> None:
-        """Let so much time lie between two reads at most, from the next read on."""
+        """Set the longest time between two reads, from the next read on."""
         self._poll_s = poll_s
 
     def look(self) -> None:
-        """Read now, as if the time for it had come."""
+        """Read the key now."""
         self._woken.set()
 
     async def run(self, later: bool = False) -> None:
         """Read the key when hinted at, and at intervals, until cancelled.
 
         Args:
-            later: whether the first read waits, too: many keys are not to be read all at once.
+            later: whether the first read waits, too, so that many keys are not read all at once.
         """
         if later:
             await self._woken.wait(self._poll_s * self._random.random())
@@ -107,22 +97,15 @@ class KeyWatch:
 
 
 class RecordStore(ABC):
-    """Finds records and watches keys; the network that they lie in is whoever's inherits from it.
+    """Finds records and watches keys; subclasses know the network that records lie in.
 
     Attributes:
         watches: by the key's name.
-
-    Args:
-        runtime: the clock.
-        random: chance.
-        poll_s: time between two reads of a watched key that nobody hints at.
     """
 
-    def __init__(self, runtime: Runtime, random: Random, poll_s: float) -> None:
+    def __init__(self, view: SwarmView) -> None:
         self.watches: dict[str, KeyWatch] = {}
-        self._runtime = runtime
-        self._random = random
-        self._poll_s = poll_s
+        self._view = view
         self._watching: dict[str, Running] = {}
         self._awaits: ReportCheck = lambda key, owner: False
         self._take_report: Callable[[Record], bool] = lambda record: False
@@ -131,14 +114,15 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def wait_up(self) -> None:
-        """Return when the network can be asked."""
+        """Return when the network is up."""
 
     @abstractmethod
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Findings:
         """Look a key up.
 
         Args:
-            wanted: owner → expiration: the search ends when all of these are there; None looks for the latest of all.
+            wanted: owner → expiration: the search ends when all of these are found; None searches for the latest of
+                every owner.
 
         Raises:
             NetworkDown: the network is down, or gave no answer in time.
@@ -146,10 +130,10 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Findings:
-        """Look up the records of these owners alone, each at one of the peers that keep it: they may be large.
+        """Look up the records of these owners only, each at one of the peers that keep it: they may be large.
 
         Args:
-            wanted: of the owners, those whose records are worth more than a moment; all if None.
+            wanted: the owners whose records are worth waiting for; all if None.
 
         Raises:
             NetworkDown: the network is down, or gave no answer in time.
@@ -157,19 +141,19 @@ class RecordStore(ABC):
 
     @abstractmethod
     async def find_of(self, name: str, owner: str) -> Findings:
-        """One owner's record under a key: as the owner itself shows it, else searched for. Raises NetworkDown."""
+        """Ask an owner for its record under a key, then the peers that keep it. Raises NetworkDown."""
 
     @abstractmethod
     def hold(self, name: str, record: Record) -> None:
-        """Keep a record that was heard for whoever asks this node, if there is room and no later one."""
+        """Keep a gossiped record for peers that ask this node, if there is room and no later one."""
 
     @abstractmethod
     def judge(self, name: str, record: Record) -> Record:
-        """A record that was gossiped, if it counts under a key. Raises RecordRejected."""
+        """Return a gossiped record if it counts under a key. Raises RecordRejected."""
 
     @abstractmethod
     async def answers(self, peer: str) -> bool:
-        """Whether a peer answers this node itself. Raises NetworkDown."""
+        """Whether a peer itself answers this node. Raises NetworkDown."""
 
     @abstractmethod
     def spent_s(self) -> float:
@@ -178,15 +162,15 @@ class RecordStore(ABC):
     # --- keys under watch ---
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
-        """Begin to watch a key: `seen` is called with owner → record after each read.
+        """Start to watch a key: `seen` is called with owner → record after each read.
 
         Args:
-            polls: how many times the configured time lies between two reads that nobody hints at.
-            later: whether the first read also waits for a hint, or for a part of that time that chance decides.
+            polls: interval between two reads without a hint, in units of `dht.poll_s`.
+            later: whether the first read also waits for a hint, or for a random part of that interval.
         """
-        watch = KeyWatch(self, self._runtime, self._random, name, self._poll_s * polls, seen)
+        watch = KeyWatch(self._view, self, name, self._view.config.dht.poll_s * polls, seen)
         self.watches[name] = watch
-        self._watching[name] = self._runtime.start(watch.run(later))
+        self._watching[name] = self._view.runtime.start(watch.run(later))
         return watch
 
     def unwatch(self, name: str) -> None:
@@ -195,7 +179,7 @@ class RecordStore(ABC):
             self._watching.pop(name).stop()
 
     def hinted(self, key: str, owner: str, expiration: float) -> None:
-        """Somebody says that there is a record: it is looked at if its key is watched."""
+        """Take a hint at a record: its key is read soon if it is watched."""
         watch = self.watches.get(key)
         if watch is not None:
             watch.want(owner, expiration)
@@ -203,15 +187,18 @@ class RecordStore(ABC):
     # --- records that are stored with this node ---
 
     def deliver_reports(self, awaits: ReportCheck, take: Callable[[Record], bool]) -> None:
-        """Hand reports that are stored here to their collector, which says which it waits for, and takes them."""
+        """Give reports that are stored here to `take`, which returns whether it collects them.
+
+        Args:
+            awaits: whether a report of an owner under a key id is wanted, whether or not there is room to keep it.
+        """
         self._awaits, self._take_report = awaits, take
 
     def awaits(self, key: bytes, owner: str) -> bool:
-        """Whether an owner's report under a key id is wanted, be there room to keep it or not."""
+        """Whether an owner's report under a key id is wanted, whether or not there is room to keep it."""
         return self._awaits(key, owner)
 
     def accepted(self, record: Record) -> None:
-        """A peer stored a record with this node: as good as a hint, and all there is to know of a report that is
-        collected here."""
+        """Take a record that a peer has stored with this node: a report if it is collected, else as a hint."""
         if not self._take_report(record):
             self.hinted(record.content.key, record.owner, record.expiration)

@@ -1,10 +1,11 @@
-"""All that one life of the network worker is made of, put together."""
+"""Builds the parts of one run of the network worker and connects them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,31 +15,32 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords, HiveTopic
-from swarmd.dht.addresses import check_addresses, is_loopback
+from swarmd.dht.adapters import HiveBodies, HiveNetwork, HiveRecords, HiveTopic
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison
 from swarmd.dht.gossip import ClockGossip, Gossip, HintGossip
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
-from swarmd.dht.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
-from swarmd.dht.limits import RequestLimits
-from swarmd.dht.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
+from swarmd.dht.p2p.body_streams import WEIGHTS, BodyServer, fetch_body
 from swarmd.dht.p2p.connections import Connections, LinkReporter
 from swarmd.dht.p2p.hivemind_api import Multiaddr
+from swarmd.dht.p2p.limits import PeerLimits
+from swarmd.dht.p2p.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.ports import MemberCheck
-from swarmd.dht.rounds.fetch import WEIGHTS, BodyServer
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.publisher import OwnRecordFile, Publisher
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
-from swarmd.dht.weights import FetchListener, GivenWeights, WeightsTaking
+from swarmd.dht.weights import FetchListener, GivenWeights, WeightsFetcher
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, keep_standings, read_standings
+from swarmd.dht.wire.addresses import check_addresses, is_loopback
+from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings, read_standings
+from swarmd.dht.wire.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
 from swarmd.dht.wire.records import TTL_MAX_S
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
@@ -52,7 +54,7 @@ log = get_logger(__name__)
 
 
 class _Scoped:
-    """A coroutine in the session's task group, see `swarmd.worker.runtime.Running`."""
+    """One coroutine in the session's task group; implements `swarmd.worker.runtime.Running`."""
 
     def __init__(self) -> None:
         self._scope = anyio.CancelScope()
@@ -62,21 +64,21 @@ class _Scoped:
             with self._scope:
                 await coroutine
         finally:
-            coroutine.close()  # where the session ended before it began
+            coroutine.close()  # if the session ended before the coroutine began
 
     def stop(self) -> None:
         self._scope.cancel()
 
 
 class SessionRuntime(LoopRuntime):
-    """The event loop, as long as a session runs: what ends by an error that nobody takes ends the session."""
+    """The event loop of a running session. An uncaught error in any task ends the session."""
 
     def __init__(self) -> None:
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[TaskGroup]:
-        """Run what is started meanwhile."""
+        """Run the coroutines that are started inside the `async with` block."""
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
 
@@ -88,22 +90,21 @@ class SessionRuntime(LoopRuntime):
 
 
 class Session:
-    """The parts of the network, wired on hivemind and p2pd; `run` keeps them going. It is an `OwnNode`, too.
+    """The parts of the network on top of hivemind and p2pd; `run` runs them. Implements `OwnNode`.
 
     Attributes:
-        view, store, publisher, gossip: what decides is made of these.
-        bodies: of rollouts and leaderboards.
-        offered: weights, by this node.
-        fetched_weights: from peers, and given on.
+        view, store, publisher, gossip: the parts that membership, rounds and gathering are built from.
+        bodies: bodies of rollouts and leaderboards.
+        offered: weights that this node offers.
+        fetched_weights: weights fetched from peers, which this node serves to others.
 
     Args:
         config: the node's configuration.
         paths: its data directory.
         identity: its key, held by this process.
         blobs: rollout bodies.
-        observe: takes the events.
-        fills_process: whether all that this process holds is the session's. In a program that does other things too,
-            p2pd alone is kept within marks.
+        observe: called with each event.
+        fills_process: whether this process does nothing but run the session. If false, only p2pd's memory is bounded.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Session:
         config: Config,
         paths: NodeDirectory,
         identity: Identity,
-        blobs: BlobStore,
+        blobs: Blobs,
         observe: EventSink,
         fills_process: bool = True,
     ) -> None:
@@ -130,27 +131,23 @@ class Session:
             view.seniority.learn(kept.standings)
         named = (*dht.bootstrap, *dht.listen, *dht.announce)
         self._book = AddressBook(paths.peers, dht.bootstrap, peer_id, any(map(is_loopback, named)))
-        self.door = RequestLimits(view.rejections.count, self._named(), view.is_credited)
+        self.peer_limits = PeerLimits(view.rejections.count, self._named(), view.is_credited)
         self._validator = Validator(
             view.policy,
             view.rejections,
             lambda record: self.store.accepted(record),
             view.seniority,
-            self._guides,
+            self._trusted_peers,
             lambda key, owner: self.store.awaits(key, owner),
             lambda record: self.gossip.comparison.see(record),
         )
         settings = node_settings(config, paths, peer_id, self._book.port)
-        self.node = DhtNode(settings, self._validator, self._down, self.door)
-        self.store = HiveRecords(self.node, self._validator, self._runtime, view.random, dht.poll_s)
+        self.node = DhtNode(settings, self._validator, self._down, self.peer_limits)
+        self.store = HiveRecords(view, self.node, self._validator)
         self.bodies = HiveBodies(self.node, blobs)
         self.gossip = self._make_gossip()
-        own_records, network = (
-            OwnRecordStore(OwnRecordFile(paths.records), view.swarm),
-            HiveNetwork(self.node, identity),
-        )
-        kinds = (self.gossip.told, self.gossip.renewed)
-        self.publisher = Publisher(network, own_records, self._runtime, dht.record_s, view.coordinating, *kinds)
+        own_records, network = OwnRecordFile(paths.records, view.swarm), HiveNetwork(self.node, identity)
+        self.publisher = Publisher(view, network, own_records, self.gossip)
         self.offered = OfferedWeights(paths.weights)
         self.fetched_weights = FetchedWeights(paths.peer_weights, view.offers.names)
         admits, given = view.policy.admits, GivenWeights(self.offered, self.fetched_weights)
@@ -158,7 +155,7 @@ class Session:
         BodyServer(self.node, given, admits, WEIGHTS, given.part_of)
         rejoin = Rejoin(self.node, self._book)
         self.link = LinkReporter(self.node, rejoin, view.coordinating, view.emit, view.contact.isolation)
-        connections = Connections(self.node, self.door, CONNECTIONS_MAX)
+        connections = Connections(self.node, self.peer_limits, CONNECTIONS_MAX)
         marks = MemoryThresholds(dht.memory_bytes_max, FILES_MAX, TASKS_MAX)
         self._memory = MemoryWatch(self.node, marks, connections.make_room, fills_process)
         self._invitations = OwnInvitations(paths.invitations)
@@ -166,34 +163,32 @@ class Session:
         self._working = anyio.Lock()
 
     def _make_gossip(self) -> Gossip:
-        view, policy = self.view, self.view.policy
+        view = self.view
         hints, clock, told = (
             HiveTopic(self.node, name(view.swarm)) for name in (names.hints, names.clock_topic, names.evidence_topic)
         )
-        chance = (view.random, lambda: view.members)
-        telling = (view.rejections, view.emit, view.runtime, *chance)
-        evidence = EvidenceGossip(told, policy, view.is_credited, *telling)
-        hinting = (self.door, view.peer_id, policy.admits, view.is_credited, self.store.hinted)
+        evidence = EvidenceGossip(view, told)
         return Gossip(
-            ClockGossip(clock, view.rejections.count, view.is_credited, view.runtime, view.random),
+            ClockGossip(view, clock),
             evidence,
             RecordComparison(view.coordinator, view.is_credited, evidence.found),
-            HintGossip(hints, *hinting).publish,
+            HintGossip(view, hints, self.peer_limits, self.store.hinted).publish,
             self.store.accepted,
         )
 
-    def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsTaking:
-        """What fetches weights of peers.
+    def weights(self, must_be_member: MemberCheck, told: FetchListener = lambda progress: None) -> WeightsFetcher:
+        """Create the part that fetches peers' weights.
 
         Args:
-            must_be_member: looks for a peer's membership.
-            told: how far a fetch is.
+            must_be_member: looks up a peer's membership.
+            told: called with the progress of a fetch.
         """
-        chunks = HiveChunks(self.node)
-        return WeightsTaking(self.view, self.store, self.gossip, chunks, self.fetched_weights, must_be_member, told)
+        fetch = partial(fetch_body, self.node, bounds=WEIGHTS)
+        return WeightsFetcher(self.view, self.store, self.gossip, fetch, self.fetched_weights, must_be_member, told)
 
-    def _guides(self) -> list[str]:
-        """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
+    def _trusted_peers(self) -> list[str]:
+        """Peers that every lookup asks, however far they are from the key: the coordinator, and a random sample of the
+        bootstrap peers and of the peers credited longest."""
         view, bootstrap = self.view, [peer for _, peer in self._book.bootstrap]
         return choose_guides(view.peer_id, view.coordinator, bootstrap, view.seniority.elders, view.random.sample)
 
@@ -204,15 +199,15 @@ class Session:
         return named - {self.view.peer_id}
 
     def _knows(self, peer: str) -> bool:
-        return self.door.caller(peer).known
+        return self.peer_limits.caller(peer).known
 
     def _down(self, reason: str) -> None:
         log.warning("%s", reason)
         self.link.down(reason)
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, MemberSeen) and event.worked:  # a membership alone is to be had for nothing
-            self.door.meet(event.peer)
+        if isinstance(event, MemberSeen) and event.worked:  # anybody can publish a membership without proof of work
+            self.peer_limits.meet(event.peer)
         self._observe(event)
 
     # --- this node, see `swarmd.dht.ports.OwnNode` ---
@@ -227,7 +222,7 @@ class Session:
         return await to_thread.run_sync(self._invitations.packed_lately)
 
     def keep_withdrawn(self) -> None:
-        """At once, rare and small as it is: this node may be about to end for it."""
+        """Written at once: this node's own invitation may be among them, and the node would then end."""
         self._validator.forget()
         try:
             keep_withdrawals(self._paths.withdrawn, self.view.swarm, self.view.withdrawals.told)
@@ -245,7 +240,7 @@ class Session:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
 
     async def work(self) -> int:
-        """The number that says what this identity has cost: kept, or found now. Cancelled, it ends at once."""
+        """The proof of work of this identity: read from its file, or computed now. Stops at once when cancelled."""
         dht = self.view.config.dht
         bits = max(WORK_BITS, dht.work_bits) if dht.admission == "work" else WORK_BITS
         async with self._working:
@@ -254,13 +249,13 @@ class Session:
                 self._work = await to_thread.run_sync(take_work, *sought, from_thread.check_cancelled)
         return self._work
 
-    # --- its life ---
+    # --- running ---
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Run the parts around `body`; when it returns, end them.
+        """Run the parts until `body` returns.
 
         Raises:
-            AddressInUse: the node cannot listen where it should.
+            AddressInUse: the node cannot listen on its addresses.
             OutOfRoom: the process has grown too large.
         """
         evidence = self.gossip.evidence
@@ -295,7 +290,7 @@ def _check(config: Config) -> None:
 
 
 def node_settings(config: Config, paths: NodeDirectory, peer_id: str, port: int) -> NodeSettings:
-    """How the node of a configuration listens and calls."""
+    """The part of the configuration that a `DhtNode` needs."""
     dht = config.dht
     return NodeSettings(
         identity=paths.root / config.dht.identity,

@@ -1,4 +1,4 @@
-"""What a node gives out over the stream of weights: those that it offers itself, and those that it has fetched."""
+"""Weights between peers: serving this node's own and fetched weights, and fetching those that other peers offer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from swarmd.core.events import Event, WeightsFetched, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause, WeightsDamage
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.ports import Chunks, MemberCheck
+from swarmd.dht.ports import ChunkFetch, MemberCheck
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
@@ -40,7 +40,7 @@ from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, Of
 
 
 class GivenWeights:
-    """Both, as one source, see `swarmd.dht.wire.bodies.BodySource`."""
+    """The weights that this node serves: its own and those it has fetched. Implements `BodySource`."""
 
     def __init__(self, offered: OfferedWeights, fetched: FetchedWeights) -> None:
         self._offered = offered
@@ -51,35 +51,35 @@ class GivenWeights:
         return self._offered.has(digest) or self._fetched.has(digest)
 
     def get(self, digest: str) -> bytes:
-        """It, checked. Raises NotFoundError, OSError."""
+        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
         return self._offered.get(digest) if self._offered.has(digest) else self._fetched.get(digest)
 
     def part_of(self, digest: str) -> str:
-        """What somebody who was given a chunk soon has all of: a manifest's file, or the chunk where none is known."""
+        """The digest of the file that a chunk belongs to; the chunk's own digest if that is unknown."""
         part = self._offered.part_of(digest)
         return self._fetched.part_of(digest) if part == digest else part
 
 
-CHUNK_S = 60.0  # for one chunk: 4 MiB at 70 KiB a second
-FAILURES_MAX = 5  # of one peer, one after another, before it is asked no more
-PATIENCE_S = 60.0  # with a peer that gives nothing: one that many fetch from at once says no to most of them for long
-AGAIN = Backoff(1.0, 8.0)  # a bounded peer says no until its bounds allow more
-LANES = 2  # chunks on their way from one peer
-DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else to do, is asked for it, too
-MANIFEST_S = 20.0  # for a manifest from its owner
-MANIFEST_ATTEMPTS = 3  # at an owner before others are asked, and in all at one that takes long to say no
+CHUNK_S = 60.0  # timeout for one chunk: 4 MiB at 70 KiB a second
+FAILURES_MAX = 5  # failures of one peer in a row before it may be dropped
+GIVE_UP_S = 60.0  # a peer is dropped if it also gave nothing for this long; one that many fetch from refuses often
+AGAIN = Backoff(1.0, 8.0)  # between requests to a peer that refused: its limits allow more later
+LANES = 2  # chunks being fetched from one peer
+SLOW_S = 5.0  # when a chunk takes longer, idle peers are asked for it too
+MANIFEST_S = 20.0  # timeout for a manifest from its owner
+MANIFEST_ATTEMPTS = 3  # requests to the owner before others are asked; most requests to a peer that refuses slowly
 
 log = get_logger(__name__)
 
 
-async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
-    """The manifest of an offer, from the first peer that gives one which keeps to the offer.
+async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
+    """Fetch the manifest of an offer, from the first peer that gives one that matches the offer.
 
     Args:
-        peers: whom to ask, the owner first; the others may only say that they have it.
+        peers: the peers to ask, the owner first.
 
     Raises:
-        WeightsUnavailable: none does; it says why the last did not.
+        WeightsUnavailable: none did; the message is that of the last failure.
     """
     reason, liars, slow = "nobody offers it", set[str](), Counter[str]()
     for peer, within_s, pause_s in _in_turn(peers):
@@ -88,7 +88,7 @@ async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsO
         await anyio.sleep(pause_s)
         asked_at = anyio.current_time()
         try:
-            encoded = await source.fetch(peer, offer.manifest.hex(), offer.manifest_bytes, within_s)
+            encoded = await fetch(peer, offer.manifest.hex(), offer.manifest_bytes, within_s)
             manifest = decode_manifest(encoded, offer.manifest.hex())
             _check_offer(manifest, offer)
             return manifest
@@ -97,21 +97,21 @@ async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsO
             log.info("no manifest of weights from %s", reason)
             if isinstance(error, RecordRejected):
                 liars.add(peer)
-            slow[peer] += anyio.current_time() - asked_at > DOUBTED_S
-    raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} is not to be had: {reason}")
+            slow[peer] += anyio.current_time() - asked_at > SLOW_S
+    raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} cannot be fetched: {reason}")
 
 
 def _in_turn(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
-    """Whom to ask for a manifest, for how many seconds at most, and after how many.
+    """The peers to ask for a manifest, each with a timeout and a pause before the request, in seconds.
 
-    An owner that says no may have no time just now, for it gives as many chunks as it may, or be kept from having any:
-    it is asked a few times, and again after each of the others.
+    An owner may refuse because it is serving as many chunks as it may, so it is asked a few times, and again after each
+    of the others.
     """
     owner, *others = peers
     for attempt in range(MANIFEST_ATTEMPTS):
         yield owner, MANIFEST_S, AGAIN.after(attempt) if attempt else 0.0
     for other in others:
-        yield other, DOUBTED_S, 0.0
+        yield other, SLOW_S, 0.0
         yield owner, MANIFEST_S, 0.0
 
 
@@ -122,7 +122,7 @@ def _check_offer(manifest: WeightsManifest, offer: WeightsOffer) -> None:
 
 
 async def fetch_weights(
-    source: Chunks,
+    fetch: ChunkFetch,
     peers: Collection[str],
     manifest: WeightsManifest,
     path: Path,
@@ -130,28 +130,28 @@ async def fetch_weights(
     bytes_max: int,
     base: Path | None = None,
 ) -> Path:
-    """The whole file of a manifest, under its final name only when its digest is right.
+    """Fetch the whole file of a manifest; it gets its final name only once its digest is right.
 
     Args:
-        peers: who offers it, its owner first.
-        path: where it is to be; what an earlier attempt has left beside it is gone on with.
-        timeout_s: longest that it may take.
+        peers: the peers that offer it, its owner first.
+        path: where to put it; a partial file of an earlier attempt is continued.
+        timeout_s: timeout for the whole fetch.
         bytes_max: largest file that is fetched.
-        base: a file that is here and for which the manifest may have a delta, named by its digest; None without one.
+        base: a local file, named by its digest, for which the manifest may have a delta; None without one.
 
     Raises:
-        WeightsUnavailable: it is too large.
-        WeightsUnfinished: time is over, or no peer is left that gives it.
+        WeightsUnavailable: the file is too large.
+        WeightsUnfinished: time is over, or no peer is left.
         RecordRejected: the chunks, or the delta, make another file than the manifest says.
         NoSpaceLeft, LogWriteFailed: it cannot be written.
     """
     delta = manifest.delta_from(base.stem) if base is not None else None
     if base is None or delta is None:
-        return await _fetch_file(source, peers, manifest.whole, path, timeout_s, bytes_max)
+        return await _fetch_file(fetch, peers, manifest.whole, path, timeout_s, bytes_max)
     from swarmd.weights.tensors import apply_delta
 
     change = path.with_suffix(".delta")
-    await _fetch_file(source, peers, delta.file, change, timeout_s, bytes_max)
+    await _fetch_file(fetch, peers, delta.file, change, timeout_s, bytes_max)
     made = await to_thread.run_sync(PartialFile, path, manifest.whole)
     try:
         await to_thread.run_sync(apply_delta, base, change, made.partial)
@@ -163,7 +163,7 @@ async def fetch_weights(
 
 
 async def _fetch_file(
-    source: Chunks, peers: Collection[str], file: ChunkedFile, path: Path, timeout_s: float, bytes_max: int
+    fetch: ChunkFetch, peers: Collection[str], file: ChunkedFile, path: Path, timeout_s: float, bytes_max: int
 ) -> Path:
     if file.size_bytes > bytes_max:
         raise WeightsUnavailable(
@@ -171,25 +171,25 @@ async def _fetch_file(
         )
     partial = await to_thread.run_sync(PartialFile, path, file)
     with anyio.move_on_after(timeout_s):
-        await fetch_chunks(source, peers, partial)
+        await fetch_chunks(fetch, peers, partial)
     if partial.missing:
         raise WeightsUnfinished(
-            f"{len(partial.missing)} of {len(file)} chunks of the weights are not to be had from {len(peers)} peers",
+            f"{len(partial.missing)} of {len(file)} chunks of the weights cannot be fetched from {len(peers)} peers",
             "What has come is kept; try again when peers that offer them are there",
         )
     return await to_thread.run_sync(partial.finish)
 
 
-async def fetch_chunks(source: Chunks, peers: Collection[str], into: PartialFile) -> None:
-    """Fetch what is missing; returns when all is there, or no peer is left.
+async def fetch_chunks(fetch: ChunkFetch, peers: Collection[str], into: PartialFile) -> None:
+    """Fetch the missing chunks; returns when all are there, or no peer is left.
 
     Args:
-        peers: whom to ask, the owner first.
+        peers: the peers to ask, the owner first.
 
     Raises:
         NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
     """
-    lanes = _Lanes(source, into, next(iter(peers), ""))
+    lanes = _Lanes(fetch, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
             tasks.start_soon(lanes.run, peer)
@@ -198,29 +198,29 @@ async def fetch_chunks(source: Chunks, peers: Collection[str], into: PartialFile
 
 
 class _Lanes:
-    """Chunks on their way, each from one peer, and from others where it takes long."""
+    """Fetches chunks, each from one peer, and also from others if that takes long."""
 
-    def __init__(self, source: Chunks, into: PartialFile, owner: str) -> None:
-        self._source = source
+    def __init__(self, fetch: ChunkFetch, into: PartialFile, owner: str) -> None:
+        self._fetch_chunk = fetch
         self._into = into
         self._owner = owner
         self._left = sorted(into.missing, reverse=True)
         self._under_way: dict[int, dict[str, tuple[float, anyio.CancelScope]]] = {}  # chunk → peer → since when
         self._dropped: set[str] = set()
-        self._gave_at: dict[str, float] = {}  # peer → when it gave something last, or was asked first
+        self._gave_at: dict[str, float] = {}  # peer → when it gave a chunk last, or was asked first
         self._changed = anyio.Event()
         self._over = anyio.Event()
-        self.failed: list[Exception] = []  # by the disk, which no other peer mends
+        self.failed: list[Exception] = []  # errors of the local disk, which end the fetch
 
     async def run(self, peer: str) -> None:
-        """Fetch from a peer until nothing is missing, or it is asked no more."""
+        """Fetch from a peer until nothing is missing, or the peer is dropped."""
         failures = 0
         self._gave_at[peer] = anyio.current_time()
         while self._into.missing and peer not in self._dropped and not self.failed:
             index = self._choose(peer)
             if index is None:
                 changed = self._changed
-                with anyio.move_on_after(DOUBTED_S):
+                with anyio.move_on_after(SLOW_S):
                     await changed.wait()
             elif await self._fetch(peer, index):
                 failures = 0
@@ -231,16 +231,16 @@ class _Lanes:
                     await self._over.wait()
 
     def _gives_nothing(self, peer: str) -> bool:
-        return anyio.current_time() - self._gave_at[peer] >= PATIENCE_S
+        return anyio.current_time() - self._gave_at[peer] >= GIVE_UP_S
 
     def _choose(self, peer: str) -> int | None:
-        """A chunk that nobody fetches, else one that all its askers have been at for long; None where there is neither.
+        """A chunk that is not being fetched, else one that all peers asked for it are slow with; None if there is none.
 
-        For the owner it is enough that one has: it alone is trusted, and others may take turns at hanging.
+        The owner also takes a chunk that a single peer is slow with: others may stall it in turns.
         """
         if self._left:
             return self._left.pop()
-        doubted = anyio.current_time() - DOUBTED_S
+        doubted = anyio.current_time() - SLOW_S
         for index, askers in self._under_way.items():
             if peer in askers or index not in self._into.missing:
                 continue
@@ -250,7 +250,7 @@ class _Lanes:
         return None
 
     async def _fetch(self, peer: str, index: int) -> bool:
-        """One chunk from a peer. False where it was not to be had; another peer was faster: True."""
+        """Fetch one chunk from a peer. Returns whether it came, or another peer was faster."""
         askers = self._under_way.setdefault(index, {})
         with anyio.CancelScope() as scope:
             askers[peer] = anyio.current_time(), scope
@@ -272,7 +272,7 @@ class _Lanes:
     async def _try(self, peer: str, index: int) -> bool:
         file = self._into.file
         try:
-            chunk = await self._source.fetch(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
+            chunk = await self._fetch_chunk(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
             if index in self._into.missing:
                 await to_thread.run_sync(self._into.put, index, chunk)
             self._gave_at[peer] = anyio.current_time()
@@ -289,33 +289,33 @@ class _Lanes:
 
 
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
-LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
-AGAIN_S = 2.0  # between two of them
-OFFERS_MAX = 4  # tried after one look: those that were not tried before, else those of which something is missing
+LOOKS = 3  # times that offers are read: a record may be missed, and an offer replaced by the next
+AGAIN_S = 2.0  # between two reads
+OFFERS_MAX = 4  # tried after one read: those not tried before, else unfinished ones
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 SPENT = "what is offered was averaged with before, or is many rounds old"
 BLOCK_BYTES = 512  # of `st_blocks`
-HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
+HOLDERS_MAX = 16  # peers asked for one offer's chunks: anybody may claim to offer them
 
 
 class FetchProgress(msgspec.Struct, frozen=True):
-    """How far a fetch is."""
+    """The progress of a fetch."""
 
     received_bytes: int  # of the file that is being fetched, in this attempt
-    size_bytes: int  # that it has
-    chunks: int  # received
+    size_bytes: int  # of that file
+    chunks: int  # received so far
     chunks_total: int
-    peers: int  # that gave some
+    peers: int  # number of peers that gave chunks
 
 
-FetchListener = Callable[[FetchProgress], None]  # takes it in the event loop, after every chunk
+FetchListener = Callable[[FetchProgress], None]  # called in the event loop, after every chunk
 
 
-class Counting:
-    """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
+class CountedFetch:
+    """A `ChunkFetch` that counts its bytes."""
 
-    def __init__(self, source: Chunks, told: FetchListener) -> None:
-        self._source = source
+    def __init__(self, fetch: ChunkFetch, told: FetchListener) -> None:
+        self._fetch = fetch
         self._told = told
         self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
         self._came: dict[str, tuple[int, int]] = {}  # file's digest → bytes and chunks of it
@@ -323,12 +323,12 @@ class Counting:
         self.received_bytes = 0
 
     def expect(self, manifest: WeightsManifest) -> None:
-        """The manifest whose files are fetched next."""
+        """Set the manifest whose files are fetched next."""
         for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
             self._files |= {file.chunk_digest(index): file for index in range(len(file))}
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        content = await self._source.fetch(peer, digest, size_bytes, timeout_s)
+    async def __call__(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        content = await self._fetch(peer, digest, size_bytes, timeout_s)
         self.received_bytes += len(content)
         if file := self._files.get(digest):
             self._peers.add(peer)
@@ -338,14 +338,14 @@ class Counting:
         return content
 
 
-class WeightsTaking:
-    """Carries `FetchWeights` out.
+class WeightsFetcher:
+    """Carries out `FetchWeights`.
 
     Args:
-        chunks: of the weights that peers offer.
-        fetched: keeps what was fetched, and gives it on.
-        must_be_member: looks for a peer's membership, and raises NetworkDown if there is none.
-        told: how far a fetch is.
+        fetch: fetches a chunk or a manifest from a peer.
+        fetched: keeps the fetched weights, and serves them to others.
+        must_be_member: looks up a peer's membership, and raises NetworkDown if there is none.
+        told: called with the progress of a fetch.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ class WeightsTaking:
         view: SwarmView,
         store: RecordStore,
         gossip: Gossip,
-        chunks: Chunks,
+        fetch: ChunkFetch,
         fetched: FetchedWeights,
         must_be_member: MemberCheck,
         told: FetchListener,
@@ -361,18 +361,16 @@ class WeightsTaking:
         self._view = view
         self._store = store
         self._evidence = gossip.evidence
-        self._chunks = chunks
+        self._fetch_chunk = fetch
         self._fetched = fetched
         self._must_be_member = must_be_member
         self._told = told
         self._current: anyio.CancelScope | None = None
-        self._directory_lock = anyio.Lock()  # two fetches would each remove what the other has
+        self._directory_lock = anyio.Lock()  # two fetches would remove each other's files
 
     async def take(self, command: FetchWeights) -> None:
-        """Fetch weights and say so, or say why not. An earlier command that is under way is given up, unanswered.
-
-        It was given up by who asked, too: for other weights, after an absence.
-        """
+        """Fetch weights, and emit the result. An earlier command that is not finished is cancelled without an answer:
+        its sender has given it up too."""
         if self._current is not None:
             self._current.cancel()
         with anyio.CancelScope() as self._current:
@@ -380,9 +378,9 @@ class WeightsTaking:
                 self._view.emit(await self._take(command))
 
     async def _take(self, command: FetchWeights) -> Event:
-        view, tried = self._view, set[bytes]()  # offers: a manifest's digest alone says little of who names it
-        unfinished = set[bytes]()  # of these: an owner that many ask at once says no to some of them for a minute
-        source, began_at = Counting(self._chunks, self._told), view.runtime.now()
+        view, tried = self._view, set[bytes]()  # claims of offers
+        unfinished = set[bytes]()  # of them, those to try again: an owner that many ask at once refuses some of them
+        source, began_at = CountedFetch(self._fetch_chunk, self._told), view.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(1 if command.average else LOOKS):
             if look:
@@ -390,7 +388,7 @@ class WeightsTaking:
             offers = await self._read_offers()
             ranks = self._ranks(offers)
             fitting = choose_offers(offers, ranks, command)
-            if command.average:  # with the same one each time nobody would learn of the others
+            if command.average:  # in random order, to average with another peer each time
                 if fitting and not (fitting := drop_spent(fitting, command)):
                     return msgspec.structs.replace(refused, reason=SPENT)
                 fitting = [
@@ -407,7 +405,7 @@ class WeightsTaking:
                     refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
                     if isinstance(error, WeightsUnfinished):
                         unfinished.add(claims_of(offer))
-                    log.info("weights of %s are not to be had: %s", peer, error)
+                    log.info("cannot fetch the weights of %s: %s", peer, error)
                     if refused.cause == "no-room":
                         return refused
                     continue
@@ -419,7 +417,7 @@ class WeightsTaking:
         return refused
 
     async def _read_offers(self) -> dict[str, WeightsOffer]:
-        """What members offer now, by member."""
+        """The current offers, by member."""
         heard = self._view.offers
         try:
             found = await self._store.find(self._drawn_key())
@@ -434,13 +432,13 @@ class WeightsTaking:
         return dict(heard.by_member)
 
     def _drawn_key(self) -> str:
-        """The key of all memberships; in a large swarm one of its shards, beside the own one, which is watched."""
+        """The key of all memberships; in a large swarm, that of a random shard."""
         view, place = self._view, self._view.shards.members
         shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
         return names.members(view.swarm, *place, int(shard))
 
     async def _look_for_trusted(self) -> None:
-        """In a large swarm the memberships of those that the configuration names are looked for one by one."""
+        """In a large swarm, look up the membership of each peer that the configuration names."""
         view = self._view
         named = dict.fromkeys((view.coordinator, *view.config.training.weights_from))
         for peer in [peer for peer in named if is_peer_id(peer)]:
@@ -448,9 +446,9 @@ class WeightsTaking:
                 await self._must_be_member(peer)
 
     def _ranks(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
-        """Those of the peers that are trusted, each with its place; the greatest comes first.
+        """The ranks of the trusted peers among those that offer weights; the greatest comes first.
 
-        Of whoever has signed two reports for one place nothing counts for a while, and its weights least of all.
+        Peers excluded for signing two reports of one stage are left out.
         """
         view, now = self._view, self._view.policy.round or 0
         ranks: dict[str, tuple[int, int]] = {}
@@ -458,21 +456,21 @@ class WeightsTaking:
             credit = view.seniority.rounds_of(peer)
             words = {peer, *([COORDINATOR] if peer == view.coordinator else ()), *([CREDITED] if credit else ())}
             places = [-place for place, word in enumerate(view.config.training.weights_from) if word in words]
-            if places and peer != view.peer_id and not self._evidence.bars(peer, now):
+            if places and peer != view.peer_id and not self._evidence.bans(peer, now):
                 ranks[peer] = (places[0], credit)
         return ranks
 
     async def _fetch_in_time(
-        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> tuple[WeightsManifest, WeightsDamage]:
         with anyio.move_on_after(max(0.0, command.until_at - self._view.runtime.time())):
             return await self._fetch(source, holders, offer, command)
         raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
     async def _fetch(
-        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        """Fetch what one offer names, give it on, and leave nothing else in the directory."""
+        """Fetch the weights of one offer, serve them to others, and remove other files from the directory."""
         manifest = await fetch_manifest(source, holders, offer)
         if manifest.whole.digest in {each.digest for each in command.averaged}:
             raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
@@ -493,17 +491,17 @@ class WeightsTaking:
 
     async def _fetch_file(
         self,
-        source: Counting,
+        source: CountedFetch,
         holders: list[str],
         manifest: WeightsManifest,
         path: Path,
         command: FetchWeights,
         base: Path | None,
     ) -> WeightsDamage:
-        """Fetch the file by a delta where there is a base.
+        """Fetch the file, by a delta if there is a base for one.
 
-        Where there is none, or the delta makes another file or is not to be had, it is fetched whole: who has fetched
-        it gives it on without any delta.
+        Fetched whole if there is none, or if the delta is wrong or cannot be fetched: peers that serve fetched weights
+        serve no deltas.
         """
 
         async def fetch(base: Path | None) -> None:
@@ -517,15 +515,15 @@ class WeightsTaking:
             if base is None:
                 raise
             damaged = isinstance(error, RecordRejected)
-            log.log(WARNING if damaged else INFO, "no use of the delta of %s, all is fetched: %s", holders[0], error)
+            log.log(WARNING if damaged else INFO, "fetching all: the delta of %s failed: %s", holders[0], error)
         await fetch(None)
         return "delta" if damaged else ""
 
     def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:
-        """Remove what is of no use, and see that there is room. Returns a base of one of the manifest's deltas.
+        """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any.
 
         Raises:
-            NoSpaceLeft: less would be left than the node is to keep free.
+            NoSpaceLeft: less than `storage.free_bytes_min` would be left.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
@@ -533,13 +531,13 @@ class WeightsTaking:
         needed = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
         fetched = {each.name for each in path.parent.iterdir() if each.suffix in (SUFFIX, MANIFEST)}
         least = self._view.config.storage.free_bytes_min
-        _keep_only(path.parent, needed | fetched)  # what was fetched before is given on, and may be a base again
+        _keep_only(path.parent, needed | fetched)  # earlier weights are served to others, and may be a base again
         if _free_bytes(path, change) - manifest.whole.size_bytes < least:
             _keep_only(path.parent, needed)
         free = _free_bytes(path, change)
         delta = manifest.delta_from(whole[0].stem) if whole else None
         if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
-            whole = []  # the delta lies beside what is made of it
+            whole = []  # no room for both the delta and the file made from it
         if free - manifest.whole.size_bytes < least:
             raise NoSpaceLeft(
                 f"no room in {path.parent} for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, "
@@ -552,9 +550,9 @@ class WeightsTaking:
 def choose_offers(
     offers: Mapping[str, WeightsOffer], ranks: Mapping[str, tuple[int, int]], command: FetchWeights
 ) -> list[tuple[str, WeightsOffer]]:
-    """Offers of trusted peers that fit, the most trusted first, then the newest.
+    """Offers of trusted peers for this model, the most trusted first, then the newest.
 
-    What accuracy an offer claims does not count: whoever claims most would always be asked first.
+    The claimed accuracy does not count: the peer that claims most would always be asked first.
     """
     fitting = [
         (peer, offer)
@@ -566,12 +564,12 @@ def choose_offers(
 
 
 def claims_of(offer: WeightsOffer) -> bytes:
-    """What offers are told apart by: all that they claim, but how good the weights are."""
+    """An offer without its accuracy, encoded; offers are compared by this."""
     return msgspec.structs.replace(offer, accuracy=None).encode()
 
 
 def drop_tried(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[bytes]) -> list[tuple[str, WeightsOffer]]:
-    """Those whose claims were not tried; of several that claim the same the first."""
+    """The offers whose claims were not tried; the first of several with the same claims."""
     first: dict[bytes, tuple[str, WeightsOffer]] = {}
     for peer, offer in offers:
         first.setdefault(claims_of(offer), (peer, offer))
@@ -579,7 +577,7 @@ def drop_tried(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[bytes]) ->
 
 
 def drop_spent(offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights) -> list[tuple[str, WeightsOffer]]:
-    """Those that are not too old to be averaged with, and newer than what was averaged with of the same peer."""
+    """The offers that are not too old to be averaged with, and newer than those already used of the same peer."""
     return [
         (peer, offer)
         for peer, offer in offers
@@ -589,13 +587,13 @@ def drop_spent(offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights
 
 
 def holders_of(peer: str, offers: Mapping[str, WeightsOffer]) -> list[str]:
-    """Who has what a peer offers: itself first, and some that offer the same."""
+    """The peer itself first, then some peers that offer the same manifest."""
     wanted = offers[peer].manifest
     return [peer, *(other for other, same in offers.items() if other != peer and same.manifest == wanted)][:HOLDERS_MAX]
 
 
 def _is_there(path: Path, file: ChunkedFile) -> bool:
-    """Is the file here? Raises RecordRejected: it is, and is not as large as the manifest says."""
+    """Whether the file exists. Raises RecordRejected if its size is not that of the manifest."""
     size_bytes = path.stat().st_size if path.exists() else file.size_bytes
     if size_bytes != file.size_bytes:
         raise RecordRejected("wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}")
@@ -603,30 +601,25 @@ def _is_there(path: Path, file: ChunkedFile) -> bool:
 
 
 def _drop_damaged(path: Path, manifest: WeightsManifest) -> WeightsDamage:
-    """Remove the file, and bases of its deltas, that are not what their names say. Returns what was, if any."""
+    """Remove the file, and bases of its deltas, if their digests are wrong. Returns which was damaged, if any."""
     damaged: WeightsDamage = ""
     for each in path.parent.glob(f"*{SUFFIX}"):
         wanted = each == path or manifest.delta_from(each.stem) is not None
         if wanted and not is_intact(each):
-            log.warning("%s is damaged, and goes", each)
+            log.warning("%s is damaged and was removed", each)
             each.unlink()
             damaged = "file" if each == path else "base"
     return damaged
 
 
 def _free_bytes(*paths: Path) -> int:
-    """Room for these files, with what an earlier attempt has taken for them, which goes on."""
-    return shutil.disk_usage(paths[0].parent).free + _taken_bytes(*paths)
-
-
-def _taken_bytes(*paths: Path) -> int:
-    """What these files take on the disk, whole or in part: room is taken for all of a file before its first chunk."""
-    taken = 0
+    """Free space, plus the space that these files and their partial files already occupy."""
+    free = shutil.disk_usage(paths[0].parent).free
     for path in paths:
         for each in (path, path.with_name(path.name + PARTIAL)):
             with suppress(FileNotFoundError):
-                taken += each.stat().st_blocks * BLOCK_BYTES
-    return taken
+                free += each.stat().st_blocks * BLOCK_BYTES
+    return free
 
 
 def _cause_of(error: SwarmdError) -> WeightsCause:

@@ -1,7 +1,7 @@
-"""The network worker: `python -m swarmd.dht.worker`, spoken to over frames (`swarmd.worker`).
+"""The network worker: `python -m swarmd.dht.worker`, which the daemon talks to over frames (`swarmd.worker`).
 
-What it does with commands is in `swarmd.dht.agent`. The process ends by itself only for what no retry can help: an
-identity that is not this node's alone, an address that is taken, a configuration that makes no sense.
+`swarmd.dht.agent` carries out its commands. The process ends by itself only for errors that no retry can help: another
+node with the same identity, an address that is taken, a wrong configuration.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from swarmd.config import Config, decode
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
 from swarmd.dht.membership import Members
-from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+from swarmd.dht.p2p.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.p2pd import find_p2pd
 from swarmd.dht.p2p.sockets import make_place
 from swarmd.dht.session import Session
@@ -30,13 +30,13 @@ from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
-HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
+HOLD_S = 5.0  # for a predecessor that is just ending to release the identity
 
 log = get_logger(__name__)
 
 
 async def follow(session: Session, inbox: Inbox) -> None:
-    """Hand what the daemon sends to the agent, until `Stop`; the leaving is announced then."""
+    """Give the daemon's commands to the agent until `Stop`; then announce the leaving."""
     members = Members(session.view, session.store, session.publisher, session)
     weights = session.weights(members.must_be_member)
     parts = (session.view, session.store, session.publisher, session.gossip, session.bodies)
@@ -50,7 +50,7 @@ async def follow(session: Session, inbox: Inbox) -> None:
 
 
 def prepare(start: Start) -> None:
-    """Keep to the network's part of the data directory, and run nothing but p2pd (docs/adr/0019)."""
+    """Confine this process to the network's part of the data directory, and to p2pd as a program (docs/adr/0019)."""
     config = decode(start.config)
     log_to_stderr(config)
     paths = NodeDirectory(Path(start.data_dir))
@@ -66,7 +66,7 @@ def prepare(start: Start) -> None:
 
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
-    """The network worker's main loop, run by `serve`.
+    """Run the network worker; called by `serve`.
 
     Raises:
         SwarmdError: no restart, or no restart soon, can help; its exit code says so.
@@ -87,7 +87,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
 
 
 async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
-    """Load the key and hold it for this process; a predecessor that is just ending gets a few seconds.
+    """Load the key and hold it for this process, after a predecessor that is just ending has released it.
 
     Raises:
         IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes.
@@ -109,7 +109,7 @@ async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
 
 
 def log_to_stderr(config: Config) -> None:
-    """Log to stderr; hivemind's own handler is put away and its complaints about a dead p2pd with it."""
+    """Log to stderr, without hivemind's own handler and its complaints about a dead p2pd."""
     use_hivemind_log_handler("nowhere")
     log_lines(config.logs.level)
     logging.getLogger("hivemind").setLevel(logging.ERROR)
@@ -117,7 +117,7 @@ def log_to_stderr(config: Config) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for asyncio's complaint that nobody looked at a task's error: hivemind leaves such tasks when p2pd dies."""
+    """False for asyncio's complaint about a task's error that was not retrieved: hivemind leaves such tasks."""
     return "never retrieved" not in record.getMessage()
 
 

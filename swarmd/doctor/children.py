@@ -26,7 +26,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
-from swarmd.dht.addresses import split_address, tcp_place
+from swarmd.dht.wire.addresses import split_address, tcp_place
 from swarmd.errors import SwarmdError
 
 T = TypeVar("T")

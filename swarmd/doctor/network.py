@@ -15,7 +15,7 @@ import psutil
 
 from swarmd.config import Config
 from swarmd.daemon.process import tag_of
-from swarmd.dht.addresses import is_free, is_loopback, tcp_place
+from swarmd.dht.wire.addresses import is_free, is_loopback, tcp_place
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import SwarmdError
 from swarmd.http_server import PAGE_PORT, parse_listen

@@ -20,9 +20,9 @@ from swarmd.daemon.directory import (
     swarm_of_state,
 )
 from swarmd.daemon.process import find_leftovers, node_tag, tag_of
-from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
+from swarmd.dht.wire.addresses import check_addresses
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import LogDamaged, NotFoundError, OtherVersion, SwarmdError, UnitError
 from swarmd.eventlog.fold import node_of

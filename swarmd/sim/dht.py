@@ -14,11 +14,9 @@ from msgspec.structs import replace
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.evidence import SeenRecord
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.publisher import Kept
+from swarmd.dht.publisher import Kept
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Seniority, credited_rounds
-from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody, decode_board
 from swarmd.dht.wire.records import (
@@ -26,10 +24,12 @@ from swarmd.dht.wire.records import (
     ROUNDS_AHEAD,
     ROUNDS_BEHIND,
     TTL_MAX_S,
+    AnnouncedShards,
     ClockRecord,
     LeaderboardRecord,
     Membership,
     Payload,
+    Record,
     ReportRecord,
     RolloutsRecord,
     SignedRecord,

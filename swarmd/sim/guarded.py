@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 
-from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits
+from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.wire.records import RolloutsRecord
 from swarmd.errors import NetworkDown

@@ -35,9 +35,10 @@ from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
 from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.membership import Members
-from swarmd.dht.ports import EvidenceSink, Keepers, PeerCheck, Record, RecordsSink
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.ports import EvidenceSink, Keepers, RecordsSink
+from swarmd.dht.publisher import OwnRecords, Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds.publisher import Kept, OwnRecordStore, Publisher
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
@@ -47,6 +48,7 @@ from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Payload,
+    Record,
     RecordPolicy,
     ReportRecord,
     check_expiration,
@@ -173,12 +175,12 @@ class SimRecords(RecordStore):
 
     Args:
         worker: who reads.
+        view: of its swarm.
         comparison: sees what was gossiped.
-        random: chance.
     """
 
-    def __init__(self, worker: NetworkWorker, comparison: RecordComparison, random: Random) -> None:
-        super().__init__(worker.runtime, random, POLL_S)
+    def __init__(self, worker: NetworkWorker, view: SwarmView, comparison: RecordComparison) -> None:
+        super().__init__(view)
         self._worker = worker
         self._comparison = comparison
 
@@ -331,7 +333,7 @@ class SimKeepers:
     def near(self, name: str) -> list[Hashable]:
         return list(self._worker.near(crc32(name.encode()), REPLICAS))
 
-    def guides(self, name: str) -> list[Hashable]:
+    def trusted_peers(self, name: str) -> list[Hashable]:
         return list(self._worker.guides())
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
@@ -403,17 +405,15 @@ class SimNetwork:
         return record
 
 
-class SimOwnRecords:
-    """Own records on a simulated disk, see `swarmd.dht.rounds.publisher.OwnRecordStorage`."""
+class SimOwnRecords(OwnRecords):
+    """Own records on a simulated disk."""
 
     def __init__(self, worker: NetworkWorker) -> None:
+        super().__init__(SWARM, worker.dht.own_records.get(worker.index, ()))
         self._worker = worker
 
-    def load(self) -> list[Kept]:
-        return self._worker.dht.own_records.get(self._worker.index, [])
-
-    async def save(self, kept: list[Kept]) -> None:
-        self._worker.dht.own_records[self._worker.index] = kept
+    async def save(self) -> None:
+        self._worker.dht.own_records[self._worker.index] = self.kept
 
 
 class SimHintGossip:
@@ -488,17 +488,13 @@ class SimSession:
         if kept is not None:
             seniority.learn(kept.standings)
         self.bodies = SimBodies(worker)
-        told = (view.policy, view.is_credited, view.rejections, view.emit, runtime, random, lambda: view.members)
-        evidence = EvidenceGossip(SimTopic(worker, names.evidence_topic(SWARM)), *told, check_unsigned)
+        evidence = EvidenceGossip(view, SimTopic(worker, names.evidence_topic(SWARM)), check_unsigned)
         self.comparison = RecordsSeen(view.coordinator, view.is_credited, evidence.found, dht.signed)
-        self.store = SimRecords(worker, self.comparison, random)
-        topic = SimTopic(worker, names.clock_topic(SWARM))
-        clock = ClockGossip(topic, view.rejections.count, view.is_credited, runtime, random)
+        self.store = SimRecords(worker, view, self.comparison)
+        clock = ClockGossip(view, SimTopic(worker, names.clock_topic(SWARM)))
         hint, accepted = SimHintGossip(worker).publish, self.store.accepted
         self.gossip = Gossip(clock, evidence, self.comparison, hint, accepted)
-        own_records, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
-        kinds = (self.gossip.told, self.gossip.renewed)
-        self.publisher = Publisher(network, own_records, runtime, RECORD_S, view.coordinating, *kinds)
+        self.publisher = Publisher(view, SimNetwork(worker), SimOwnRecords(worker), self.gossip)
 
     async def addresses(self) -> tuple[str, ...]:
         return ()

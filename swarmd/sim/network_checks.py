@@ -16,12 +16,11 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundPublished,
 )
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
-from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
+from swarmd.dht.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
+from swarmd.dht.publisher import KEPT, RENEWALS, Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import member_shard_of, shard_of
-from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
+from swarmd.dht.wire.records import ClockRecord, Record, check_shard, is_far
 from swarmd.sim.dht import CLOCK, MEMBERS, RECORD_S, SWARM, is_alive
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import SimNode

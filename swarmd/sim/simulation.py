@@ -18,7 +18,7 @@ import msgspec
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
-from swarmd.dht.ports import Record
+from swarmd.dht.wire.records import Record
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.frame import Commit
 from swarmd.sim.profile import NONE, SimProfile, draw_profile

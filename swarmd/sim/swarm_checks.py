@@ -42,11 +42,10 @@ from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.state import Coordination, State
 from swarmd.core.waiting import is_expected
 from swarmd.core.workers import LEAVING
-from swarmd.dht.limits import NAMED_BURST, NAMED_PER_S
 from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
-from swarmd.dht.wire.records import Membership, ReportRecord
+from swarmd.dht.p2p.limits import NAMED_BURST, NAMED_PER_S
+from swarmd.dht.report_collector import CHANGES_MAX, IDLE_MAX
+from swarmd.dht.wire.records import Membership, Record, ReportRecord
 from swarmd.sim.hostile import is_hostile
 from swarmd.sim.network import POLL_S
 from swarmd.sim.node import SimNode

@@ -17,7 +17,7 @@ from swarmd.core.chart import GAPS
 from swarmd.core.commands import Announce, Command
 from swarmd.core.events import Event
 from swarmd.core.values import Worker
-from swarmd.dht.ports import Record
+from swarmd.dht.wire.records import Record
 from swarmd.eventlog.frame import Commit
 from swarmd.sim.chain import SimReceipt
 from swarmd.sim.chain_worker import ChainWorker

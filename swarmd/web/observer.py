@@ -56,15 +56,14 @@ from swarmd.core.ids import command_id
 from swarmd.core.rounds import preceding
 from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
 from swarmd.core.values import BlockRef, ChainSettings, Settings
-from swarmd.dht.addresses import check_bootstrap
+from swarmd.dht.gather import Gathering, WaitPolicy
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
-from swarmd.dht.rounds.clock import SwarmClock
-from swarmd.dht.rounds.gather import Gathering
-from swarmd.dht.rounds.report_collector import ReportCollector
-from swarmd.dht.rounds.stages import LeaderboardFollower
+from swarmd.dht.report_collector import ReportCollector
+from swarmd.dht.rounds import LeaderboardFollower, SwarmClock
 from swarmd.dht.session import Session
+from swarmd.dht.wire.addresses import check_bootstrap
 from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
@@ -361,6 +360,7 @@ class DhtSwarm(SwarmSource):
         self._identity = create_identity(NodeDirectory(place).identity)
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
+        self._wait_policy = WaitPolicy()
         self._ledger = PeerLedger()
         self._gossip = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
@@ -521,7 +521,7 @@ class DhtSwarm(SwarmSource):
     async def _gather(self, command: Gather) -> None:
         """Fetch what peers shared, within a bound on disk."""
         parts = (self._session.view, self._session.store, self._session.gossip, self._session.bodies)
-        await Gathering(*parts, self._members.must_be_member, command).run()
+        await Gathering(*parts, self._wait_policy, self._members.must_be_member, command).run()
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     async def _attempt(self, reading: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.dht.addresses import suggest_address
+from swarmd.dht.wire.addresses import suggest_address
 from swarmd.files import write_failure
 
 MANIFEST = "swarm.toml"

@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.identity.rsa import RSA_PREFIX, RsaIdentity
+from swarmd.dht.identity.identity import RSA_PREFIX, Identity, RsaIdentity, generate_identity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
     ClockRecord,
@@ -24,6 +23,7 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
     check_record,
+    owner_of,
     sign,
     signed_message,
 )
@@ -65,7 +65,7 @@ def judge(signed: SignedRecord, key: str = "", policy: RecordPolicy = POLICY, **
         "expiration": signed.expiration,
     } | changes
     try:
-        check_record(policy, **parts)
+        check_record(policy, owner=owner_of(parts.pop("subkey")), **parts)
     except RecordRejected as error:
         return error.reason
     return ""

@@ -1,4 +1,4 @@
-"""What one node knows and reaches, without a network: the shipped view over records that a test keeps."""
+"""A network for one node without any network: the shipped view, and records that a test stores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, cast
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import Event
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.ports import OwnNode, PeerCheck, Record
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.ports import OwnNode
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.swarm_view import SwarmView
+from swarmd.dht.wire.records import Record
 from swarmd.sim.coroutines import VirtualRuntime
 from swarmd.worker.runtime import LoopRuntime, Runtime
 
@@ -69,8 +71,8 @@ class KeptRecords(RecordStore):
         asked: keys of which one owner's record was asked for.
     """
 
-    def __init__(self, runtime: Runtime, poll_s: float) -> None:
-        super().__init__(runtime, Random(1), poll_s)
+    def __init__(self, view: SwarmView) -> None:
+        super().__init__(view)
         self.kept: dict[str, dict[str, Any]] = {}
         self.read: list[str] = []
         self.asked: list[str] = []
@@ -133,9 +135,9 @@ class Network:
         self.events: list[Event] = []
         self.barred: set[tuple[str, int]] = set()
         self.view = SwarmView(config, ME, "nonce", runtime, Random(1), self.events.append, seniority=seniority)
-        self.store = KeptRecords(runtime, config.dht.poll_s)
-        bars = lambda peer, round: (peer, round) in self.barred  # noqa: E731
-        self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(bars=bars)))
+        self.store = KeptRecords(self.view)
+        bans = lambda peer, round: (peer, round) in self.barred  # noqa: E731
+        self.gossip = cast(Gossip, SimpleNamespace(evidence=SimpleNamespace(bans=bans)))
         self.node = cast(OwnNode, SimpleNamespace(remember_addresses=lambda *where: None))
 
 

@@ -1,4 +1,4 @@
-"""A peer that keeps to no rules: a bare p2pd that speaks hivemind's protocol by hand, without DHTNode or validator."""
+"""A hostile peer: a bare p2pd that speaks hivemind's protocol by hand, without DHTNode or validator."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import msgpack
 
-from swarmd.dht.addresses import split_address
-from swarmd.dht.limits import Unreached
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.p2p.limits import Unreached
 from swarmd.dht.p2p.p2pd import P2pDaemon, SocketDirectory
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import split_address
 from swarmd.dht.wire.records import SignedRecord
 
 

@@ -1,11 +1,10 @@
-"""Evidence by gossip: what is taken, told and refused, and how much of it."""
+"""Evidence by gossip: which messages are accepted, sent and refused, and at what rate."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Any
 
 import anyio
@@ -13,11 +12,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import NoteEvidence
-from swarmd.core.events import Equivocated, Event
+from swarmd.core.events import Equivocated
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
-from swarmd.dht import evidence as exchange_module
+from swarmd.dht import evidence as evidence_module
 from swarmd.dht.adapters import HiveTopic
 from swarmd.dht.evidence import (
     ALL,
@@ -29,12 +29,12 @@ from swarmd.dht.evidence import (
     EvidenceTold,
 )
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits import Rejections
+from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
-from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign
-from swarmd.worker.runtime import LoopRuntime
+from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, sign
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, REPORT, SWARM
+from tests.dht.network import Network
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for others to tell something first."""
-    monkeypatch.setattr(exchange_module, "SPREAD_S", 0.0)
+    monkeypatch.setattr(evidence_module, "SPREAD_S", 0.0)
 
 
 class Wire:
@@ -61,28 +61,21 @@ class Wire:
 
     async def publish(self, topic: str, message: bytes) -> None:
         assert topic == f"swarmd/{SWARM}/evidence"
-        self.sent.append(exchange_module.decode_message(message))
+        self.sent.append(evidence_module.decode_message(message))
 
 
 class Listener:
-    """One follower's exchange, and what came of it."""
+    """One follower's gossip, and what came of it."""
 
     def __init__(self, *known: Identity) -> None:
-        self.wire, self.events = Wire(), list[Event]()
-        self.policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
-        self.policy.announce(3)
-        self.rejections = Rejections(time.monotonic)
+        config = Config(SwarmConfig(id=SWARM, coordinator=COORDINATOR.peer_id), role="follower")
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
-        self.exchange = EvidenceGossip(
-            HiveTopic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
-            self.policy,
-            peers.__contains__,
-            self.rejections,
-            self.events.append,
-            LoopRuntime(),
-            Random(1),
-            lambda: 3,
-        )
+        network = Network(config, seniority=lambda always: Seniority(peers.__contains__))
+        self.view, self.events, self.wire = network.view, network.events, Wire()
+        self.view.policy.announce(3)
+        self.view.note_members(3)
+        topic = HiveTopic(self.wire, names.evidence_topic(SWARM))  # type: ignore[arg-type]
+        self.gossip = EvidenceGossip(self.view, topic)
 
     async def hear(self, message: EvidenceTold | bytes, sender: str = "somebody") -> None:
         """A message comes by gossip."""
@@ -104,7 +97,7 @@ class Listener:
 
     @property
     def refused(self) -> Counter[str]:
-        return self.rejections.total
+        return self.view.rejections.total
 
 
 def lie(identity: Identity, round: int = 3) -> Evidence:
@@ -120,8 +113,8 @@ def pair(identity: Identity, one: Payload, other: Payload) -> Evidence:
 async def test_evidence_is_told_by_who_found_it_and_kept_once_by_who_hears_it() -> None:
     finder, listener = Listener(ALICE), Listener(ALICE)
     evidence = lie(ALICE)
-    finder.exchange.found(evidence)
-    finder.exchange.found(evidence)
+    finder.gossip.found(evidence)
+    finder.gossip.found(evidence)
     await anyio.sleep(0.01)
     assert finder.wire.sent == [EvidenceTold(evidence)]
     for _ in range(3):
@@ -131,16 +124,16 @@ async def test_evidence_is_told_by_who_found_it_and_kept_once_by_who_hears_it() 
     assert isinstance(event, Equivocated)
     assert (event.first, event.second) == (evidence.first.encode(), evidence.second.encode())
     assert listener.wire.sent == [], "it was heard, so others have heard it too"
-    assert listener.exchange.bars(ALICE.peer_id, 3) and listener.exchange.bars(ALICE.peer_id, 2 + BARRED_ROUNDS)
-    assert not listener.exchange.bars(ALICE.peer_id, 3 + BARRED_ROUNDS)
-    assert not listener.exchange.bars(ALICE.peer_id, 2) and not listener.exchange.bars(BOB.peer_id, 3)
+    assert listener.gossip.bans(ALICE.peer_id, 3) and listener.gossip.bans(ALICE.peer_id, 2 + BARRED_ROUNDS)
+    assert not listener.gossip.bans(ALICE.peer_id, 3 + BARRED_ROUNDS)
+    assert not listener.gossip.bans(ALICE.peer_id, 2) and not listener.gossip.bans(BOB.peer_id, 3)
 
 
 async def test_what_the_log_holds_is_not_told_again() -> None:
     listener = Listener(ALICE)
-    await listener.exchange.note(NoteEvidence("evidence/1", (KnownEvidence("report", ALICE.peer_id, 3),)))
+    await listener.gossip.note(NoteEvidence("evidence/1", (KnownEvidence("report", ALICE.peer_id, 3),)))
     await listener.hear(EvidenceTold(lie(ALICE)))
-    assert listener.events == [] and listener.exchange.bars(ALICE.peer_id, 3)
+    assert listener.events == [] and listener.gossip.bans(ALICE.peer_id, 3)
 
 
 async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> None:
@@ -150,7 +143,7 @@ async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> No
     await listener.hear(EvidenceTold(pair(ALICE, REPORT, replace(REPORT, stage=1))), "b")
     await listener.hear(EvidenceTold(pair(BOB, CLOCK, replace(CLOCK, round=1))), "c")
     await listener.hear(b"\xc1", "d")
-    await listener.hear(bytes(exchange_module.MESSAGE_BYTES_MAX + 1), "e")
+    await listener.hear(bytes(evidence_module.MESSAGE_BYTES_MAX + 1), "e")
     expected = {"bad-signature": 1, "no-evidence": 1, "not-the-coordinator": 1, "malformed": 1, "oversized": 1}
     assert dict(listener.refused) == expected and listener.events == []
     for _ in range(int(SENDER.burst) + 5):
@@ -169,23 +162,23 @@ async def test_a_flood_of_true_evidence_is_bounded() -> None:
     await listener.hear(EvidenceTold(lie(ALICE)), "a member's is taken all the same")
     assert listener.found[-1][1] == ALICE.peer_id
     for number in range(1, int(SIGNER_BURST) + 4):
-        listener.policy.round = 3 + number * APART_ROUNDS
-        await listener.hear(EvidenceTold(lie(ALICE, listener.policy.round)), f"later-{number}")
+        listener.view.policy.round = 3 + number * APART_ROUNDS
+        await listener.hear(EvidenceTold(lie(ALICE, listener.view.policy.round)), f"later-{number}")
     assert sum(peer == ALICE.peer_id for _, peer, _ in listener.found) == SIGNER_BURST
-    assert len(listener.exchange._pairs) <= KEPT
+    assert len(listener.gossip._pairs) <= KEPT
 
 
 async def test_evidence_that_the_core_has_no_room_for_is_not_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many signers would push each other out, and whatever is told again would be news each time."""
-    monkeypatch.setattr(exchange_module, "EQUIVOCATIONS_KEPT", 2)
+    monkeypatch.setattr(evidence_module, "EQUIVOCATIONS_KEPT", 2)
     liars = [generate_identity() for _ in range(5)]
     listener = Listener(*liars)
     lies = [lie(each) for each in liars]
     for evidence in lies * 3:
         await listener.hear(EvidenceTold(evidence))
     assert listener.found == [("report", each.peer_id, 3) for each in liars]
-    await listener.exchange.note(NoteEvidence("c", (KnownEvidence("report", liars[0].peer_id, 3 + APART_ROUNDS),)))
-    listener.policy.round = 3 + 2 * APART_ROUNDS
+    await listener.gossip.note(NoteEvidence("c", (KnownEvidence("report", liars[0].peer_id, 3 + APART_ROUNDS),)))
+    listener.view.policy.round = 3 + 2 * APART_ROUNDS
     await listener.hear(EvidenceTold(lie(liars[0], 2 + 2 * APART_ROUNDS)), "another")
     assert len(listener.found) == len(liars)
     await listener.hear(EvidenceTold(lie(liars[1], 2 + 2 * APART_ROUNDS)), "another")

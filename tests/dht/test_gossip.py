@@ -1,28 +1,29 @@
-"""Hints and clocks that peers gossip, and crowds that talk without end."""
+"""Hints and clock records by gossip, also from crowds that send without end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.events import Equivocated, Event
+from swarmd.config import Config, SwarmConfig
+from swarmd.core.events import Equivocated
 from swarmd.dht.evidence import EvidenceGossip
 from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits import HINTS, REFUSALS_MAX, Rejections, RequestLimits
-from swarmd.dht.ports import Record
+from swarmd.dht.p2p.limits import HINTS, REFUSALS_MAX, PeerLimits
+from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire.evidence import pair_of
-from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, sign
+from swarmd.dht.wire.records import LeaderboardRecord, Record, sign
 from swarmd.errors import RecordRejected
 from swarmd.sim.network import check_unsigned
-from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, CLOCK, COORDINATOR, Topic
-from tests.dht.network import VirtualTime
+from tests.dht.network import Network, VirtualTime
 
 pytestmark = pytest.mark.anyio
 
@@ -36,10 +37,10 @@ class HintListener:
 
     def __init__(self) -> None:
         self.topic, self.refused, self.hints = Topic(), list[str](), list[str]()
-        self.door = RequestLimits(lambda peer, reason, detail: self.refused.append(reason))
-        everybody = lambda peer: True  # noqa: E731
+        self.peer_limits = PeerLimits(lambda peer, reason, detail: self.refused.append(reason))
+        view = Network(seniority=lambda always: Seniority(lambda peer: True)).view
         hinted = lambda key, owner, expiration: self.hints.append(owner)  # noqa: E731
-        HintGossip(self.topic, self.door, "me", everybody, everybody, hinted)  # type: ignore[arg-type]
+        HintGossip(view, self.topic, self.peer_limits, hinted)  # type: ignore[arg-type]
 
     def hear(self, message: bytes, times: int) -> None:
         for _ in range(times):
@@ -48,33 +49,27 @@ class HintListener:
 
 def test_a_peer_whose_hints_somebody_repeats_is_not_disconnected_for_it() -> None:
     listener = HintListener()
-    listener.door.leave_call(listener.door.caller("alice"), 0, 0.0)
+    listener.peer_limits.release_call_slot(listener.peer_limits.caller("alice"), 0, 0.0)
     listener.hear(HINT, SENT)
     assert len(listener.hints) < 2 * HINTS.burst and set(listener.refused) == {"hints"}
-    assert not listener.door.unwanted and listener.door.is_served("alice")
+    assert not listener.peer_limits.unwanted and listener.peer_limits.is_served("alice")
 
 
 def test_whoever_writes_what_is_no_hint_is_disconnected() -> None:
     listener = HintListener()
     listener.hear(b"x" * (HINT_BYTES_MAX + 1), REFUSALS_MAX)
     assert listener.refused == ["oversized"] * REFUSALS_MAX and not listener.hints
-    assert listener.door.unwanted == {"alice"}
+    assert listener.peer_limits.unwanted == {"alice"}
 
 
 class ClockListener:
     """A follower that has credited the coordinator, and Alice."""
 
     def __init__(self) -> None:
-        self.topic, self.heard, self.refused = Topic(), list[Record](), list[tuple[str, str]]()
         known = {COORDINATOR.peer_id, ALICE.peer_id}
-        gossip = ClockGossip(
-            self.topic,  # type: ignore[arg-type]
-            lambda sender, reason, detail: self.refused.append((sender, reason)),
-            known.__contains__,
-            LoopRuntime(),
-            Random(1),
-        )
-        gossip.follow(self._hear)
+        self.topic, self.heard = Topic(), list[Record]()
+        self.view = Network(seniority=lambda always: Seniority(known.__contains__)).view
+        ClockGossip(self.view, self.topic).follow(self._hear)  # type: ignore[arg-type]
 
     def _hear(self, record: Record) -> None:
         if record.owner != COORDINATOR.peer_id:
@@ -94,7 +89,7 @@ async def test_a_crowd_that_talks_without_end_does_not_drown_the_coordinator_or_
     listener.topic.take(COORDINATOR.peer_id, clock(0))
     listener.topic.take(ALICE.peer_id, clock(1))
     assert len(listener.heard) == 2
-    assert {reason for _, reason in listener.refused} == {"not-the-coordinator", "quota"}
+    assert set(listener.view.rejections.total) == {"not-the-coordinator", "quota"}
 
 
 SWARM, ROUND, SIZE = "model", 7, 64
@@ -113,25 +108,19 @@ class Node:
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd
         self.hear: Callable[[str, bytes], None]
-        self.found = False
-        time, random = crowd.time, crowd.random
-        policy = RecordPolicy(SWARM, LEADER.peer_id, now=time)
-        policy.announce(ROUND + 1)
-        self.exchange = EvidenceGossip(
-            self,
-            policy,
-            lambda peer: True,
-            Rejections(time),
-            self._observe,
-            time.runtime,
-            random,
-            lambda: SIZE,
-            check_unsigned,
-        )
-        time.runtime.start(self.exchange.run())
+        config = Config(SwarmConfig(id=SWARM, coordinator=LEADER.peer_id), role="follower")
+        known: Any = lambda always: Seniority(lambda peer: True)  # noqa: E731
+        network = Network(config, crowd.time.runtime, known)
+        self.events, network.view.random = network.events, crowd.random
+        network.view.policy.announce(ROUND + 1)
+        network.view.note_members(SIZE)
+        self.gossip = EvidenceGossip(network.view, self, check_unsigned)
+        crowd.time.runtime.start(self.gossip.run())
 
-    def _observe(self, event: Event) -> None:
-        self.found = self.found or isinstance(event, Equivocated)
+    @property
+    def found(self) -> bool:
+        """Whether it has emitted evidence."""
+        return any(isinstance(event, Equivocated) for event in self.events)
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
         self.hear = take
@@ -162,14 +151,14 @@ def test_a_lie_with_several_pairs_is_told_few_times() -> None:
     crowd = Crowd()
     for number, node in enumerate(crowd.nodes):
         one = replace(ONE, expiration=ONE.expiration + number / SIZE)
-        crowd.time.later(0.0, node.exchange.found, pair_of(one, OTHER))
+        crowd.time.later(0.0, node.gossip.found, pair_of(one, OTHER))
     crowd.time.run(30.0)
     assert 1 <= crowd.told <= 4
 
 
 def test_evidence_is_told_again_and_by_few() -> None:
     crowd = Crowd()
-    crowd.time.later(0.0, crowd.nodes[0].exchange.found, pair_of(ONE, OTHER))
+    crowd.time.later(0.0, crowd.nodes[0].gossip.found, pair_of(ONE, OTHER))
     crowd.time.run(30.0)
     assert crowd.told == 1 and all(node.found for node in crowd.nodes)
     crowd.time.run(970.0)

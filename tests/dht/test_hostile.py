@@ -1,4 +1,4 @@
-"""What a hostile peer sends to a real worker is refused and counted; the worker lives and its records stand."""
+"""What a hostile peer sends to a real worker is refused and counted; the worker keeps its records and goes on."""
 
 import asyncio
 import math
@@ -20,8 +20,8 @@ from swarmd.core.events import (
 )
 from swarmd.dht.gossip import Hint
 from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.p2p.body_streams import PROTOCOL
 from swarmd.dht.p2p.hivemind_api import dht_pb2
-from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, SignedRecord
 from tests.dht.driver import SWARM, Driver, until
@@ -119,7 +119,7 @@ async def test_every_kind_of_bad_record_is_refused_and_counted(scene: Scene) -> 
     assert counted == dict.fromkeys(attempts.keys() - {"bad-signature"}, 1)
     assert list(await outsider.find(KEY)) == [victim.peer_id]
     assert victim.seen(ReportSeen, peer=ALICE.peer_id) == []
-    assert await outsider.store_signed(KEY, mine) is True  # an honest record through the same door
+    assert await outsider.store_signed(KEY, mine) is True  # an honest record through the same peer_limits
     assert (await victim.expect(ReportSeen, peer=ALICE.peer_id)).reward == 0.5
     await scene.is_unharmed()
 
@@ -179,7 +179,7 @@ async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float
     )
     outsider.answer = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=lies, expiration_time=expiration)
     await outsider.pose_as_node()
-    await until(lambda: outsider.asked > 0)
+    await until(lambda: "bad-signature" in scene.rejected())
     for answer in (
         dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=bomb(5000), expiration_time=expiration),
         dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=b"\xc1", expiration_time=expiration),
@@ -189,7 +189,6 @@ async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float
         asked = outsider.asked
         await victim.do(ReadClock(f"clock/{asked}"))
         await until(lambda asked=asked: outsider.asked > asked)
-    await until(lambda: "bad-signature" in scene.rejected(), 8.0)
     assert {event.round for event in victim.seen(RoundAnnounced)} == {0}
     await scene.is_unharmed()
 

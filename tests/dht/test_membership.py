@@ -1,4 +1,4 @@
-"""Members: whose shards are read, and whose membership is looked for."""
+"""Memberships: which shards are read, and which peers are looked up."""
 
 import time
 from collections.abc import Mapping
@@ -10,12 +10,13 @@ import pytest
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
-from swarmd.dht.membership import WATCHED_SLOWLY, MemberKeys, MemberLookups
-from swarmd.dht.ports import Record, RecordsSink
-from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.membership import POLLS_BETWEEN_READS, MemberKeys, MemberLookups
+from swarmd.dht.ports import RecordsSink
+from swarmd.dht.publisher import RENEWALS
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, member_shard_of
-from swarmd.dht.wire.records import ClockRecord, Membership
+from swarmd.dht.wire.records import ClockRecord, Membership, Record
 from swarmd.errors import NetworkDown
 from tests.dht.driver import Driver
 from tests.dht.network import ME, KeptRecords, Network, VirtualTime
@@ -29,8 +30,8 @@ SWARM = "s"
 class Watching(KeptRecords):
     """Says which keys are watched, and how slowly."""
 
-    def __init__(self, time: VirtualTime, poll_s: float) -> None:
-        super().__init__(time.runtime, poll_s)
+    def __init__(self, view: SwarmView) -> None:
+        super().__init__(view)
         self.watched: dict[str, float] = {}
         self.seen: dict[str, RecordsSink] = {}
         self.looked: list[str] = []
@@ -51,7 +52,7 @@ class Watcher:
         swarm = SwarmConfig(id=SWARM, coordinator="" if coordinating else "boss")
         config = Config(swarm, role="coordinator" if coordinating else "follower")
         self.view = Network(config, self.time.runtime).view
-        self.store = Watching(self.time, config.dht.poll_s)
+        self.store = Watching(self.view)
         self.keys = MemberKeys(self.view, self.store, lambda records: None)
         self.keys.watch()
 
@@ -66,10 +67,10 @@ def own_key(shards: int, epoch: int) -> str:
 
 def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
     node = Watcher(coordinating=False)
-    assert node.store.watched == {names.members(SWARM): WATCHED_SLOWLY}
+    assert node.store.watched == {names.members(SWARM): POLLS_BETWEEN_READS}
     for round, shards in ((1, 8), (2, 16), (EPOCH_ROUNDS, 16)):
         node.announce(round, shards)
-        assert node.store.watched == {own_key(shards, round // EPOCH_ROUNDS): WATCHED_SLOWLY}
+        assert node.store.watched == {own_key(shards, round // EPOCH_ROUNDS): POLLS_BETWEEN_READS}
     node.keys.look()
     assert node.store.looked == [own_key(16, 1)]
 

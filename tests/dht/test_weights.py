@@ -17,13 +17,13 @@ from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, WeightsFetched, WeightsRefused
 from swarmd.core.values import AveragedOffer
 from swarmd.dht import weights
+from swarmd.dht.p2p.body_streams import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.weights import (
     HOLDERS_MAX,
     SPENT,
     FetchProgress,
-    WeightsTaking,
+    WeightsFetcher,
     fetch_manifest,
     fetch_weights,
     holders_of,
@@ -61,7 +61,7 @@ class Peers:
         self.asked: Counter[str] = Counter()
         self.gave: Counter[str] = Counter()
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+    async def __call__(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         self.asked[peer] += 1
         conduct = self.conduct[peer]
         if conduct == "gone" or (conduct == "stops" and self.gave[peer]):
@@ -69,7 +69,7 @@ class Peers:
         if conduct == "hangs":
             await anyio.sleep_forever()
         if conduct == "dawdles":
-            await anyio.sleep(3 * weights.DOUBTED_S)
+            await anyio.sleep(3 * weights.SLOW_S)
         self.gave[peer] += 1
         if conduct in ("lies", "dawdles"):
             return bytes(size_bytes)
@@ -83,7 +83,7 @@ class Peers:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OfferedWeights:
-    monkeypatch.setattr(weights, "DOUBTED_S", 0.05)
+    monkeypatch.setattr(weights, "SLOW_S", 0.05)
     return OfferedWeights(tmp_path / "shelf")
 
 
@@ -167,15 +167,15 @@ OFFERED = bfloat16(3 * CHUNK_BYTES, 0)
 
 
 class Asking:
-    """Asks the victim of an outsider by hand, see `swarmd.dht.ports.Chunks`."""
+    """Asks the victim of an outsider by hand, see `swarmd.dht.ports.ChunkFetch`."""
 
     def __init__(self, outsider: Outsider) -> None:
-        self._life = cast(Any, SimpleNamespace(p2p=outsider.p2p))
+        self._run = cast(Any, SimpleNamespace(p2p=outsider.p2p))
 
-    async def fetch(
+    async def __call__(
         self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
     ) -> bytes:
-        body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
+        body, others = await asyncio.wait_for(_fetch(self._run, peer, digest, size_bytes, bounds), timeout_s)
         assert others == [] or bounds is not WEIGHTS, "a stranger is no holder"
         if body is None:
             raise NetworkDown(f"{peer} gives no {digest[:12]}")
@@ -214,9 +214,9 @@ async def test_what_is_offered_is_told_and_given_and_so_is_what_comes_later(node
             path = await fetch_weights(source, [node.peer_id], manifest, tmp_path / "got", 60.0, 2**30)
             assert path.read_bytes().endswith(OFFERED[::-1] if round == 2 else OFFERED)
         with pytest.raises(NetworkDown):
-            await source.fetch(node.peer_id, "0" * 64, 5, 5.0)
+            await source(node.peer_id, "0" * 64, 5, 5.0)
         with pytest.raises(NetworkDown):  # the streams do not give each other's
-            await source.fetch(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
+            await source(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
     finally:
         await outsider.close()
 
@@ -279,13 +279,13 @@ class Swarm(Network):
     async def _sleep(self, seconds: float) -> None:
         """No time passes."""
 
-    def taking(self) -> WeightsTaking:
+    def taking(self) -> WeightsFetcher:
         """What fetches; members offer what they say now."""
         for peer, made in self.told.items():
             content = Membership("s", peer, "n", 1.0, weights=made.encode())
             self.store.keep(SimpleNamespace(owner=peer, content=content))
-        parts = (self.view, self.store, self.gossip, cast(Any, self), self.fetched_weights)
-        return WeightsTaking(*parts, take_anybody, self.progress.append)
+        parts = (self.view, self.store, self.gossip, lambda *asked: self.fetch(*asked), self.fetched_weights)
+        return WeightsFetcher(*parts, take_anybody, self.progress.append)
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         self.asked.append(peer)

@@ -7,7 +7,7 @@ of it.
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -58,6 +58,7 @@ class Actor:
         self._root = root
         self.addresses = addresses
         self.outsiders: list[Outsider] = []
+        self._completed: set[int] = set()
 
     async def arrive(self) -> None:
         """Connect: by default with one identity to each node."""
@@ -72,6 +73,19 @@ class Actor:
                 await outsider.open(address)
                 return
         await outsider.open(address)
+
+    async def join_all(self, outsider: Outsider) -> None:
+        """Connect to all nodes with one identity."""
+        await self.add(outsider, self.addresses[0])
+        for address in self.addresses[1:]:
+            await outsider.meet(address)
+
+    def due(self, *rounds: int) -> Iterator[int]:
+        """The rounds for which a loop over this has not been completed before."""
+        for round in rounds:
+            if round not in self._completed:
+                yield round
+                self._completed.add(round)
 
     async def turn(self, round: int) -> None:
         """Attack once; `round` is the one that is open."""
@@ -110,12 +124,10 @@ class Flooder(Actor):
         await super().arrive()
         self._kinds = itertools.cycle((floods.find_doubled, floods.repeat_finds, floods.take_back_calls))
         self._owners = list(worked())[:LARGE_RECORDS]
-        self._filled = -1
 
     async def turn(self, round: int) -> None:
         key = names.rollouts(SWARM, round, 0)
-        if round != self._filled:
-            self._filled = round
+        for _ in self.due(round):
             record = RolloutsRecord(SWARM, round, 0, DIGEST, 10, 1, b"x" * 40_000)
             await self.store(*((key, signed_by(each, with_work(each, record), 600.0)) for each in self._owners))
         flood = next(self._kinds)
@@ -140,11 +152,9 @@ class Exaggerator(Actor):
     async def arrive(self) -> None:
         await super().arrive()
         self._beyond, self._within = generate_identity(), generate_identity()
-        self._done: set[int] = set()
 
     async def turn(self, round: int) -> None:
-        for each in {round, round + 1} - self._done:
-            self._done.add(each)
+        for each in self.due(round, round + 1):
             await self.store(*beyond_measure(self._beyond, each), *no_rollouts(self._within, each))
 
 
@@ -200,16 +210,12 @@ class Filler(Actor):
 
     async def arrive(self) -> None:
         self._crowd = Crowd(self._root / "0")
-        await self.add(self._crowd, self.addresses[0])
+        await self.join_all(self._crowd)
         self._crowd.gather(FREE, worked() if self.worked else ())
-        for address in self.addresses[1:]:
-            await self._crowd.meet(address)
-        self._filled = -1
 
     async def turn(self, round: int) -> None:
-        for each in range(max(round, self._filled) + 1, round + 3):
+        for each in self.due(round + 1, round + 2):
             await fill(self._crowd, each)
-            self._filled = each
 
 
 class WorkedFiller(Filler):
@@ -231,10 +237,8 @@ class Applicants(Actor):
 
     async def arrive(self) -> None:
         self._crowd = Crowd(self._root / "0")
-        await self.add(self._crowd, self.addresses[0])
+        await self.join_all(self._crowd)
         self._crowd.gather(MEMBERSHIPS)
-        for address in self.addresses[1:]:
-            await self._crowd.meet(address)
         self._parts = itertools.cycle(range(0, MEMBERSHIPS, 100))
 
     async def turn(self, round: int) -> None:
@@ -314,11 +318,9 @@ class Poisoner(Actor):
     async def arrive(self) -> None:
         await super().arrive()
         self._owner = generate_identity()
-        self._done = -1
 
     async def turn(self, round: int) -> None:
-        if round > self._done:
-            self._done = round
+        for _ in self.due(round):
             body, groups = payload(self._owner.peer_id, round)
             await self.store(*publication(self._owner, round, body, groups))
 

@@ -1,4 +1,4 @@
-"""A victim, whoever attacks it, and what is measured of it."""
+"""A victim node, an attacker and an honest peer, and measurements of the victim."""
 
 import asyncio
 import time

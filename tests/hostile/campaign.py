@@ -1,4 +1,4 @@
-"""A grammar fuzz of whole nodes while they run rounds: what was sent, what became of it, and what must hold after."""
+"""A grammar fuzz of whole nodes while they run rounds, and checks of what they have stored and logged."""
 
 import asyncio
 import tempfile
@@ -22,7 +22,7 @@ from swarmd.core.events import (
     members_in,
     reports_in,
 )
-from swarmd.dht.identity.rsa import RsaIdentity
+from swarmd.dht.identity.identity import RsaIdentity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import decode_signed
 from swarmd.eventlog.reader import read_commits

@@ -1,4 +1,4 @@
-"""Any number of free identities behind one connection, which write whatever there is room for."""
+"""Any number of identities behind one connection, which store as many records as there is room for."""
 
 import asyncio
 from collections.abc import Iterable

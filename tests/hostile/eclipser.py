@@ -1,4 +1,4 @@
-"""A peer that wants to be all that others ask: it claims places beside keys, takes every record and shows none."""
+"""A peer that tries to be the only one asked: it claims DHT ids beside keys, and hides the records it stores."""
 
 import time
 

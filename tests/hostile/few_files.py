@@ -1,8 +1,9 @@
-"""The network worker with room for few open files: `python -m tests.hostile.few_files`."""
+"""The network worker with a low limit of open files: `python -m tests.hostile.few_files`."""
 
 import runpy
 
-from swarmd.dht import memory_watch, session
+from swarmd.dht import session
+from swarmd.dht.p2p import memory_watch
 
 FILES_MAX = 192
 

@@ -1,4 +1,4 @@
-"""What strangers send to make a node busy or large: one function a flood, each at the outsider's victim."""
+"""Floods that make a node busy or large, one function each, sent to the outsider's victim."""
 
 import asyncio
 import time
@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import cache
 
 from swarmd.dht.identity.identity import Identity, varint
+from swarmd.dht.p2p.body_streams import PROTOCOL
 from swarmd.dht.p2p.hivemind_api import dht_pb2, p2pd_pb2
-from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, sign
 from tests.dht.driver import SWARM

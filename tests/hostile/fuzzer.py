@@ -1,4 +1,4 @@
-"""Peers that send what a grammar makes over their own p2pd: by every way into a node, until so much was sent."""
+"""Peers that send what a grammar makes, over their own p2pd and by every way into a node."""
 
 import asyncio
 import itertools
@@ -12,8 +12,8 @@ from typing import Any
 import msgpack
 
 from swarmd.dht.identity.identity import Identity
+from swarmd.dht.p2p.body_streams import PROTOCOL
 from swarmd.dht.p2p.hivemind_api import PeerID, dht_pb2
-from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.store.validator import load_dictionary
 from swarmd.dht.wire import names
 from tests.dht.outsider import Outsider
@@ -23,7 +23,7 @@ RECORDS_MAX = 96  # of one call
 CALL_S = 15.0
 CALLS_MAX = 400  # of one identity
 RECORDS_LIFE = 3600  # of one identity: more at once is refused for what it is, and not for what it holds
-PAUSE_S = 0.5  # after a refusal at the door
+PAUSE_S = 0.5  # after a refusal at the limits
 LEARN_EVERY = 20  # calls between two looks at what honest nodes wrote
 REFUSED_MAX = 12  # then it comes under another identity
 
@@ -183,7 +183,7 @@ def fate_of(error: Exception) -> str:
         return "not answered in time"
     for reason in ("calls", "processor", "bytes-in", "bytes-out", "oversized", "doubled", "out"):
         if said.startswith(f"{reason}:"):
-            return f"refused at the door: {reason}"
+            return f"refused at the limits: {reason}"
     if "DecodeError" in said or "Error parsing" in said or "protocol not supported" in said or "ValueError" in said:
         return "malformed frame"
     return "connection refused or lost"

@@ -1,4 +1,4 @@
-"""Is a record genuine? Judged anew, with nothing of what judges records in a node but the words of docs/PROTOCOL.md."""
+"""Checks whether a record is genuine, written from docs/PROTOCOL.md without any code of swarmd."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""A small swarm of real network workers, of which a test plays the daemons, and rounds that it runs under attack."""
+"""A small swarm of real network workers, whose daemons the test plays, and rounds under attack."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""In a swarm that asks for an invitation free identities get nothing in, and whom a member invites takes part."""
+"""In a swarm by invitation, uninvited identities are refused, and peers invited by a member take part."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.invitations import OwnInvitations, invite, write_invitation
+from swarmd.dht.wire.invitations import OwnInvitations, invite, write_invitation
 from tests.dht.driver import SWARM, Driver
 from tests.hostile.swarm import SmallSwarm
 

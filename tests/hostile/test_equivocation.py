@@ -1,4 +1,4 @@
-"""Who says one thing here and another there is found out by both, and who is merely stopped and started is not."""
+"""A node that signs two versions of a record is found out; one that is only restarted is not accused."""
 
 import hashlib
 import time

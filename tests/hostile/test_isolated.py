@@ -1,4 +1,4 @@
-"""The clock reaches whoever hears any peer, and who hears nothing of the coordinator says so."""
+"""The clock reaches a node that has any peer, and a node that is cut off from the coordinator says so."""
 
 import asyncio
 import math
@@ -74,34 +74,34 @@ class Times:
 
 def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
     times = Times()
-    hearing = CoordinatorContact(True, times, times)
-    hearing.announced(deadline_at=1300.0, final=False)
+    contact = CoordinatorContact(True, times, times)
+    contact.announced(deadline_at=1300.0, final=False)
     times.now = 1299.0
-    assert hearing.isolation(5) == "", "it may be a long stage"
+    assert contact.isolation(5) == "", "it may be a long stage"
     times.now = 1300.0 + SILENT_S
-    assert "connected to 5 peers" in hearing.isolation(5)
-    assert hearing.isolation(0) == "", "that is another trouble"
-    hearing.answered()
-    assert hearing.isolation(5) == "", "the coordinator itself answers: it is slow"
+    assert "connected to 5 peers" in contact.isolation(5)
+    assert contact.isolation(0) == "", "that is another trouble"
+    contact.answered()
+    assert contact.isolation(5) == "", "the coordinator itself answers: it is slow"
     times.now += 2 * SILENT_S
-    assert hearing.isolation(5)
-    hearing.announced(deadline_at=math.inf, final=True)
+    assert contact.isolation(5)
+    contact.announced(deadline_at=math.inf, final=True)
     times.now += 1e6
-    assert hearing.isolation(5) == "", "nothing more will come"
+    assert contact.isolation(5) == "", "nothing more will come"
     alone = CoordinatorContact(False, times, times)
     times.now += 1e6
     assert alone.isolation(5) == "", "it has no coordinator to hear of"
 
 
 def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
-    hearing = CoordinatorContact(False)
-    hearing.closed(others_reported=False, others=0)
-    assert hearing.isolation(3) == "", "there are no members"
-    hearing.closed(others_reported=False, others=2)
-    hearing.closed(others_reported=False, others=2)
-    assert "last 2 stages" in hearing.isolation(3)
-    hearing.closed(others_reported=True, others=2)
-    assert hearing.isolation(3) == ""
+    contact = CoordinatorContact(False)
+    contact.closed(others_reported=False, others=0)
+    assert contact.isolation(3) == "", "there are no members"
+    contact.closed(others_reported=False, others=2)
+    contact.closed(others_reported=False, others=2)
+    assert "last 2 stages" in contact.isolation(3)
+    contact.closed(others_reported=True, others=2)
+    assert contact.isolation(3) == ""
 
 
 def test_an_isolated_node_is_not_well_and_says_why() -> None:

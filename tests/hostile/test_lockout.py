@@ -1,4 +1,4 @@
-"""Memberships by the thousand are neither news by the thousand nor kept for ever."""
+"""Thousands of memberships do not make thousands of events, and are not kept for ever."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""A crowd on or beside a key: what honest peers keep there is found, and newcomers are credited."""
+"""A crowd on or beside a key: honest records are still found, and newcomers are credited."""
 
 import asyncio
 import time

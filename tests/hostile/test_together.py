@@ -1,4 +1,4 @@
-"""All floods at once, from several identities, while an honest peer asks on."""
+"""All floods at once, from several identities, while an honest peer keeps asking."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Whole nodes under attack: what their network workers hold and use, which rounds they close, and who is credited."""
+"""Whole nodes under attack: memory and processor time of their network workers, closed rounds, credited peers."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Identities that have done the work that every node does: the same in every run, for finding it takes seconds."""
+"""Identities with proof of work, the same in every run: finding it takes seconds."""
 
 from functools import cache
 from hashlib import sha256

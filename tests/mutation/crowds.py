@@ -18,7 +18,7 @@ swarmd/dht/store/storage.py
     tests/dht/store/test_crowded_key.py
 swarmd/dht/p2p/p2pd_control.py
   answers that a p2pd has not taken count when it is gone
-    -                 _leave(self.door, self._pending_messages.get_nowait())
+    -                 _leave(self.peer_limits, self._pending_messages.get_nowait())
     +                 self._pending_messages.get_nowait()
     tests/dht/p2p/test_node.py
   answers that come when their p2pd is gone count for ever
@@ -44,19 +44,19 @@ swarmd/dht/record_store.py
   hints without end keep a key from being read whole
     - not wanted or now >= self._whole_at + WHOLE_POLLS * self._poll_s
     + not wanted
-    tests/dht/rounds/test_publishing.py
+    tests/dht/test_publishing.py
   each hint has a key read whole
     - {} if whole else wanted
     + {}
-    tests/dht/rounds/test_publishing.py
-swarmd/dht/limits.py
+    tests/dht/test_publishing.py
+swarmd/dht/p2p/limits.py
   a crowd's gossip leaves members no room
     - 0.0 if known else RESERVE
     + 0.0
-    tests/dht/test_limits.py
-  the door forgets whom the swarm credits
+    tests/dht/p2p/test_limits.py
+  the limits forget whom the swarm credits
     -  or self._is_credited(peer)
-    tests/dht/test_limits.py
+    tests/dht/p2p/test_limits.py
 swarmd/dht/evidence.py
   evidence about rounds to come is kept
     - charge.round > reached + ROUNDS_AHEAD
@@ -67,7 +67,7 @@ swarmd/dht/evidence.py
     + if each is held:
     tests/dht/test_gossip.py
   all tell of evidence at about the same time
-    - math.e * max(1, self._members())
+    - math.e * self._view.members
     + math.e
     tests/dht/test_gossip.py
 swarmd/dht/gossip.py
@@ -77,22 +77,22 @@ swarmd/dht/gossip.py
     -         else:
     +         if True:
     tests/sim/test_large.py
-swarmd/dht/rounds/gather.py
+swarmd/dht/gather.py
   newcomers' bodies fill a stage
     - not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX
     + False
-    tests/dht/rounds/test_gathering.py
-swarmd/dht/rounds/fetch.py
+    tests/dht/test_gathering.py
+swarmd/dht/p2p/body_streams.py
   a stream's end waits for its peer for ever
     -             await _close(writer)
     +             writer.close()
-    tests/dht/rounds/test_publishing.py
+    tests/dht/test_publishing.py
 swarmd/dht/session.py
   a membership that cost nothing makes its owner known
     - isinstance(event, MemberSeen) and event.worked
     + isinstance(event, MemberSeen)
-    tests/dht/test_limits.py
-swarmd/dht/addresses.py
+    tests/dht/p2p/test_limits.py
+swarmd/dht/wire/addresses.py
   a host where nobody answers is dialled again and again
     - return self._now() >= until
     + return True
@@ -110,16 +110,16 @@ swarmd/dht/p2p/peers.py
     - *some_of(others, MISSING)
     + *others
     tests/dht/p2p/test_dialled_hosts.py
-swarmd/dht/rounds/publisher.py
+swarmd/dht/publisher.py
   who takes a record first and shows it to nobody keeps it from counting
     - for part in (took, others) for
     + for part in (took or others,) for
-    tests/dht/rounds/test_publishing.py
-swarmd/dht/invitations.py
+    tests/dht/test_publishing.py
+swarmd/dht/wire/invitations.py
   a guest has all records judged anew as often as it likes
     -  and not self._changes.try_charge(host)
     +  and False
-    tests/dht/test_invitations.py
+    tests/dht/wire/test_invitations.py
 swarmd/dht/membership.py
   members that come back in turn have a fresh burst each time
     - RETURNS_PER_S, now, MEMBERS_MAX)
@@ -174,9 +174,9 @@ swarmd/core/waiting.py
     -     missing = [member for member in expected if member.peer not in coordination.reports]
     +     missing = expected
     tests/core/test_waiting.py::test_stages_close_as_the_page_of_rules_says
-swarmd/dht/memory_watch.py
+swarmd/dht/p2p/memory_watch.py
   memory that was freed stays with the process
     -         if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:
     +         if False:
-    tests/dht/test_memory_watch.py
+    tests/dht/p2p/test_memory_watch.py
 """)

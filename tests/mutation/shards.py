@@ -9,35 +9,35 @@ swarmd/dht/store/validator.py
     + if stored:
     tests/dht/store/test_validator.py
   whoever sends an awaited report needs no room
-    - validator.awaits(key, sender) and sender == owner_of(subkey)
-    + validator.awaits(key, owner_of(subkey))
+    - validator.awaits(key, sender) and sender == owner
+    + validator.awaits(key, owner)
     tests/dht/store/test_validator.py
   an answer of forged records is read to its end
     - if forged == FORGED_MAX:
     + if forged < 0:
     tests/dht/store/test_crowded_key.py
   parts of keys are given without a bound
-    -     protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)
+    -     protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
     tests/dht/store/test_partial_finds.py
-swarmd/dht/rounds/report_collector.py
+swarmd/dht/report_collector.py
   shards are not read for members whose reports are missing
     -             watches[shard].look()
     +             pass
-    tests/dht/rounds/test_report_collector.py
+    tests/dht/test_report_collector.py
   shards are read for members whose reports were brought
     - if known.here and peer not in self._seen.peers]
     + if known.here]
-    tests/dht/rounds/test_report_collector.py
+    tests/dht/test_report_collector.py
   a report is awaited again and again
-    - or owner in self._seen.peers or owner in self._brought:
-    + or owner in self._brought:
-    tests/dht/rounds/test_report_collector.py
+    - or owner in self._seen.peers or owner in self._stored:
+    + or owner in self._stored:
+    tests/dht/test_report_collector.py
 swarmd/dht/store/lookup.py
   a peer may show whatever it likes
     -     check_asked_for(part.records, only)
     tests/dht/store/test_crowded_key.py
   a record that one keeper lacks is asked of no other
-    -             shares.give_back(asked.pop(task).hand_on(), found.records)
+    -             shares.give_back(asked.pop(task).release(), found.records)
     +             asked.pop(task)
     tests/dht/p2p/test_shared_lookup.py
 swarmd/dht/store/capacity.py
@@ -45,29 +45,29 @@ swarmd/dht/store/capacity.py
     - {}), MEMBERSHIPS_MAX if kind is
     + {}), 1024 if kind is
     tests/dht/store/test_capacity.py
-swarmd/dht/invitations.py
+swarmd/dht/wire/invitations.py
   a guest fills its creator's invitation
     -         if invitation.own:  # of
     +         if not invitation.signature:  # of
-    tests/dht/test_invitations.py
+    tests/dht/wire/test_invitations.py
 swarmd/dht/wire/bodies.py
   bodies in records are as large however many members read them
     - room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)
     + room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1))
-    tests/dht/test_limits.py
-swarmd/dht/rounds/gather.py
+    tests/dht/p2p/test_limits.py
+swarmd/dht/gather.py
   all bodies are read from all who keep them
     - if sampled or len(self._ranks) <= WHOLE_MAX:
     + if sampled or self._ranks is not None:
-    tests/dht/rounds/test_gathering.py
+    tests/dht/test_gathering.py
   all shards of a stage are read where peers are missing
     - min(shards, READ_MAX))
     + shards)
-    tests/dht/rounds/test_sharded_gathering.py
+    tests/dht/test_sharded_gathering.py
   whoever is away for a moment is given up, though nobody takes its place
     - return self.lacks(useless) and not self._unread
     + return False
-    tests/dht/rounds/test_sharded_gathering.py
+    tests/dht/test_sharded_gathering.py
 swarmd/dht/wire/names.py
   a membership stays in one shard
     - _shard([swarm, peer, "members", place.epoch], place.shards)
@@ -110,7 +110,7 @@ swarmd/dht/membership.py
     - self._until.get(peer, 0.0) > view.policy.now()
     + peer in self._until
     tests/dht/test_membership.py
-swarmd/dht/swarm_view.py
+swarmd/dht/wire/records.py
   an earlier clock changes the number of shards back
     -         if clock.round < self._round:
     -             return
@@ -139,16 +139,16 @@ swarmd/dht/store/parts.py
     -         if continues and len
     +         if len
     tests/dht/store/test_partial_finds.py
-swarmd/dht/rounds/fetch.py
+swarmd/dht/p2p/body_streams.py
   whom an owner names is not asked
     -         if body is None:
-    -             body = await _try_other(life, other, digest, size_bytes, bounds)
+    -             body = await _try_other(run, other, digest, size_bytes, bounds)
     +         log.debug(other)
-    tests/dht/p2p/test_holders.py
+    tests/dht/p2p/test_body_streams.py
   holders of bodies are noted without end
     - FIFOCache(BODIES_MAX)
     + FIFOCache(10**9)
-    tests/dht/p2p/test_holders.py
+    tests/dht/p2p/test_body_streams.py
 swarmd/chain/watcher.py
   a count of reports is not told again after blocks were replaced
     -         self._own.forget()

@@ -68,13 +68,13 @@ swarmd/dht/weights.py
     +             if peer in askers:
     tests/dht/test_weights.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing
   anybody's weights are taken
-    -             if places and peer != view.peer_id and not self._evidence.bars(peer, now):
+    -             if places and peer != view.peer_id and not self._evidence.bans(peer, now):
     -                 ranks[peer] = (places[0], credit)
     +             if peer != view.peer_id:
     +                 ranks[peer] = (max(places, default=-9), credit)
     tests/dht/test_weights.py::test_the_coordinators_are_taken_and_no_strangers
   weights of a proven equivocator are taken
-    -  and not self._evidence.bars(peer, now):
+    -  and not self._evidence.bans(peer, now):
     + :
     tests/dht/test_weights.py::test_of_whoever_has_signed_two_reports_none_are_taken
   whoever claims most is asked first

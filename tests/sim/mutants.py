@@ -57,7 +57,7 @@ swarmd/chain/blocks.py
 """)
 
 NETWORK_MUTANTS = read_mutants(r"""
-swarmd/dht/rounds/gather.py
+swarmd/dht/gather.py
   a node gathers its own rollouts
     - peer != self._view.peer_id and _names_rollouts(record)
     + _names_rollouts(record)
@@ -78,7 +78,7 @@ swarmd/dht/rounds/gather.py
     - len(self.sources.peers) - useless < self._wanted
     + len(self.sources.peers) < 1
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
-swarmd/dht/rounds/publisher.py
+swarmd/dht/publisher.py
   a record counts as published though nobody could show it
     -         raise NetworkDown(f"{who} could show {key} after it was stored")
     +         return None
@@ -99,17 +99,17 @@ swarmd/dht/membership.py
   members that come are not told
     -         if told is not None:
     +         if told is False:
-swarmd/dht/rounds/stages.py
+swarmd/dht/rounds.py
   a report is published without its rollouts
     -         await self._publish_rollouts(command, place)
-swarmd/dht/rounds/report_collector.py
+swarmd/dht/report_collector.py
   reports of a stage count as changes of those of the stage before
     -         self._seen = SeenReports(self._view, self._gossip, command.round, command.stage)
   of a stage's shards only the first is collected
     - self._turns = list(range(self._shards))
     + self._turns = list(range(1))
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
-swarmd/dht/rounds/clock.py
+swarmd/dht/rounds.py
   records lie in the first shard, whoever wrote them
     - return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
     + return Shard(shards, 0)
@@ -183,10 +183,6 @@ swarmd/shell/supervision.py
   commands for the trainer go to the network worker
     - return "trainer" if isinstance
     + return "network" if isinstance
-  an end is told once more after a kill
-    - if self._end_told[worker] or self.is_stopping:
-    + if self.is_stopping:
-    with faults=150.0
   a program that could not be executed counts as running
     -         self._processes[worker], self._end_told[worker] = None, True
     -         return [Tell(WorkerStartFailed

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from swarmd.core import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht import limits, membership
+from swarmd.dht import membership, report_collector
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
 from swarmd.dht.membership import Presences
-from swarmd.dht.rounds import report_collector
-from swarmd.dht.rounds.report_collector import SeenReports
+from swarmd.dht.p2p import limits
+from swarmd.dht.report_collector import SeenReports
 from swarmd.dht.store.capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import ReportRecord
@@ -142,12 +142,13 @@ def forget_gossip(worker: GuardedNetworkWorker, topic: str, sender: str, message
     """As if nothing had been said."""
 
 
+HAS_WORKED = property(lambda rank: False)
 LOST = (
     Lost("room goes to who comes first", KeyCapacity, "find", first_come, "sybil", "no room for its report"),
     Lost(
         "every coming of a crowd is told",
         Presences,
-        "_charge_coming",
+        "_charge_arrival",
         lambda *_: True,
         "sybil",
         "MemberSeen",
@@ -170,13 +171,20 @@ LOST = (
         0.0,
         "equivocator",
         "ReportSeen",
-        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bars", lambda *_: False)),
+        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bans", lambda *_: False)),
     ),
     Lost("whoever has done nothing has any place", report_collector, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", "", first=5),
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
-    Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
+    Lost(
+        "stages wait for anybody",
+        Rank,
+        "no_proof_of_work",
+        property(lambda rank: False),
+        "sybil",
+        "which has done nothing",
+    ),
 )
 
 

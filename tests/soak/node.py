@@ -1,4 +1,4 @@
-"""One real node that plays alone: network worker with p2pd, trainer with the embedded model, page."""
+"""One real node that runs alone: network worker with p2pd, trainer with the embedded model, page."""
 
 from __future__ import annotations
 

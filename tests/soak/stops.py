@@ -1,4 +1,4 @@
-"""One node on one data directory, started and stopped again and again at moments that a seed chooses."""
+"""One node on one data directory, started and stopped many times at moments chosen from a seed."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The soaks find what a node left behind, and say what did not hold under all attacks."""
+"""The soaks notice what a stopped node left behind, and what did not hold under attack."""
 
 import fcntl
 import itertools
@@ -28,9 +28,9 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
 from swarmd.daemon.process import TAG_VARIABLE, find_leftovers
-from tests.soak import strangers, traces
+from tests.soak import traces
 from tests.soak.node import process_of
-from tests.soak.stops import LeftBehind, Rhythm, check_end, expect, has_left, leg_of, moments, stayed
+from tests.soak.stops import Rhythm, check_end, has_left, leg_of, moments, stayed
 from tests.soak.strangers import Spell, endure, share_of_quiet
 from tests.web.serving import until
 
@@ -76,14 +76,6 @@ def test_a_socket_a_lock_and_temporary_files_are_found(tmp_path: Path) -> None:
     assert f"{tmp_path}/peers.new is left" in traces.temporary(tmp_path)
 
 
-def test_files_that_become_more_are_found(tmp_path: Path) -> None:
-    for number in range(traces.ALIKE_MAX):
-        (tmp_path / f"note-{number}").touch()
-    assert traces.heaped_up(tmp_path) == []
-    (tmp_path / "note-77").touch()
-    assert traces.heaped_up(tmp_path) == [f"{traces.ALIKE_MAX + 1} files like note-#"]
-
-
 def trained(round: int) -> StageTrained:
     return StageTrained("train", round, 0, 0.5, RolloutsRef("peer", round, 0, "digest", 1, 1))
 
@@ -111,12 +103,6 @@ def test_an_end_out_of_order_is_found() -> None:
     assert leg_of([began]) == "log just open" and leg_of([began, trained(0)]) == "after a stage or more"
 
 
-def test_findings_are_raised_together() -> None:
-    expect([], [""])
-    with pytest.raises(LeftBehind, match="this; that"):
-        expect(["this"], [], ["that", ""])
-
-
 def test_a_seed_gives_the_same_moments_and_each_signal_its_share() -> None:
     ends = moments(200, 7, Rhythm())
     assert ends == moments(200, 7, Rhythm()) != moments(200, 8, Rhythm())
@@ -132,11 +118,6 @@ def spell(**changed: Any) -> Spell:
     return made
 
 
-def test_nothing_is_found_where_all_held() -> None:
-    made = spell(exits=[WorkerExited("network", "makes room", outside=True)])
-    assert made.findings == [] and "1.00 of the quiet rate" in str(made)
-
-
 @pytest.mark.parametrize(
     "changed",
     [{"share": 0.94}, {"uncredited": 1}, {"growth_mib": 65.0}, {"exits": [WorkerExited("trainer", "killed")]}],
@@ -149,35 +130,6 @@ def test_what_did_not_hold_is_found(changed: dict[str, Any]) -> None:
 def test_a_time_in_which_no_quiet_round_was_closed_is_told_and_divides_nothing() -> None:
     with pytest.raises(AssertionError, match="--seconds is too little"):
         share_of_quiet([], [(0.0, 10.0)], [(10.0, 40.0)])
-
-
-@pytest.mark.parametrize(
-    ("raised", "code", "told"),
-    [
-        (KeyboardInterrupt(), 130, ""),
-        (AssertionError("exit codes {'node-1': 1}"), 1, "error: exit codes {'node-1': 1}"),
-    ],
-    ids=["ctrl-c", "finding"],
-)
-def test_whatever_ends_it_the_place_of_its_nodes_is_named(
-    raised: BaseException, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def end(directory: Path, *_: object, **__: object) -> None:
-        directory.rmdir()
-        raise raised
-
-    monkeypatch.setattr(strangers, "endure", end)
-    monkeypatch.setattr(sys, "argv", ["strangers", "--seconds", "60"])
-    assert strangers.main() == code
-    said = capsys.readouterr()
-    assert "the nodes are in /tmp/strangers-" in said.out and told in said.err and "Traceback" not in said.err
-
-
-@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
-def test_a_time_that_is_none_starts_no_node(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["strangers", f"--seconds={seconds}"])
-    with pytest.raises(SystemExit):
-        strangers.main()
 
 
 @pytest.mark.soak

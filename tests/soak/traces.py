@@ -1,4 +1,4 @@
-"""What a life of the node left behind: processes, ports, sockets, locks, files, rounds. Findings are sentences."""
+"""What a stopped node left behind: processes, ports, sockets, locks, files, rounds. Findings are sentences."""
 
 import fcntl
 import re

@@ -1,6 +1,6 @@
 """Backups of an identity: one sealed file, a few hundred bytes, that also says how far the node had come.
 
-Beside the key file lies a note of the last backup that was made here (`identity.key.saved`), for `swarmd doctor`.
+Beside the key file is a note about the last backup that was made here (`identity.key.saved`), for `swarmd doctor`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NOTE_SUFFIX = ".saved"
 
 
 class BackupMarks(msgspec.Struct, frozen=True):
-    """How far the node had come when the backup was made: it had signed nothing beyond. -1 for nothing yet."""
+    """How far the node had come when the backup was made: it had signed nothing later. -1 for nothing yet."""
 
     done: tuple[int, int] = (-1, -1)  # last (round, stage) trained
     reward: tuple[int, int] = (-1, -1)  # highest (round, stage) whose reward was on the chain or on its way
-    vote: int = -1  # highest round whose vote was
+    vote: int = -1  # highest round whose vote was on the chain or on its way
 
     @property
     def round(self) -> int:
@@ -38,7 +38,7 @@ class BackupMarks(msgspec.Struct, frozen=True):
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """What a backup holds."""
+    """The contents of a backup."""
 
     key: bytes  # the key file's contents
     peer: str
@@ -47,7 +47,7 @@ class Backup(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> Identity:
-        """The key. Raises IdentityError when it is not whole, which a backup that opens never is."""
+        """The key. Raises IdentityError if it is damaged or another peer's."""
         identity = parse_identity(self.key, "the backup's key")
         if identity.peer_id != self.peer or not identity.is_whole():
             raise IdentityDamaged(
@@ -57,7 +57,7 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def seal_backup(backup: Backup, passphrase: str, cost: int | None = None) -> bytes:
-    """The file's contents. Raises IdentityDamaged when the passphrase is too short or too long."""
+    """The file's contents. Raises IdentityDamaged if the passphrase is too short or too long."""
     return seal(msgspec.msgpack.encode(backup), passphrase, cost)
 
 
@@ -81,10 +81,10 @@ def read_backup(path: Path) -> bytes:
 
 
 def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
-    """What `seal_backup` made; `origin` names the file in errors.
+    """Open what `seal_backup` made; `origin` names the file in errors.
 
     Raises:
-        IdentityError: it is not a backup, a newer one, or damaged, or the passphrase is another one.
+        IdentityError: it is not a backup, a newer one, or damaged, or the passphrase is wrong.
     """
     try:
         return msgspec.msgpack.decode(unseal(raw, passphrase, origin), type=Backup)
@@ -93,7 +93,7 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
 
 
 def read_marks(data: NodeDirectory, peer: str) -> BackupMarks | None:
-    """How far the event log in a data directory says that the node has come; None if there is no log.
+    """How far the node has come by the event log in a data directory; None if there is no log.
 
     Raises:
         IdentityError: the log is another node's.
@@ -109,7 +109,7 @@ def read_marks(data: NodeDirectory, peer: str) -> BackupMarks | None:
 
 
 def marks_of(state: State) -> BackupMarks:
-    """The marks in a node's state: what the chain has, and what the node may have signed since."""
+    """The marks of a node's state: what is on the chain, and what the node may have signed since."""
     rewards = [(one.round, one.stage) for one in state.submissions if one.kind == "reward" and one.prepared]
     votes = [one.round for one in state.submissions if one.kind == "winners" and one.prepared]
     if state.chain is not None:
@@ -127,17 +127,17 @@ class BackupNote(msgspec.Struct, frozen=True):
 
 
 def note_of(key: Path) -> Path:
-    """Where the note about a key file lies."""
+    """Path of the note about a key file."""
     return key.with_name(key.name + NOTE_SUFFIX)
 
 
 def note_backup(key: Path, peer: str, at: float, out: Path) -> None:
-    """Write down that a backup was made. Raises OSError; the backup is none the worse for it."""
+    """Write the note about a backup. Raises OSError."""
     note_of(key).write_bytes(msgspec.json.encode(BackupNote(peer, at, str(out.absolute()))))
 
 
 def last_backup(key: Path, peer: str = "") -> BackupNote | None:
-    """The latest backup of this peer's key, or of whatever key lay there, that was made here; None if unknown."""
+    """The latest backup that was made here of this peer's key, or of any key if `peer` is empty; None if unknown."""
     try:
         saved = msgspec.json.decode(read_start(note_of(key), NOTE_BYTES_MAX), type=BackupNote)
     except (OSError, *DECODE_ERRORS):

@@ -1,16 +1,28 @@
-"""A node's identity: one key in libp2p's own file format, of which the peer id is made.
+"""A node's identity: one key in libp2p's own file format, from which the peer id is made.
 
 swarmd makes Ed25519 keys. Their file holds the libp2p protobuf ``PrivateKey``: bytes 08 01 12 40, then the 32-byte
-seed, then the 32-byte public key; the public key is the peer id. RL Swarm's RSA keys (`swarm.pem`) are understood too:
-`swarmd.dht.identity.rsa`. A file is made only when asked for, never by a wrong path; it must belong to the user and be
-readable by nobody else. Of an Ed25519 key, only signing loads `cryptography`: the daemon can learn its peer id without
-it.
+seed, then the 32-byte public key; the public key is the peer id.
+
+RL Swarm's RSA keys (`swarm.pem`) can be used, too. Their file holds bytes 08 00 12, a varint length and the key as
+PKCS#1 DER. The peer id is the sha256 multihash of the protobuf ``PublicKey`` (bytes 08 00 12, a varint length and the
+DER SubjectPublicKeyInfo), so the public key cannot be read out of it. A signature by such a key is therefore
+
+    SubjectPublicKeyInfo || RSA signature || length of the first (u16, big-endian) || length of the second (u16)
+
+and it is the peer's only if the key in it hashes to the peer id.
+
+- A key file is made only on request, never because a path was wrong. It must belong to the user, and nobody else may be
+  able to read it.
+- `cryptography` is imported only where a key signs, verifies or is parsed as RSA: the daemon learns the peer id of an
+  Ed25519 key without it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +41,7 @@ from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
@@ -43,8 +56,15 @@ RSA_PEER_BYTES = len(RSA_PEER_PREFIX) + 32
 PEERS_KEPT = 16384  # peer ids that need not be decoded again: more than may have records under a key
 PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
 
+RSA_BITS_MIN, RSA_BITS_MAX = 2048, 4096
+RSA_EXPONENT = 65537  # the usual one; large ones make verifying slow
+RSA_KEY_BYTES_MAX = 600  # a SubjectPublicKeyInfo of 4096 bits has 550
+RSA_KEYS_KEPT = 1024  # public keys that need not be parsed again
+RSA_LENGTHS = struct.Struct(">HH")
+
 _RESTORE = "Restore it from a backup with `swarmd identity restore`"
 _NAME = "Name a node's identity.key, or restore it from a backup with `swarmd identity restore`"
+_ANOTHER_COPY = "Take another copy of it, from a backup or from where RL Swarm ran"
 
 ED25519_BYTES = 64
 ED25519_START = "12D3KooW"  # of every Ed25519 peer id
@@ -70,7 +90,7 @@ class Identity(ABC):
 
     @abstractmethod
     def is_whole(self) -> bool:
-        """Does the public half belong to the secret one?"""
+        """Does the public half belong to the secret half?"""
 
     def __repr__(self) -> str:
         return f"Identity({self.peer_id})"
@@ -106,8 +126,42 @@ class Ed25519Identity(Identity):
         return FILE_PREFIX + self._seed + self.public
 
     def is_whole(self) -> bool:
-        """Does the public half belong to the secret one? Loads `cryptography`."""
+        """Does the public half belong to the secret half? Imports `cryptography`."""
         return self._key.public_key().public_bytes_raw() == self.public
+
+
+class RsaIdentity(Identity):
+    """A loaded RSA key.
+
+    Args:
+        key: checked as `_parse_rsa` does.
+    """
+
+    def __init__(self, key: RSAPrivateKey) -> None:
+        from cryptography.hazmat.primitives import serialization
+
+        self._key = key
+        self._public = key.public_key().public_bytes(
+            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        self.kind = f"rsa-{key.key_size}"
+        self.peer_id = rsa_peer_id(self._public)
+
+    def sign(self, message: bytes) -> bytes:
+        """PKCS#1 v1.5 with SHA-256, between the public key and the lengths."""
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import padding
+
+        signature = self._key.sign(message, padding.PKCS1v15(), hashes.SHA256())
+        return self._public + signature + RSA_LENGTHS.pack(len(self._public), len(signature))
+
+    def encode(self) -> bytes:
+        """The key file's contents, as RL Swarm wrote them."""
+        return _rsa_protobuf(_rsa_private(self._key))
+
+    def is_whole(self) -> bool:
+        """True: an RSA key is checked when it is parsed."""
+        return True
 
 
 def peer_id_of(public: bytes) -> str:
@@ -120,7 +174,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
     """The public key inside a peer id.
 
     Raises:
-        ValueError: it is not the id of an Ed25519 key. An RSA peer's key cannot be read out of its id, which is a hash.
+        ValueError: it is not the id of an Ed25519 key. An RSA peer's id is a hash, from which no key can be read.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -140,7 +194,7 @@ def is_peer_id(text: str) -> bool:
 
 
 def key_digest_of(peer_id: str) -> bytes | None:
-    """The sha256 that an RSA peer's id is made of; None for an Ed25519 peer. Raises ValueError for no peer id."""
+    """The sha256 in an RSA peer's id; None for an Ed25519 peer. Raises ValueError if it is not a peer id."""
     raw = _raw_of(peer_id)
     return raw[len(RSA_PEER_PREFIX) :] if raw.startswith(RSA_PEER_PREFIX) else None
 
@@ -199,7 +253,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def load_identity(path: Path) -> Identity:
-    """Read a key and prove that it is whole.
+    """Read a key and check that its halves belong together.
 
     Raises:
         NotFoundError: there is no such file; none is made.
@@ -212,7 +266,7 @@ def load_identity(path: Path) -> Identity:
 
 
 def read_identity(path: Path) -> Identity:
-    """As `load_identity`, without the proof that needs `cryptography` where the key is Ed25519."""
+    """As `load_identity`, without the check, which needs `cryptography` for an Ed25519 key."""
     if not os.path.lexists(path):
         raise NotFoundError(
             f"there is no identity {path}",
@@ -223,11 +277,9 @@ def read_identity(path: Path) -> Identity:
 
 
 def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
-    """The key in a key file's contents; `origin` names them, and `fix` helps, in errors. Raises IdentityError."""
+    """The key in a key file's contents. Raises IdentityError, which names the file by `origin` and helps by `fix`."""
     if raw.startswith(RSA_PREFIX):
-        from swarmd.dht.identity.rsa import parse_rsa
-
-        return parse_rsa(raw, origin)
+        return _parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
         raise IdentityDamaged(
             f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected",
@@ -236,9 +288,110 @@ def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
     return Ed25519Identity(raw[4:36], raw[36:68])
 
 
+def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
+    """The key in a `swarm.pem`; `origin` names the file in errors.
+
+    Raises:
+        IdentityError: it is damaged, not an RSA key, or of a size or exponent that peers would not take.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    try:
+        key = serialization.load_der_private_key(_rsa_der_in(raw), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise IdentityDamaged(
+            f"{origin} is damaged: it begins as an RSA identity and holds no RSA key", _ANOTHER_COPY
+        ) from error
+    if not isinstance(key, rsa.RSAPrivateKey) or _rsa_protobuf(_rsa_private(key)) != raw:
+        raise IdentityDamaged(
+            f"{origin} is damaged: what it holds is not an RSA key in PKCS#1 form alone", _ANOTHER_COPY
+        )
+    problem = _rsa_problem(key.public_key())
+    if problem:
+        raise IdentityDamaged(f"{origin} cannot be used: {problem}")
+    return RsaIdentity(key)
+
+
+def _rsa_der_in(raw: bytes) -> bytes:
+    """The DER in the protobuf; a length that does not fit is found when the key is encoded again."""
+    length_bytes = next((count for count, byte in enumerate(raw[len(RSA_PREFIX) :], 1) if byte < 0x80), 0)
+    return raw[len(RSA_PREFIX) + length_bytes :]
+
+
+def _rsa_private(key: RSAPrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+
+
+def _rsa_protobuf(der: bytes) -> bytes:
+    return RSA_PREFIX + varint(len(der)) + der
+
+
+def _rsa_problem(key: RSAPublicKey) -> str:
+    """Why peers would not take a key; empty if they would."""
+    if not RSA_BITS_MIN <= key.key_size <= RSA_BITS_MAX:
+        return f"an RSA key of {key.key_size} bits; {RSA_BITS_MIN} to {RSA_BITS_MAX} are taken"
+    if key.public_numbers().e != RSA_EXPONENT:
+        return f"an RSA key with another exponent than {RSA_EXPONENT}"
+    return ""
+
+
+def rsa_peer_id(public: bytes) -> str:
+    """The base58 peer id (Qm...) of an RSA public key, given as DER SubjectPublicKeyInfo."""
+    digest = hashlib.sha256(_rsa_protobuf(public)).digest()
+    return str(base58.b58encode(RSA_PEER_PREFIX + digest).decode("ascii"))
+
+
+def _rsa_signature_bytes(value: bytes) -> int:
+    """How many bytes at the end of `value` are an RSA signature with its key. Raises ValueError for none."""
+    if len(value) < RSA_LENGTHS.size:
+        raise ValueError("too short for an RSA signature")
+    key_bytes, signature_bytes = RSA_LENGTHS.unpack(value[-RSA_LENGTHS.size :])
+    length = key_bytes + signature_bytes + RSA_LENGTHS.size
+    fits = (
+        key_bytes <= RSA_KEY_BYTES_MAX and RSA_BITS_MIN <= 8 * signature_bytes <= RSA_BITS_MAX and length < len(value)
+    )
+    if not fits:
+        raise ValueError("no RSA signature at its end")
+    return int(length)
+
+
+def _verify_rsa(peer_id: str, signature: bytes, message: bytes) -> None:
+    """Raises ValueError, UnsupportedAlgorithm or InvalidSignature unless `peer_id` is made of the key in `signature`,
+    and this key signed exactly `message`."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
+    if len(signature) < RSA_LENGTHS.size:
+        raise ValueError("too short for an RSA signature")
+    key_bytes, signature_bytes = RSA_LENGTHS.unpack(signature[-RSA_LENGTHS.size :])
+    if key_bytes > RSA_KEY_BYTES_MAX or key_bytes + signature_bytes + RSA_LENGTHS.size != len(signature):
+        raise ValueError("not an RSA signature")
+    key = _rsa_public_key(peer_id, signature[:key_bytes])
+    key.verify(signature[key_bytes : -RSA_LENGTHS.size], message, padding.PKCS1v15(), hashes.SHA256())
+
+
+@lru_cache(maxsize=RSA_KEYS_KEPT)
+def _rsa_public_key(peer_id: str, public: bytes) -> RSAPublicKey:
+    """The key, if the peer id is made of it. Raises ValueError or UnsupportedAlgorithm."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    if hashlib.sha256(_rsa_protobuf(public)).digest() != key_digest_of(peer_id):  # before anything parses it
+        raise ValueError("the key is not the peer's")
+    key = serialization.load_der_public_key(public)
+    if not isinstance(key, rsa.RSAPublicKey) or _rsa_problem(key):
+        raise ValueError("not an RSA key that peers take")
+    return key
+
+
 @contextmanager
 def hold_identity(path: Path) -> Iterator[None]:
-    """Keep the identity for this process alone; the kernel lets go of it when the process ends.
+    """Hold the identity for this process alone; the kernel releases it when the process ends.
 
     Raises:
         IdentityInUse: another process on this host holds it.
@@ -258,7 +411,7 @@ def hold_identity(path: Path) -> Iterator[None]:
 
 
 def _holder_of(inode: int) -> int:
-    """Pid of the process that holds a flock on the file, 0 when it cannot be told (Linux only)."""
+    """Pid of the process that holds a flock on the file, 0 if unknown (Linux only)."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
             fields = line.split()
@@ -268,49 +421,46 @@ def _holder_of(inode: int) -> int:
 
 
 def signature_bytes(peer_id: str, value: bytes) -> int:
-    """How many bytes of the end of a signed `value` are the signature that the owner's kind of key makes.
+    """Number of bytes at the end of a signed `value` that are the owner's signature, by its kind of key.
 
     Raises:
-        ValueError: there is none, or `peer_id` is no peer id.
+        ValueError: there is none, or `peer_id` is not a peer id.
     """
     if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
-        from swarmd.dht.identity.rsa import rsa_signature_bytes
-
-        return rsa_signature_bytes(value)
+        return _rsa_signature_bytes(value)
     if len(value) <= ED25519_BYTES:
         raise ValueError("too short to be signed")
     return ED25519_BYTES
 
 
 def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
-    """True when the peer signed exactly this; False whatever else is given."""
-    from cryptography.exceptions import InvalidSignature
+    """True if the peer signed exactly this message; False for anything else."""
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
     try:
-        if key_digest_of(peer_id) is not None:
-            from swarmd.dht.identity.rsa import verify_rsa
-
-            return verify_rsa(peer_id, signature, message)
-        public_key_of(peer_id).verify(signature, message)
-    except (InvalidSignature, ValueError):
+        if key_digest_of(peer_id) is None:
+            public_key_of(peer_id).verify(signature, message)
+        else:
+            _verify_rsa(peer_id, signature, message)
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
         return False
     return True
 
 
 class ForeignName(msgspec.Struct, frozen=True):
-    """A name in RL Swarm, made of words that swarmd does not ship."""
+    """A peer's name in RL Swarm, made of words that swarmd does not ship."""
 
     peer: str
     rl_swarm: str
 
 
 def note_name(key: Path, peer: str, rl_swarm: str) -> None:
-    """Write down what a key's peer is called in RL Swarm. Raises OSError."""
+    """Write the RL Swarm name of a key's peer beside the key. Raises OSError."""
     key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(ForeignName(peer, rl_swarm)))
 
 
 def known_name(key: Path, peer: str) -> str:
-    """What this peer is called in RL Swarm, empty where no note says it."""
+    """The peer's name in RL Swarm; empty if none was written beside the key."""
     try:
         called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=ForeignName)
     except (OSError, *DECODE_ERRORS):

@@ -1,8 +1,8 @@
-"""Work that an identity has cost: a number whose hash, with swarm and peer, begins with zero bits.
+"""Proof of work of an identity: a number whose hash, with swarm and peer, begins with zero bits.
 
-It is found once for an identity in a swarm, kept on disk, for at 28 bits finding it takes minutes, and checked with one
-hash. Of peers whom nobody knows yet, those come first that have worked more; so identities made by the thousand cost
-what they displace (docs/PROTOCOL.md, "Room").
+It is searched once for an identity in a swarm and kept on disk, for at 28 bits the search takes minutes; checking it
+takes one hash. Among peers without credit those with more work come first, so identities made by the thousand cost as
+much as those that they displace (docs/PROTOCOL.md, "Room").
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from swarmd.logger import get_logger
 
 DOMAIN = b"swarmd-work-v1\x00"
 WORK_BITS = 16  # what every node does: less than a tenth of a second
-WORK_BITS_MAX = 32  # more counts no more: nobody can buy all room for ever with one identity
+WORK_BITS_MAX = 32  # more does not count: nobody can buy all capacity for ever with one identity
 NUMBER_BYTES = 8
 NUMBER_MAX = 2**63 - 1
-LOOK_NUMBERS = 2**16  # between two looks at whether somebody still waits: less than a tenth of a second
+LOOK_NUMBERS = 2**16  # between two checks for cancellation: less than a tenth of a second
 
 NUMBER_CHARS_MAX = 20
-TELL_S = 30.0  # between two lines about how far a search is
+TELL_S = 30.0  # between two log lines about a search
 MILLION = 1_000_000
 
 log = get_logger(__name__)
@@ -37,7 +37,7 @@ def _begin(swarm: str, peer: str) -> hashlib._Hash:
 
 
 def work_bits(swarm: str, peer: str, number: int) -> int:
-    """How many zero bits a number is worth, up to `WORK_BITS_MAX`."""
+    """Number of zero bits that a number is worth, up to `WORK_BITS_MAX`."""
     if not 0 <= number <= NUMBER_MAX:
         return 0
     begun = _begin(swarm, peer)
@@ -46,10 +46,10 @@ def work_bits(swarm: str, peer: str, number: int) -> int:
 
 
 def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambda: None) -> int:
-    """The least number that is worth so many bits. Takes 2^bits hashes, about a microsecond each: minutes from 27 on.
+    """The least number that is worth `bits`. Takes 2^bits hashes, about a microsecond each: minutes from 27 bits on.
 
     Args:
-        look: called every `LOOK_NUMBERS`; what it raises ends the search.
+        look: called every `LOOK_NUMBERS`; an error that it raises ends the search.
     """
     begun, bound = _begin(swarm, peer), (1 << (64 - bits)).to_bytes(9, "big")[1:] if bits else b"\xff" * 8
     number = 0
@@ -64,13 +64,13 @@ def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambd
 
 
 def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], None]) -> int:
-    """A number that is worth so many bits: the one that is kept, else one that is found now, and kept.
+    """A number that is worth `bits`: the one in the file, or one that is found now and kept.
 
-    What is kept is believed no further than its hash says, which names swarm and peer: torn, or another's, it is worth
-    nothing. The little work that every node does is done anew.
+    A number in the file counts only if its hash is good, which depends on swarm and peer: a torn one, or another
+    peer's, is worth nothing. The little work that every node does is not kept.
 
     Args:
-        look: called now and then during a search; what it raises ends it.
+        look: called now and then during a search; an error that it raises ends the search.
     """
     if bits <= WORK_BITS:
         return find_work(swarm, peer, bits, look)
@@ -81,12 +81,12 @@ def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], N
     try:
         write_durably(path, b"%d\n" % number)
     except LogWriteFailed as error:
-        log.warning("the work of this identity is not kept, and the next start does it anew: %s", error)
+        log.warning("the work of this identity is not kept, and the next start does it again: %s", error)
     return number
 
 
 def _read(path: Path) -> int:
-    """The number in the file; -1, which is worth nothing, where there is none."""
+    """The number in the file; -1, which is worth nothing, if there is none."""
     try:
         return int(read_start(path, NUMBER_CHARS_MAX))
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def _read(path: Path) -> int:
 
 
 class SearchNews:
-    """Says how far a search is, at each look of it."""
+    """Logs how far a search has come, at each of its checks."""
 
     def __init__(self, bits: int, look: Callable[[], None]) -> None:
         self._expected = 2**bits // MILLION

@@ -1,1 +1,1 @@
-"""hivemind and libp2p: the DHT node, p2pd as a child process, connections, peers and addresses."""
+"""hivemind and libp2p: the DHT node, p2pd as a child process, connections, limits per peer, and streams of bodies."""

@@ -1,7 +1,10 @@
-"""Who is connected: how many from one address, and whom the door no longer wants.
+"""Which peers are connected, how many from one address, and what the daemon is told about the link.
 
-p2pd's own connection manager bounds all connections together, and knows nothing of addresses. So the connections are
-looked over every few seconds; whoever is over a bound is disconnected, strangers and the latest first.
+- p2pd's own connection manager bounds all connections together, and ignores addresses. So `Connections` checks them
+  every few seconds and disconnects peers that exceed a bound, unknown peers and the latest first, and at once peers
+  that `PeerLimits` no longer wants.
+- `LinkReporter` reports whether the link to the DHT is up, degraded or down, without a report for every change in the
+  number of peers.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from swarmd.core.events import LinkDegraded, LinkDown, LinkUp
-from swarmd.dht.limits import PeerBounds, RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.limits import PeerBounds, PeerLimits
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.peers import Rejoin
 from swarmd.logger import get_logger
@@ -21,7 +24,7 @@ from swarmd.worker.messages import EventSink
 from swarmd.worker.tasks import spawn
 
 LOOK_S = 2.0
-OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
+OUT_S = 60.0  # before a peer that was disconnected for what it did is let in again
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
 Place = tuple[str, str]  # (peer id, address prefix) of one connection
@@ -34,60 +37,64 @@ log = get_logger(__name__)
 
 
 class Connections:
-    """Looks over the connections for as long as p2pd lives.
+    """Checks the connections for as long as p2pd runs.
 
     Args:
         node: whose p2pd is asked.
-        door: told where peers connect from; says who is not wanted.
-        connections_max: in all; one address prefix has half of them at most.
+        peer_limits: told where peers connect from; knows which peers are unwanted.
+        connections_max: in total; one address prefix has half of them at most.
     """
 
-    def __init__(self, node: DhtNode, door: RequestLimits, connections_max: int) -> None:
-        self._door = door
+    def __init__(self, node: DhtNode, peer_limits: PeerLimits, connections_max: int) -> None:
+        self._peer_limits = peer_limits
         self._bounds = PeerBounds(4, max(connections_max // 2, 1), connections_max)
         self._since: dict[str, float] = {}  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
-        self._unwanted = anyio.Event()  # the door no longer wants somebody
-        door.watch_unwanted(lambda: self._unwanted.set())
+        self._unwanted = anyio.Event()  # a peer is unwanted
+        peer_limits.watch_unwanted(lambda: self._unwanted.set())
         node.attendants.append(self.watch)
 
-    async def watch(self, life: NodeRun) -> None:
+    async def watch(self, run: NodeRun) -> None:
         """Check connections at intervals and close unwanted ones at once, until cancelled."""
         looked_at = 0.0
         while True:
             now = anyio.current_time()
             if now - looked_at >= LOOK_S:
                 looked_at = now
-                await self._look(life, now)
+                await self._look(run, now)
             self._unwanted = anyio.Event()
-            self._put_out(life, now)
+            self._put_out(run, now)
             with anyio.move_on_after(looked_at + LOOK_S - now):
                 await self._unwanted.wait()
 
-    async def make_room(self, life: NodeRun, all_strangers: bool) -> int:
-        """Disconnect those whom this node does not know, at first without those whom it serves. Returns how many."""
-        places = await life.p2p.control.places()
-        strangers = {peer for peer, _ in places if not self._door.caller(peer).known}
-        going = {peer for peer in strangers if all_strangers or not self._door.is_served(peer)}
+    async def make_room(self, run: NodeRun, all_strangers: bool) -> int:
+        """Disconnect peers that this node does not know. Returns how many.
+
+        Args:
+            all_strangers: also those that are being served.
+        """
+        places = await run.p2p.control.places()
+        strangers = {peer for peer, _ in places if not self._peer_limits.caller(peer).known}
+        going = {peer for peer in strangers if all_strangers or not self._peer_limits.is_served(peer)}
         for peer in going:
-            self._disconnect(life, peer)
+            self._disconnect(run, peer)
         return len(going)
 
-    async def _look(self, life: NodeRun, now: float) -> None:
-        places = await life.p2p.control.places()
-        self._door.note_connections(places)
-        connected = self._door.connected
+    async def _look(self, run: NodeRun, now: float) -> None:
+        places = await run.p2p.control.places()
+        self._peer_limits.note_connections(places)
+        connected = self._peer_limits.connected
         self._since = {peer: self._since.get(peer, now) for peer in connected}
-        for peer in [peer for peer, until in self._door.out.items() if until <= now]:
-            del self._door.out[peer]
-        for peer in connected & self._door.out.keys():
-            self._disconnect(life, peer)
+        for peer in [peer for peer, until in self._peer_limits.out.items() if until <= now]:
+            del self._peer_limits.out[peer]
+        for peer in connected & self._peer_limits.out.keys():
+            self._disconnect(run, peer)
         for peer in self.surplus(places):
-            self._door.refusal(peer, "connections", "too many connections")
-            self._disconnect(life, peer)
+            self._peer_limits.refusal(peer, "connections", "too many connections")
+            self._disconnect(run, peer)
 
     def surplus(self, places: Iterable[Place]) -> list[str]:
-        """Peers whose connections are over a bound. Who is known, and who has been here longer, stays."""
+        """Peers whose connections exceed a bound; known peers, and those that connected earlier, stay."""
         connections, prefixes, total, surplus = Counter(places), Counter[str](), 0, []
         peers = Counter(peer for peer, _ in connections.elements())
         for (peer, prefix), count in sorted(connections.items(), key=lambda each: self._rank(each[0][0])):
@@ -100,27 +107,27 @@ class Connections:
         return surplus
 
     def _rank(self, peer: str) -> tuple[bool, float]:
-        return not self._door.caller(peer).known, self._since.get(peer, 0.0)
+        return not self._peer_limits.caller(peer).known, self._since.get(peer, 0.0)
 
-    def _put_out(self, life: NodeRun, now: float) -> None:
-        while self._door.unwanted:
-            peer = self._door.unwanted.pop()
-            if peer not in self._door.out:
+    def _put_out(self, run: NodeRun, now: float) -> None:
+        while self._peer_limits.unwanted:
+            peer = self._peer_limits.unwanted.pop()
+            if peer not in self._peer_limits.out:
                 log.info("%s is disconnected: it goes on though it is refused", peer)
-            if not self._door.caller(peer).known:
-                self._door.out.setdefault(peer, now + OUT_S)
-            self._disconnect(life, peer)
+            if not self._peer_limits.caller(peer).known:
+                self._peer_limits.out.setdefault(peer, now + OUT_S)
+            self._disconnect(run, peer)
 
-    def _disconnect(self, life: NodeRun, peer: str) -> None:
-        """Begin to; it takes as long as the peer's own buffers make it."""
+    def _disconnect(self, run: NodeRun, peer: str) -> None:
+        """Start to disconnect a peer; it takes as long as the peer's own buffers make it."""
         if peer not in self._leaving:
             self._leaving.add(peer)
-            spawn(self._close(life, peer))
+            spawn(self._close(run, peer))
 
-    async def _close(self, life: NodeRun, peer: str) -> None:
+    async def _close(self, run: NodeRun, peer: str) -> None:
         try:
             with anyio.move_on_after(CLOSE_S):
-                await life.p2p.control.disconnect(PeerID.from_base58(peer))
+                await run.p2p.control.disconnect(PeerID.from_base58(peer))
         finally:
             self._leaving.discard(peer)
 
@@ -130,10 +137,10 @@ class LinkReporter:
 
     Args:
         node: watched.
-        rejoin: tells whether peers have been looked for at all.
-        alone: the coordinator's link is up without peers.
+        rejoin: whether peers have been searched for at all.
+        alone: whether the link is up without peers, as the coordinator's is.
         emit: takes the events.
-        isolation: why a node with so many peers counts as cut off, empty when it does not.
+        isolation: number of peers → why the node counts as cut off, empty if it does not.
     """
 
     def __init__(
@@ -152,11 +159,11 @@ class LinkReporter:
         self._told: LinkUp | LinkDegraded | LinkDown | None = None
         self._told_at = 0.0
         self._up_at = 0.0  # when the link last came up
-        self._life: NodeRun | None = None
+        self._run: NodeRun | None = None
         self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
 
     def down(self, reason: str) -> None:
-        """p2pd is lost or does not start; the same reason is told once."""
+        """Report that p2pd is lost or does not start; the same reason is reported once."""
         event = LinkDown(reason)
         if self._told != event:
             self._report(event)
@@ -170,30 +177,30 @@ class LinkReporter:
 
     async def _look(self) -> None:
         peers, now = self._node.peers, anyio.current_time()
-        if peers or self._life is not self._node.life:
-            self._seen_at, self._life = now, self._node.life
+        if peers or self._run is not self._node.p2pd_run:
+            self._seen_at, self._run = now, self._node.p2pd_run
         up = self._told if isinstance(self._told, LinkUp) else None
         if peers or self._alone:
             why = self._isolation(peers)
             if up is None or bool(why) != bool(up.isolated) or self._is_news(up.peers, peers, now):
                 addresses = await self._node.addresses()
-                if self._node.life is not None:
+                if self._node.p2pd_run is not None:
                     self._report(LinkUp(self._node.peers, addresses, why))
         elif self._is_lonely(now):
             self._report(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
     def _is_news(self, told: int, peers: int, now: float) -> bool:
-        """That the last peer is gone, or one is there again, is told soon: a coordinator goes by it."""
+        """Whether the number of peers is worth a report; the loss of the last and the return of the first are soon."""
         if peers and told:
             return peers != told and now - self._told_at > self._calm_s(now)
         return peers != told and (peers > 0 or now - self._seen_at > CALM_S)
 
     def _calm_s(self, now: float) -> float:
-        """The longer the link has been up, the rarer a changed number of peers is news."""
+        """Seconds between two reports of a changed number of peers; the longer the link has been up, the more."""
         return min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)
 
     def _is_lonely(self, now: float) -> bool:
-        """Long enough without a peer, after looking for one, to say so; once."""
+        """Whether the node has been without a peer for long, has searched for one, and has not reported it yet."""
         looked = self._rejoin.rounds > 0 and now - self._seen_at > CALM_S
         return looked and not isinstance(self._told, LinkDegraded)
 

@@ -1,4 +1,4 @@
-"""The parts of hivemind that swarmd uses, in one place. Import them from here, so that `lean` comes first."""
+"""The parts of hivemind that swarmd uses. Import them from here, so that `hivemind_import` comes first."""
 
 from __future__ import annotations
 

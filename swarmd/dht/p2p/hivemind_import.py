@@ -1,8 +1,8 @@
 """Loads hivemind's DHT without the rest of hivemind.
 
-`import hivemind` brings torch: 2.5 s and 240 MB that a network process has no use for. The DHT itself needs neither,
-but the packages' `__init__` files pull everything in. So three bare packages take their place before anything of
-hivemind is imported: 0.2 s and 38 MB in all. When hivemind is loaded already, or is of another shape, it is left alone.
+`import hivemind` imports torch: 2.5 s and 240 MB that a network process has no use for. The DHT does not need it, but
+the packages' `__init__` files import everything. So three bare packages replace them before anything of hivemind is
+imported: 0.2 s and 38 MB in total. If hivemind is loaded already, or has another structure, it is left alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXPORTS = {  # what hivemind's own modules import from `hivemind.utils`
 
 
 def load_lean() -> bool:
-    """Put the bare packages in place. True when hivemind is lean afterwards."""
+    """Install the bare packages. True if hivemind is loaded without torch afterwards."""
     if "hivemind" in sys.modules:
         return "torch" not in sys.modules
     try:

@@ -1,8 +1,8 @@
 """The DHT node: hivemind's P2P and DHTNode in this process, p2pd as a child that is started again whenever it dies.
 
 hivemind does not notice the death of its p2pd: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
-hangs. So every life of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once when
-there is no p2pd or when it dies meanwhile. What the node holds for others survives, in memory, from life to life.
+hangs. So every run of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once if
+there is no p2pd or if it dies meanwhile. What the node holds for others survives, in memory, from run to run.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import anyio
 import msgspec
 
 from swarmd.bounds import Backoff
-from swarmd.dht.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.dht.identity.identity import read_identity
-from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 from swarmd.logger import get_logger
 
-PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
+PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to end
 RESTART = Backoff(0.2, 10.0)
-STEADY_S = 30.0  # a life longer than this begins the back-off anew
-OPEN_S = START_S + 10.0  # for p2pd to start and to answer; one that is stopped meanwhile does neither
+STEADY_S = 30.0  # a run longer than this resets the back-off
+OPEN_S = START_S + 10.0  # for p2pd to start and to answer
 RPC_S = 3.0  # one request to one peer
 CLOSE_S = 2.0
-LOST_S = 1.0  # for p2pd to end when the connection to it has ended
+LOST_S = 1.0  # for p2pd to end after the connection to it has ended
 ATTENDANT_RETRY_S = 1.0
 
 CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
@@ -55,7 +55,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = CALL_S
-    port: int = 0  # TCP port of the node's life before, used again where any will do
+    port: int = 0  # TCP port of the node's previous run, used again if any will do
 
 
 class NodeRun:
@@ -83,11 +83,17 @@ Attendant = Callable[[NodeRun], Awaitable[None]]
 class DhtNode:
     """The supervised node.
 
+    Attributes:
+        attendants: run for as long as each run of p2pd.
+        streams: protocol id → stream handler of hivemind's kind.
+        port: the TCP port that was given instead of 0; kept from run to run.
+        p2pd_run: the present run of p2pd; None while it is down.
+
     Args:
         settings: how it listens and calls.
         validator: judges every record.
         down: called with the reason when p2pd is lost or does not start.
-        door: bounds what peers may have; one that counts nothing where none is given.
+        peer_limits: bounds what peers may ask.
     """
 
     def __init__(
@@ -95,31 +101,31 @@ class DhtNode:
         settings: NodeSettings,
         validator: RecordValidatorBase,
         down: Callable[[str], None],
-        door: RequestLimits | None = None,
+        peer_limits: PeerLimits | None = None,
     ) -> None:
         self.settings = settings
-        self.door = door or RequestLimits()
-        self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
-        self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
-        self.port = settings.port  # TCP port that was given instead of 0; kept from life to life
+        self.peer_limits = peer_limits or PeerLimits()
+        self.attendants: list[Attendant] = []
+        self.streams: dict[str, Any] = {}
+        self.port = settings.port
         self._validator = validator
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
         self._storage: Any = None
-        self.life: NodeRun | None = None  # the present one of p2pd
+        self.p2pd_run: NodeRun | None = None
         self._up = asyncio.Event()
         self._p2p: P2pDaemon | None = None
 
     @property
     def peers(self) -> int:
         """Peers in the routing table, 0 while p2pd is down."""
-        return self.life.peers if self.life else 0
+        return self.p2pd_run.peers if self.p2pd_run else 0
 
     async def wait_up(self) -> NodeRun:
         """Wait until p2pd runs."""
-        while self.life is None:
+        while self.p2pd_run is None:
             await self._up.wait()
-        return self.life
+        return self.p2pd_run
 
     async def run(self) -> None:
         """Keep the node alive until cancelled.
@@ -138,14 +144,14 @@ class DhtNode:
             self._sockets.close()
 
     async def _run_once(self) -> float:
-        """One life of p2pd. Returns how long it lasted, in seconds."""
+        """Run p2pd once. Returns how long it lasted, in seconds."""
         try:
-            life = await self._open()
+            run = await self._open()
         except (*CALL_ERRORS, IdentityError, NotFoundError) as error:
             self._down(f"p2pd does not start: {str(error) or f'no answer within {OPEN_S:g} s'}")
             return 0.0
         began = anyio.current_time()
-        await self._live(life)
+        await self._live(run)
         return anyio.current_time() - began
 
     async def _open(self) -> NodeRun:
@@ -165,7 +171,7 @@ class DhtNode:
         return NodeRun(p2p, dht)
 
     def _with_port(self, address: str) -> str:
-        """An address to listen at; if any port will do, with the one of the life before, so that peers find us."""
+        """An address to listen at; if any port will do, with that of the previous run, so that peers find this node."""
         if self.port and address.endswith("/tcp/0"):
             again = address.removesuffix("0") + str(self.port)
             return again if is_free(again) else address
@@ -193,7 +199,7 @@ class DhtNode:
             nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
             startup_timeout=START_S,
         )
-        p2p.control.guard(self.door)
+        p2p.control.guard(self.peer_limits)
         return p2p
 
     def _note_start(self, p2p: P2pDaemon) -> None:
@@ -203,13 +209,13 @@ class DhtNode:
         self._sockets.note(p2p.pid)
         dht = await DHTNode.create(
             p2p=p2p,
-            node_id=DHTID.from_bytes(names.key_id(self.settings.peer_id)),  # others know us again after a restart
+            node_id=DHTID.from_bytes(names.key_id(self.settings.peer_id)),  # the same after a restart
             wait_timeout=RPC_S,
-            cache_locally=False,  # a cached value may be stale for its whole life
+            cache_locally=False,  # a cached value could be stale until it expires
             cache_on_store=False,
             cache_nearest=0,
             cache_refresh_before_expiry=0,
-            reuse_get_requests=False,  # a get would be answered by one that began before the write it follows
+            reuse_get_requests=False,  # a get could be answered by one that began before the preceding write
             client_mode=self.settings.client_mode,
             record_validator=self._validator,
             ensure_bootstrap_success=False,
@@ -222,34 +228,34 @@ class DhtNode:
             await p2p.add_binary_stream_handler(name, stream)
         return dht
 
-    async def _live(self, life: NodeRun) -> None:
-        self.life = life
+    async def _live(self, run: NodeRun) -> None:
+        self.p2pd_run = run
         self._up.set()
         try:
             async with anyio.create_task_group() as tasks:
                 for attendant in self.attendants:
-                    tasks.start_soon(_attend, attendant, life)
-                tasks.start_soon(_end_when_lost, life)
-                await asyncio.wait({life.gone})
-                self._lose_life()
-                self._down(life.p2p.reason())
+                    tasks.start_soon(_attend, attendant, run)
+                tasks.start_soon(_end_when_lost, run)
+                await asyncio.wait({run.gone})
+                self._lose_run()
+                self._down(run.p2p.reason())
                 tasks.cancel_scope.cancel()
         finally:
-            self._lose_life()
+            self._lose_run()
             with anyio.CancelScope(shield=True):
-                await self._close(life)
+                await self._close(run)
 
-    def _lose_life(self) -> None:
-        self.life = None
+    def _lose_run(self) -> None:
+        self.p2pd_run = None
         self._up.clear()
 
-    async def _close(self, life: NodeRun) -> None:
-        """End hivemind's node, which would hang without p2pd, then p2pd."""
-        life.dht.is_alive = False
-        if life.p2p.returncode is None:
+    async def _close(self, run: NodeRun) -> None:
+        """Shut down hivemind's node, which would hang without p2pd, then p2pd."""
+        run.dht.is_alive = False
+        if run.p2p.returncode is None:
             with anyio.move_on_after(CLOSE_S):
-                await life.dht.shutdown()
-        await self._end_p2pd(life.p2p)
+                await run.dht.shutdown()
+        await self._end_p2pd(run.p2p)
 
     async def _end_p2pd(self, p2p: P2pDaemon) -> None:
         with anyio.move_on_after(CLOSE_S):
@@ -260,22 +266,22 @@ class DhtNode:
         self._sockets.clear()
 
     async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Run an operation on the present life, with an end.
+        """Do an operation on the present run of p2pd, with a timeout.
 
         Raises:
-            NetworkDown: p2pd is down, died under the operation (what it seemed to do may not have happened), or gave no
-                answer within `timeout_s` (`call_s` by default).
+            NetworkDown: p2pd is down, died during the operation (what it seemed to do may not have happened), or gave
+                no answer within `timeout_s` (`call_s` by default).
         """
-        life = self.life
-        if life is None:
+        run = self.p2pd_run
+        if run is None:
             raise NetworkDown("the network is down: p2pd is being started")
-        task = asyncio.ensure_future(operation(life))
+        task = asyncio.ensure_future(operation(run))
         try:
             await asyncio.wait(
-                {task, life.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
+                {task, run.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if life.gone.done():
-                raise NetworkDown(life.p2p.reason())
+            if run.gone.done():
+                raise NetworkDown(run.p2p.reason())
             if not task.done():
                 raise NetworkDown(f"no answer from the network within {timeout_s or self.settings.call_s:g} s")
             return task.result()
@@ -285,16 +291,16 @@ class DhtNode:
             task.cancel()
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can reach this node, with its peer id; empty when nowhere or while down."""
+        """Where others can reach this node, with its peer id; empty if nowhere or while down."""
         try:
-            found = await self.call(lambda life: life.p2p.get_visible_maddrs(latest=True))
+            found = await self.call(lambda run: run.p2p.get_visible_maddrs(latest=True))
         except (NetworkDown, ValueError):
             return ()
         return tuple(readable(found))
 
 
 async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that hivemind would have wait for ever when p2pd dies. Raises P2PDaemonError then."""
+    """Await a coroutine that would hang if p2pd died. Raises P2PDaemonError if it does."""
     gone, started = asyncio.ensure_future(p2p.wait_gone()), asyncio.ensure_future(starting)
     try:
         await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
@@ -307,10 +313,10 @@ async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
 
 
 def check_identity(settings: NodeSettings) -> None:
-    """Is the node's key where p2pd looks for it? hivemind makes another one there where it is gone.
+    """Check that the node's key is where p2pd reads it: hivemind makes another one if it is gone.
 
     Raises:
-        NotFoundError, IdentityError: it is not.
+        NotFoundError, IdentityError: it is not there.
     """
     path, peer = settings.identity, settings.peer_id
     found = read_identity(path).peer_id
@@ -319,21 +325,21 @@ def check_identity(settings: NodeSettings) -> None:
         raise IdentityDamaged(f"the identity {path} is that of {found}, the node runs as {peer}", fix)
 
 
-async def _end_when_lost(life: NodeRun) -> None:
-    """Kill a p2pd that lives on when the connection has ended which all calls come and go by: no call would end."""
-    await life.p2p.control.over.wait()
-    await asyncio.wait({life.gone}, timeout=LOST_S)
-    if life.p2p.returncode is None:
-        log.warning("the connection to p2pd, process %d, was lost; it is killed", life.p2p.pid)
-        life.p2p._child.kill()
+async def _end_when_lost(run: NodeRun) -> None:
+    """Kill a p2pd that outlives the connection that carries all calls: no call would end."""
+    await run.p2p.control.over.wait()
+    await asyncio.wait({run.gone}, timeout=LOST_S)
+    if run.p2p.returncode is None:
+        log.warning("the connection to p2pd, process %d, was lost; it is killed", run.p2p.pid)
+        run.p2p._child.kill()
 
 
-async def _attend(attendant: Attendant, life: NodeRun) -> None:
-    """Keep an attendant running; p2pd's death shows as all kinds of errors in it."""
+async def _attend(attendant: Attendant, run: NodeRun) -> None:
+    """Keep an attendant running; p2pd's death causes all kinds of errors in it."""
     while True:
         try:
-            await attendant(life)
+            await attendant(run)
         except Exception as error:
-            if not life.gone.done():
+            if not run.gone.done():
                 log.warning("%s failed and runs again: %r", getattr(attendant, "__qualname__", attendant), error)
         await anyio.sleep(ATTENDANT_RETRY_S)

@@ -1,4 +1,4 @@
-"""The libp2p daemon (p2pd) as swarmd runs it: sockets in our own directory, gossip on, its last words kept."""
+"""The libp2p daemon (p2pd) as swarmd runs it: with its sockets in the node's directory, gossip, and its last output."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from swarmd.dht.addresses import is_free
-from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
 from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
+from swarmd.dht.wire.addresses import is_free
 from swarmd.errors import AddressInUse
 from swarmd.logger import get_logger
 
@@ -25,8 +25,8 @@ LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
 START_S = 30.0
 CONNECTIONS_MAX = 512  # open at once; half of them from one address
-CONNECTION_GRACE_S = 30  # a new connection is not taken for a useless one before
-# What this node carries between two others; by itself p2pd would take 16 MiB of memory for it, and carry 4 GiB.
+CONNECTION_GRACE_S = 30  # before a new connection may be closed as useless
+# What this node relays between two others; by default p2pd would use 16 MiB of memory for it, and relay 4 GiB.
 RELAY: dict[str, str | int] = {
     "relayMaxCircuits": 8,
     "relayMaxReservations": 64,
@@ -41,12 +41,12 @@ log = get_logger(__name__)
 
 
 def find_p2pd() -> Path:
-    """The program that hivemind brings."""
+    """The program that comes with hivemind."""
     return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
 
 
 class P2pDaemon(P2P):  # type: ignore[misc]
-    """hivemind's P2P with gossipsub, and with what p2pd last said."""
+    """hivemind's P2P with gossipsub, and with p2pd's last output."""
 
     DHT_MODE_MAPPING = {  # noqa: RUF012 - as in hivemind
         mode: {**flags, "pubsub": 1, "gossipsubHeartbeatInterval": "500ms"}
@@ -61,7 +61,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         self.began(self)
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
-        """hivemind's own; a line that asyncio has no room for is left out, for p2pd hangs when nobody reads on."""
+        """hivemind's own, except that a line too long for asyncio is skipped: p2pd hangs if its output is not read."""
         while True:
             try:
                 await super()._read_outputs(ready)
@@ -76,14 +76,14 @@ class P2pDaemon(P2P):  # type: ignore[misc]
 
     @property
     def control(self) -> BoundedControl:
-        """The control client of p2pd."""
+        """The client that controls p2pd."""
         control: BoundedControl = self._client.control
         return control
 
     @property
-    def door(self) -> RequestLimits:
-        """What every call and stream passes."""
-        return self.control.door
+    def peer_limits(self) -> PeerLimits:
+        """The limits that every call and stream passes."""
+        return self.control.peer_limits
 
     @property
     def pid(self) -> int:
@@ -91,7 +91,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         return int(self._child.pid)
 
     async def wait_gone(self) -> int:
-        """Wait until p2pd has ended; its exit status, negative for a signal."""
+        """Wait until p2pd has ended. Returns its exit status, negative for a signal."""
         return int(await self._child.wait())
 
     @property
@@ -101,7 +101,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         return status
 
     def reason(self) -> str:
-        """Why p2pd ended, once it has, and what it said last, shortened."""
+        """Why p2pd ended, once it has, and its last output, shortened."""
         status = self.returncode or 0
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         spoken = [line for line in self.lines if "error" in line.lower() or "panic" in line.lower()]
@@ -141,15 +141,17 @@ class P2pDaemon(P2P):  # type: ignore[misc]
 
 
 def limits(connections_max: int) -> dict[str, str | int]:
-    """p2pd's flags for its connection manager and its relay. Its resource manager has no limits, and no flag for any:
-    what that would bound, the door and the network worker's watch do (`swarmd.dht.limits`,
-    `swarmd.dht.memory_watch`)."""
+    """p2pd's flags for its connection manager and its relay.
+
+    Its resource manager has no limits, and no flag for any; `swarmd.dht.p2p.limits` and `swarmd.dht.p2p.memory_watch`
+    bound what it would.
+    """
     low = max(connections_max * 3 // 4, 1)
     return {"connHi": connections_max, "connLo": low, "connGrace": f"{CONNECTION_GRACE_S}s", **RELAY}
 
 
 class SocketDirectory:
-    """Where p2pd's sockets lie: in the data directory, or in a short private place when that path is too long."""
+    """Where p2pd's sockets lie: in the data directory, or in a short private directory if that path is too long."""
 
     def __init__(self, preferred: Path) -> None:
         self.preferred = preferred
@@ -157,7 +159,7 @@ class SocketDirectory:
         self._note = self.path / "p2pd.json"
 
     def open(self) -> None:
-        """Make the directory and clear away what a killed predecessor left, its p2pd included."""
+        """Make the directory and clear away what a killed predecessor left, including its p2pd."""
         make_place(self.preferred)
         self._end_leftover()
         self.clear()
@@ -165,10 +167,10 @@ class SocketDirectory:
     def daemon_class(
         self, began: Callable[[P2pDaemon], None] = lambda p2p: None, **flags: str | int
     ) -> type[P2pDaemon]:
-        """`P2pDaemon` with its sockets here, and with these flags.
+        """A `P2pDaemon` with its sockets here, and with these flags.
 
         Args:
-            began: told of every start, so that one that is cancelled can be ended.
+            began: called at every start, so that p2pd can be ended if the start is cancelled.
         """
         modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
         settings = {
@@ -179,7 +181,7 @@ class SocketDirectory:
         return type("Daemon", (P2pDaemon,), settings)
 
     def note(self, pid: int) -> None:
-        """Keep p2pd's pid in a file; on a full disk the network goes on without."""
+        """Keep p2pd's pid in a file; on a full disk the network continues without."""
         try:
             self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
         except OSError as error:
@@ -191,12 +193,12 @@ class SocketDirectory:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove sockets, and the directory when it is not the data directory's; a confined process leaves it empty."""
+        """Remove sockets, and the short directory if it is used; a confined process leaves that empty."""
         self.clear()
         remove_short_place(self.preferred)
 
     def _end_leftover(self) -> None:
-        """A p2pd whose worker was killed ends by itself after some seconds; make it at once."""
+        """Kill the p2pd of a killed worker, which would end by itself only after some seconds."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             pid = int(json.loads(self._note.read_text(encoding="ascii"))["pid"])
             if str(self.path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -1,9 +1,9 @@
 """hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
 
-hivemind keeps the task of a call, and with it the frame that brought it, when the answer is larger than a frame or when
-the peer takes the call back. Here a call passes the door (`swarmd.dht.limits`) before a task is made of it, has
-an end, and leaves nothing. Streams are accepted here too: one that is refused is closed with what p2pd wrote about it
-unread, for only then p2pd resets it; otherwise p2pd holds it open for as long as the peer likes.
+- hivemind keeps the task of a call, and with it the frame that brought it, if the answer is larger than a frame or if
+  the peer cancels the call. Here a call passes `PeerLimits` before a task is made of it, has an end, leaves nothing.
+- Streams are accepted here too. A refused one is closed with p2pd's header unread, because only then p2pd resets it;
+  otherwise p2pd would hold it open for as long as the peer likes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from uuid import UUID
 
 import anyio
 
-from swarmd.dht.addresses import prefix_of
 from swarmd.dht.identity.identity import varint
-from swarmd.dht.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
     P2PDaemonError,
@@ -35,6 +33,8 @@ from swarmd.dht.p2p.hivemind_api import (
     raise_if_failed,
     read_pbmsg_safe,
 )
+from swarmd.dht.p2p.limits import ANSWER_BYTES_MAX, PeerLimits, RemotePeer, Unreached
+from swarmd.dht.wire.addresses import prefix_of
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import spawn
@@ -42,10 +42,10 @@ from swarmd.worker.tasks import spawn
 CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
 ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept
 BACKLOG = 128
-ABUSED_STREAM = 16  # refusals that a stream counts for which was held open for nothing
+ABUSED_STREAM = 16  # refusals that an idle or slow stream counts for
 HEADER_BYTES = 4096  # what p2pd writes about a stream before its bytes
 HEADER_S = 5.0
-SEARCH_S = 1.0  # a call that is given up after less says nothing about the peer
+SEARCH_S = 1.0  # a call that is cancelled sooner says nothing about the peer
 ACCEPT_AGAIN_S = 0.2
 WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
 
@@ -55,7 +55,7 @@ log = get_logger(__name__)
 
 
 class Timed(Awaitable[T]):
-    """A coroutine that adds up the processor time of its steps, without what others use while it waits."""
+    """A coroutine that adds up the processor time of its own steps."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -77,25 +77,25 @@ class Timed(Awaitable[T]):
                 resume = partial(self._coroutine.throw, error)
 
     def close(self) -> None:
-        """End it; nothing happens where it has ended, or was never begun."""
+        """End it; nothing happens if it has ended, or was never started."""
         self._coroutine.close()
 
 
 class BoundedControl(ControlClient):  # type: ignore[misc]
-    """hivemind's control client, with every call and stream bounded by a door."""
+    """hivemind's control client, with every call and stream bounded by `PeerLimits`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.door = RequestLimits()
+        self.peer_limits = PeerLimits()
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
         self.unreached = Unreached()
 
-    def guard(self, door: RequestLimits) -> None:
-        """Have all pass a node's own door from now on; no handler is registered yet."""
-        self.door = door
+    def guard(self, peer_limits: PeerLimits) -> None:
+        """Set the node's limits, before any handler is registered."""
+        self.peer_limits = peer_limits
 
     # --- calls ---
 
@@ -120,11 +120,11 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             self.over.set()
 
     def _begin_call(self, call_id: UUID, request: Any) -> None:
-        caller = self.door.caller(PeerID(request.peer).to_base58())
+        caller = self.peer_limits.caller(PeerID(request.peer).to_base58())
         self.unreached.hear(caller.peer)
         size_bytes = len(request.data)
         try:
-            self.door.enter_call(caller, request.proto, size_bytes)
+            self.peer_limits.acquire_call_slot(caller, request.proto, size_bytes)
         except RecordRejected as error:
             self._pending_messages.put_nowait((_refused(call_id, error), None, 0))
             return
@@ -138,8 +138,8 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
     ) -> None:
         if self._handler_tasks.get(call_id) is task:
             del self._handler_tasks[call_id]
-        answering.close()  # it was never begun where the call was taken back at once
-        self.door.leave_call(caller, size_bytes, answering.spent_s)
+        answering.close()  # it was never started if the call was cancelled at once
+        self.peer_limits.release_call_slot(caller, size_bytes, answering.spent_s)
         if not task.cancelled() and task.exception() is not None:
             log.debug("a call of %s failed: %r", caller.peer, task.exception())
 
@@ -148,10 +148,10 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             handler = self.unary_handlers[request.proto]
             answer = await handler(request.data, PeerID(request.peer))
             if len(answer) > ANSWER_BYTES_MAX:
-                raise self.door.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
+                raise self.peer_limits.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
             if self.over.is_set():
                 return
-            self.door.enter_answer(caller, len(answer))
+            self.peer_limits.acquire_answer(caller, len(answer))
         except Exception as error:
             await self._pending_messages.put((_refused(call_id, error), None, 0))
             return
@@ -169,20 +169,20 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     try:
                         await write_message(writer, queued[0] if isinstance(queued, tuple) else queued)
                     finally:
-                        _leave(self.door, queued)
-        finally:  # the door's counts outlive p2pd, what waits for it does not
+                        _leave(self.peer_limits, queued)
+        finally:  # the counts outlive p2pd, what waits for it does not
             self.over.set()
             self._drained.set()
             while not self._pending_messages.empty():
-                _leave(self.door, self._pending_messages.get_nowait())
+                _leave(self.peer_limits, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
-        """hivemind's own; who was called in vain lately is not searched for again at once.
+        """hivemind's own, except that a peer that was not reached lately is not searched for again at once.
 
-        Whom the configuration lists, and who is connected and only slow, is called all the same.
+        Peers that the configuration lists, and those that are connected and only slow, are called in any case.
         """
         peer, began = peer_id.to_base58(), time.monotonic()
-        if self.unreached.rests(peer) and not self.door.lists(peer):
+        if self.unreached.rests(peer) and not self.peer_limits.lists(peer):
             raise P2PDaemonError(f"{peer} was not reached lately")
         try:
             answer: bytes = await super().call_unary_handler(peer_id, proto, data)
@@ -194,14 +194,14 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             raise
         except asyncio.CancelledError:
             waited_s = time.monotonic() - began
-            if waited_s > SEARCH_S and peer not in self.door.connected:
+            if waited_s > SEARCH_S and peer not in self.peer_limits.connected:
                 self.unreached.miss(peer, waited_s)
             raise
         self.unreached.hear(peer)
         return answer
 
     async def connect(self, peer_id: PeerID, maddrs: Any) -> None:
-        """hivemind's own; whoever is connected may be called."""
+        """hivemind's own; a peer that is connected may be called."""
         await super().connect(peer_id, maddrs)
         self.unreached.hear(peer_id.to_base58())
 
@@ -233,7 +233,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             spawn(self._admit(accepted))
 
     async def _admit(self, accepted: socket.socket) -> None:
-        """Let a stream pass the door, or close it."""
+        """Handle a stream if the limits allow it, or close it."""
         try:
             info, caller, handler = await self._inspect(accepted)
         except BaseException:
@@ -244,25 +244,25 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             await read_pbmsg_safe(reader, p2pd_pb2.StreamInfo())
             await handler(StreamInfo.from_protobuf(info), reader, writer)
         except RecordRejected as error:
-            self.door.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
+            self.peer_limits.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
         finally:
-            self.door.streams.give_back(caller)
+            self.peer_limits.streams.give_back(caller)
 
     async def _inspect(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
-        """(what p2pd says about a stream, whose it is, its handler), with nothing read. Raises RecordRejected."""
+        """(p2pd's header of a stream, its caller, its handler), with nothing read. Raises RecordRejected."""
         accepted.setblocking(False)
         with anyio.fail_after(HEADER_S):
             await anyio.wait_readable(accepted)
         info = _read_info(accepted.recv(HEADER_BYTES, socket.MSG_PEEK))
-        caller = self.door.caller(PeerID(info.peer).to_base58(), prefix_of(info.addr))
+        caller = self.peer_limits.caller(PeerID(info.peer).to_base58(), prefix_of(info.addr))
         handler = self.handlers[info.proto]
-        self.door.enter_stream(caller)
+        self.peer_limits.acquire_stream(caller)
         return info, caller, handler
 
     # --- what is asked of p2pd itself ---
 
     async def ask(self, request: Any) -> Any:
-        """Ask p2pd something over one connection that is kept, so that it answers though no file can be opened."""
+        """Send p2pd a request over one connection that is kept, so that it answers even if no file can be opened."""
         async with self._asking:
             try:
                 with anyio.fail_after(ASK_S):
@@ -272,7 +272,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     await write_message(writer, request)
                     response = p2pd_pb2.Response()
                     await read_pbmsg_safe(reader, response)
-            except BaseException:  # a broken or half-read connection is of no more use
+            except BaseException:  # a broken or half-read connection is useless
                 self._let_go()
                 raise
         raise_if_failed(response)
@@ -290,7 +290,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             self._let_go()
 
     async def list_peers(self) -> tuple[Any, ...]:
-        """hivemind's own, over the connection that is kept."""
+        """hivemind's own, over the kept connection."""
         response = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
         return tuple(PeerInfo.from_protobuf(peer) for peer in response.peers)
 
@@ -302,9 +302,9 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         ]
 
     async def disconnect(self, peer_id: PeerID) -> None:
-        """hivemind's own, or over the connection that is kept where no other can be opened.
+        """hivemind's own, or over the kept connection if no other can be opened.
 
-        It takes seconds where the peer reads nothing, and whatever is asked over the same connection waits for it.
+        It takes seconds if the peer reads nothing, and all requests over the same connection wait for it.
         """
         try:
             await super().disconnect(peer_id)
@@ -321,20 +321,20 @@ async def _bounded(answering: Timed[None]) -> None:
 
 
 async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
-    """Send a message in one piece: hivemind sends each byte of its length by itself, and p2pd wakes for each."""
+    """Send a message in one piece: hivemind sends each byte of its length separately, and p2pd wakes for each."""
     encoded: bytes = message.SerializeToString()
     writer.write(varint(len(encoded)) + encoded)
     await writer.drain()
 
 
-def _leave(door: RequestLimits, queued: Any) -> None:
-    """A message has left the queue: hivemind's own, or (message, whose answer it is, bytes of the answer)."""
+def _leave(peer_limits: PeerLimits, queued: Any) -> None:
+    """Release a queued message: hivemind's own, or (message, the caller that it answers, bytes of the answer)."""
     if isinstance(queued, tuple) and queued[1] is not None:
-        door.answers.give_back(queued[1], queued[2])
+        peer_limits.answers.give_back(queued[1], queued[2])
 
 
 def _settle(pending: asyncio.Future[Any], message: Any) -> None:
-    """Give a call of our own its answer."""
+    """Set the result of an own call."""
     if pending.done():
         return
     if message.HasField("daemonError"):
@@ -355,7 +355,7 @@ def _refused(call_id: UUID, error: Exception) -> Any:
 
 
 def _read_info(header: bytes) -> Any:
-    """The message that begins a stream. Raises ValueError, or protobuf's DecodeError."""
+    """Decode the header of a stream. Raises ValueError, or protobuf's DecodeError."""
     size, at = 0, 0
     while header[at] & 0x80:
         size |= (header[at] & 0x7F) << (7 * at)
@@ -365,5 +365,5 @@ def _read_info(header: bytes) -> Any:
 
 
 def install_control() -> None:
-    """Have every p2pd that this process starts spoken to through the bounded client."""
+    """Have hivemind talk through `BoundedControl` to every p2pd that this process starts."""
     client_module.ControlClient = BoundedControl

@@ -1,7 +1,8 @@
-"""Finding peers and staying among them: bootstrap, cached addresses, and the rejoin loop.
+"""Finding peers and keeping them: bootstrap, cached addresses, and the rejoin loop.
 
-libp2p reconnects by itself after a partition, hivemind's routing tables do not: whoever was evicted stays out until it
-is pinged again. So every few seconds each node pings the bootstrap peers and whoever is connected but not in its table.
+libp2p reconnects by itself after a partition, hivemind's routing tables do not: a peer that was evicted stays out until
+it is pinged again. So every few seconds each node pings the bootstrap peers, and connected peers that are not in its
+table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from typing import Any, TypeVar
 import anyio
 
 from swarmd.bounds import Backoff
-from swarmd.dht.addresses import (
+from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
+from swarmd.dht.p2p.node import DhtNode, NodeRun
+from swarmd.dht.wire.addresses import (
     PORT_MAX,
     DialledHosts,
     is_address,
@@ -30,8 +33,6 @@ from swarmd.dht.addresses import (
     surplus,
     tcp_place,
 )
-from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
-from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import ConfigError, NetworkDown
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
@@ -47,31 +48,31 @@ ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
 DIAL_S = 4.0
 PROBE_S = 1.5
 DIALS_AT_ONCE = 8
-STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
-ALONE_STRANGERS = 32  # while it is empty: whoever names places where nothing answers is not to hold up the next round
-MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and answer nothing
+STRANGERS = 4  # cached addresses dialled in a round while the table is not empty, to join two halves of a split again
+ALONE_STRANGERS = 32  # while it is empty; more addresses where nothing answers would delay the next round
+MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and not answer
 CHECKED = 8  # peers of the table pinged in a round
 PEERS_KEPT = 64
-MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
+MUTE_MAX = 2  # rounds without an answer from p2pd before it is killed
 
 log = get_logger(__name__)
 
 
 def is_name(place: str) -> bool:
-    """Whether a multiaddr has a name where others have an address."""
+    """Whether a multiaddr begins with a host name instead of an address."""
     return place.strip("/").split("/")[0] in (*_FAMILIES, "dnsaddr")
 
 
 class NameLookup:
-    """Finds the addresses behind names, `LOOKUPS_AT_ONCE`; further ones wait for a thread as long as for an answer."""
+    """Resolves host names, `LOOKUPS_AT_ONCE`, in daemon threads: a name that hangs does not keep the process alive."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def places_of(self, place: str) -> list[str]:
-        """A multiaddr with each of its name's addresses instead, or as it is where it has no name that has addresses.
+        """The multiaddr with each of its host name's addresses instead, or unchanged if it has no such name.
 
-        Nothing where the name is not known, or its addresses were not told within `LOOKUP_S`.
+        Empty if the name is unknown, or was not resolved within `LOOKUP_S`.
         """
         kind, name, *rest = [*place.strip("/").split("/"), ""]
         family = _FAMILIES.get(kind)
@@ -82,26 +83,17 @@ class NameLookup:
             await self._free.acquire()
             answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
             query = (name, None, family, socket.SOCK_STREAM)
-            self._start(answer, query)
+            threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
             found = await answer
         hosts = [str(address[0]) for *_, address in found][:ADDRESSES_MAX]
         return ["/".join(["", "ip6" if ":" in host else "ip4", host, *rest[:-1]]) for host in hosts]
 
-    def _start(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
-        try:
-            threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
-        except RuntimeError as error:  # the machine has no thread to spare
-            log.warning("%s is not looked up: %s", query[0], error)
-            self._tell(answer, [])
-
     def _look_up(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
         found: list[Any] = []
-        try:
-            with suppress(OSError, UnicodeError):
-                found = socket.getaddrinfo(*query)
-        finally:  # whatever became of it, the next name has the thread's place
-            with suppress(RuntimeError):  # the event loop has ended meanwhile
-                answer.get_loop().call_soon_threadsafe(self._tell, answer, found)
+        with suppress(OSError, UnicodeError):
+            found = socket.getaddrinfo(*query)
+        with suppress(RuntimeError):  # the event loop has ended meanwhile
+            answer.get_loop().call_soon_threadsafe(self._tell, answer, found)
 
     def _tell(self, answer: asyncio.Future[list[Any]], found: list[Any]) -> None:
         self._free.release()
@@ -113,13 +105,16 @@ T = TypeVar("T")
 
 
 class AddressBook:
-    """Addresses of peers: the configured ones, and those met before (bounded, kept on disk).
+    """Addresses of peers: the configured ones, and a bounded number of others, kept on disk.
+
+    Attributes:
+        port: the TCP port that this node had when the file was saved; 0 if unknown.
 
     Args:
         path: the cache file.
-        bootstrap: configured addresses, never forgotten.
+        bootstrap: configured addresses, never dropped.
         own: this node's peer id, never dialled.
-        local: whether peers may be on this machine, so that also what is of this one alone is dialled.
+        local: whether peers may be on this machine, so that loopback addresses are dialled, too.
     """
 
     def __init__(self, path: Path, bootstrap: Iterable[str], own: str, local: bool = True) -> None:
@@ -127,9 +122,9 @@ class AddressBook:
         self._local = local
         self._own = own
         self.bootstrap = [pair for pair in map(split_address, bootstrap) if pair[1] != own]
-        self.port = 0  # the TCP port this node had when it was saved, where any will do
+        self.port = 0
         self._met: dict[str, list[str]] = {}
-        self._known: set[str] = set()  # of those met, whom the swarm has credited
+        self._known: set[str] = set()  # peers among them that the swarm has credited
         self._load()
 
     def _load(self) -> None:
@@ -146,11 +141,12 @@ class AddressBook:
             log.warning("the cached peers in %s are left aside: %s", self._path, error)
 
     def meet(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
-        """Note where a member says that it can be reached. When there are too many, those stay that the swarm knows,
-        and of the others the latest met.
+        """Remember where a member says that it can be reached; of too many, credited and then the latest ones stay.
 
-        Names are looked up for those alone that the swarm knows: whoever owns one has nodes ask where, and wait as long
-        as, it likes.
+        Host names are kept for credited peers only: the owner of a name could have nodes ask any server, and wait.
+
+        Args:
+            known: whether the swarm has credited the peer.
         """
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
         places = [place for place in places if self.may_lie(place) and (known or not is_name(place))]
@@ -165,16 +161,13 @@ class AddressBook:
             del self._met[gone]
 
     def may_lie(self, place: str) -> bool:
-        """Whether a peer may be reached there: on this machine alone, or on its wire, only where that is expected.
-
-        What is no address is no place: whoever connects to a name that stands where an address should looks it up.
-        """
+        """Whether this is an address that a peer may have: one of this machine or its link only if that is expected."""
         if not is_address(place):
             return False
         return self._local or is_elsewhere(place)
 
     def met(self) -> list[tuple[str, str]]:
-        """(multiaddr, peer id) of all peers met."""
+        """(multiaddr, peer id) of all remembered peers."""
         return [(place, peer) for peer, places in self._met.items() for place in places]
 
     def knows(self, peer: str) -> bool:
@@ -182,8 +175,7 @@ class AddressBook:
         return peer in self._known or any(peer == other for _, other in self.bootstrap)
 
     async def save(self, port: int) -> None:
-        """Write the cache, in a thread, with this node's port and those met by now; without it only the next start is
-        slower."""
+        """Write the cache with this node's port, in a thread; without it only the next start is slower."""
         peers = [f"{place}/p2p/{peer}" for place, peer in self.met()][-PEERS_KEPT:]
         await asyncio.to_thread(self._write, json.dumps({"port": port, "peers": peers}))
 
@@ -195,14 +187,18 @@ class AddressBook:
 
 
 def _port_in(kept: object) -> int:
-    """Raises ValueError for what is no port."""
+    """The port in a cache file. Raises ValueError if it is not a port."""
     if not isinstance(kept, int) or not 0 <= kept <= PORT_MAX:
         raise ValueError(f"the port {kept!r:.40}")
     return kept
 
 
 class Rejoin:
-    """The loop that brings the node among its peers and keeps it there."""
+    """The loop that finds peers and keeps them.
+
+    Attributes:
+        rounds: that were completed.
+    """
 
     def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node
@@ -210,47 +206,47 @@ class Rejoin:
         self._mute = 0
         self._dialled = DialledHosts()
         self._lookups = {True: NameLookup(), False: NameLookup()}  # of configured names, and of others
-        self.rounds = 0  # completed
+        self.rounds = 0
         node.attendants.append(self.attend)
 
-    async def attend(self, life: NodeRun) -> None:
-        """Run rounds for as long as p2pd lives: quickly while alone, slowly among peers."""
+    async def attend(self, run: NodeRun) -> None:
+        """Run rounds for as long as p2pd runs: often while there is no peer, seldom afterwards."""
         alone = 0
         while True:
-            grew = await self._run_round(life)
+            grew = await self._run_round(run)
             if grew:
-                await self._fill_table(life)
+                await self._fill_table(run)
             self.rounds += 1
-            alone = 0 if life.peers else alone + 1
-            await self._pause(life, ALONE.after(alone) if alone else REJOIN_S)
+            alone = 0 if run.peers else alone + 1
+            await self._pause(run, ALONE.after(alone) if alone else REJOIN_S)
 
-    async def _pause(self, life: NodeRun, pause_s: float) -> None:
-        """Wait, but no longer than until the last peer is gone."""
-        accompanied = life.peers > 0
+    async def _pause(self, run: NodeRun, pause_s: float) -> None:
+        """Wait, at most until the last peer is gone."""
+        accompanied = run.peers > 0
         with anyio.move_on_after(pause_s * random.uniform(0.8, 1.2)):
-            while not accompanied or life.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
+            while not accompanied or run.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
                 await anyio.sleep(0.25)
 
-    async def _run_round(self, life: NodeRun) -> bool:
-        """Dial and ping once. True when the table has grown."""
-        before = life.peers
-        addresses = await self._connected(life)
-        self._spread(life, addresses)
+    async def _run_round(self, run: NodeRun) -> bool:
+        """Dial and ping once. True if the table has grown."""
+        before = run.peers
+        addresses = await self._connected(run)
+        self._spread(run, addresses)
         connected = list(addresses)
-        table = {peer.to_base58() for peer in life.table.peer_id_to_uid}
+        table = {peer.to_base58() for peer in run.table.peer_id_to_uid}
         work: list[Callable[[], Awaitable[bool]]] = [
-            partial(self._dial, life, place, peer) for place, peer in self._to_dial(table)
+            partial(self._dial, run, place, peer) for place, peer in self._to_dial(table)
         ]
         crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
         missing = [peer for peer in connected if peer not in table and peer not in crowded]
         known = [peer for peer in missing if self._book.knows(peer)]
         others = [peer for peer in missing if not self._book.knows(peer)]
         pinged = (*known, *some_of(others, MISSING), *some_of(sorted(table), CHECKED))
-        work += [partial(_ping, life, peer) for peer in pinged]
+        work += [partial(_ping, run, peer) for peer in pinged]
         await _run_bounded(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
         await self._book.save(self._node.port)
-        return life.peers > before
+        return run.peers > before
 
     def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:
         wanted = [pair for pair in self._book.bootstrap if pair[1] not in table]
@@ -258,65 +254,65 @@ class Rejoin:
         others = [pair for pair in others if self._book.knows(pair[1]) or self._dialled.may_dial(pair[0])]
         return wanted + some_of(others, STRANGERS if table else ALONE_STRANGERS)
 
-    def _spread(self, life: NodeRun, addresses: Mapping[str, list[str]]) -> None:
-        """Take peers out of the table that are too many of one range of addresses."""
-        places = {peer.to_base58(): node_id for peer, node_id in life.table.peer_id_to_uid.items()}
+    def _spread(self, run: NodeRun, addresses: Mapping[str, list[str]]) -> None:
+        """Remove peers from the table if there are too many of one range of addresses."""
+        places = {peer.to_base58(): node_id for peer, node_id in run.table.peer_id_to_uid.items()}
         trusted = [peer for _, peer in self._book.bootstrap]
         for peer in surplus(places, addresses, trusted):
-            del life.table[places[peer]]
+            del run.table[places[peer]]
 
-    async def _connected(self, life: NodeRun) -> dict[str, list[str]]:
-        """Peers that p2pd is connected to, and where from. A p2pd that stays mute is killed, for a new one to start."""
+    async def _connected(self, run: NodeRun) -> dict[str, list[str]]:
+        """Peers that p2pd is connected to → their addresses. A p2pd that does not answer repeatedly is killed."""
         try:
-            peers = await self._node.call(lambda life: life.p2p.list_peers())
+            peers = await self._node.call(lambda run: run.p2p.list_peers())
         except NetworkDown:
             self._mute += 1
-            if self._mute >= MUTE_MAX and life.p2p.returncode is None:
-                log.warning("p2pd, process %d, gives no sign of life and is killed", life.p2p.pid)
+            if self._mute >= MUTE_MAX and run.p2p.returncode is None:
+                log.warning("p2pd, process %d, gives no sign of life and is killed", run.p2p.pid)
                 self._mute = 0
-                life.p2p._child.kill()
+                run.p2p._child.kill()
             raise
         self._mute = 0
         return {peer.peer_id.to_base58(): [origin_of(address) for address in peer.addrs] for peer in peers}
 
-    async def _dial(self, life: NodeRun, place: str, peer: str) -> bool:
+    async def _dial(self, run: NodeRun, place: str, peer: str) -> bool:
         reached = False
         try:
             for found in await self._places_of(place, peer):
                 if await answers(found):
-                    await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
-                    reached = await _ping(life, peer)
+                    await run.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
+                    reached = await _ping(run, peer)
                     break
         finally:
-            if reached or life.peers:  # a node that is alone may itself be the one that cannot be reached
+            if reached or run.peers:  # a node without peers may itself be the one that cannot be reached
                 self._dialled.note(place, reached)
         return reached
 
     async def _places_of(self, place: str, peer: str) -> list[str]:
-        """Where a peer is to be dialled: p2pd is given no name, behind which another address may lie by then."""
+        """Addresses at which to dial a peer: p2pd is given no host name, which could resolve differently by then."""
         configured = (place, peer) in self._book.bootstrap
         found = await self._lookups[configured].places_of(place)
         return [each for each in found if configured or (self._book.may_lie(each) and not is_name(each))]
 
-    async def _fill_table(self, life: NodeRun) -> None:
-        """Look for this node's own neighbours, which makes both sides known to one another."""
+    async def _fill_table(self, run: NodeRun) -> None:
+        """Search for this node's neighbours, which adds both sides to each other's tables."""
         try:
-            await self._node.call(lambda life: life.dht.find_nearest_nodes([life.dht.node_id]))
+            await self._node.call(lambda run: run.dht.find_nearest_nodes([run.dht.node_id]))
         except NetworkDown as error:
             log.debug("the neighbourhood was not explored: %s", error)
 
 
 def some_of(each: list[T], most: int) -> list[T]:
-    """So many of them, by chance; all where there are no more."""
+    """At most `most` of them, at random."""
     return random.sample(each, min(len(each), most))
 
 
-async def _ping(life: NodeRun, peer: str) -> bool:
-    return await life.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
+async def _ping(run: NodeRun, peer: str) -> bool:
+    return await run.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
 
 
 async def _run_bounded(work: list[Callable[[], Awaitable[bool]]]) -> None:
-    """Run all, some at a time, each with an end; that a peer cannot be reached is nothing unusual."""
+    """Run all, some at a time, each with a timeout; an unreachable peer is nothing unusual."""
     limiter = anyio.CapacityLimiter(DIALS_AT_ONCE)
 
     async def attempt(action: Callable[[], Awaitable[bool]]) -> None:
@@ -333,7 +329,7 @@ async def _run_bounded(work: list[Callable[[], Awaitable[bool]]]) -> None:
 
 
 async def answers(place: str) -> bool:
-    """Does anything listen there? Asked before libp2p dials, which after failures refuses to for up to 5 minutes."""
+    """Does anything listen there? Checked before libp2p dials: after a failure it refuses to for up to 5 minutes."""
     target = tcp_place(place)
     if target is None:
         return True

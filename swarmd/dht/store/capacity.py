@@ -1,15 +1,15 @@
-"""Room for records: under one key, and under all keys together.
+"""Capacity for records: under one key, and under all keys together.
 
-- Room is shared: three quarters for peers that the swarm knows, one for newcomers. Each side may use what the other
-  leaves free, and gives it back when the other wants it, but for newcomers if a bound of their own is given.
-- Within a side, who comes first stays (`swarmd.dht.store.seniority`); but of peers that the swarm knows a small record
-  comes before all large ones, for there is room for thousands of small ones: else some sixty with more rounds than a
-  young member would leave it none. Under one key a record has the name of its owner.
-- Those who have not even worked cost nothing and could be any number. They have a small part of their own, however much
-  is free: all that a node does with a key (verifying, sending, decoding, ranking) grows with what lies under it.
-- A key costs nothing: there is one for each round and stage, and for each epoch and number of shards one of
-  memberships. So of each owner and kind the latest few are kept, and all records share the room by the rank of their
-  owners, as those of one key do.
+- Three quarters of the capacity are for credited peers, one for newcomers. Each side may use what the other leaves
+  free, and gives it back when the other needs it; newcomers may also have a fixed bound.
+- Within a side the records of higher rank stay (`swarmd.dht.store.seniority`). But a small record of a credited peer
+  comes before all large ones, for there is room for thousands of small ones: otherwise some sixty peers with more
+  rounds would leave a young member none. Under one key a record is named by its owner.
+- Peers that have not worked cost nothing and could be any number. They have a small part of their own, however much is
+  free: all work on a key (verifying, sending, decoding, ranking) grows with what is stored under it.
+- Keys cost nothing: there is one for each round and stage, and one of memberships for each epoch and number of shards.
+  So the latest few records of each owner and kind are kept, and all records share the capacity by rank, as those of one
+  key do.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from swarmd.errors import RecordRejected
 
 KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
 NEWCOMERS_SHARE = 0.25
-IDLE_SHARE = 1 / 16  # what those who have not worked may have at most
-IDLE_BYTES_MIN = 1024  # that each of their records counts as in it: so there are 192 of them under a key
+IDLE_SHARE = 1 / 16  # at most, of peers that have not worked
+IDLE_BYTES_MIN = 1024  # that each of their records counts as at least: so there are 192 of them under a key
 
 
 _Order = tuple[bool, bool, Rank]
-_IDLE = "idle"  # of newcomers those who have not worked
+_IDLE = "idle"  # newcomers that have not worked
 
-STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
-MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under the one key of all
-RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
+STAGES_MAX = 8  # reports, rollouts, or leaderboards of one owner, which renews its latest three
+MEMBERSHIPS_MAX = 4  # of one owner: in the present, previous and next shard, and under the one key of all
+RECORD_BYTES = 2048  # memory of a record besides its value: its entries here, in its key, and in hivemind's heaps
 
 
 def _order_of(rank: Rank) -> _Order:
     """Sort key of a record: the higher is kept."""
-    return rank.known and rank.small, not rank.idle, rank
+    return rank.is_credited and rank.small, not rank.no_proof_of_work, rank
 
 
 K = TypeVar("K", str, tuple[bytes, str])  # the name of a record: its owner, or key id and owner
 
 
 class KeyCapacity(Generic[K]):
-    """Sizes and ranks of records by name.
+    """Sizes and ranks of records by name, and which of them give way.
 
     Args:
-        bytes_max: of all of them.
-        newcomers_bytes_max: of those of newcomers, also where more is free.
+        bytes_max: of all records.
+        newcomers_bytes_max: of those of newcomers, even if more is free; None for no such bound.
     """
 
     def __init__(self, bytes_max: int, newcomers_bytes_max: int | None = None) -> None:
@@ -78,10 +78,10 @@ class KeyCapacity(Generic[K]):
         return {owner: rank for owner, (_, rank) in self._kept.items()}
 
     def put(self, owner: K, size: int, rank: Rank) -> None:
-        """Note a record in the place of what the owner had."""
+        """Enter a record in place of the owner's last one."""
         self.drop(owner)
         self._kept[owner] = (size, rank)
-        insort(self._sides[rank.known], (_order_of(rank), owner))
+        insort(self._sides[rank.is_credited], (_order_of(rank), owner))
         _count(self._bytes, size, rank)
 
     def drop(self, owner: K) -> None:
@@ -89,12 +89,12 @@ class KeyCapacity(Generic[K]):
         size, rank = self._kept.pop(owner, (0, None))
         if rank is None:
             return
-        side = self._sides[rank.known]
+        side = self._sides[rank.is_credited]
         del side[bisect_left(side, (_order_of(rank), owner))]
         _count(self._bytes, size, rank, -1)
 
     def admit(self, owner: K, size: int, rank: Rank) -> list[K] | None:
-        """Note a record where there is room for it. Returns whose records must go for it; None when it must wait."""
+        """Enter a record if there is room. Returns the owners whose records were dropped for it; None if refused."""
         gone = self.find(owner, size, rank)
         if gone is None:
             return None
@@ -104,7 +104,7 @@ class KeyCapacity(Generic[K]):
         return gone
 
     def rank_anew(self, rounds_of: Callable[[K], int]) -> None:
-        """Take over how many rounds each owner was credited for by now."""
+        """Update how many rounds each owner was credited for."""
         for owner, (size, rank) in list(self._kept.items()):
             if (rounds := rounds_of(owner)) != rank.rounds:
                 self.put(owner, size, rank._replace(rounds=rounds))
@@ -115,32 +115,32 @@ class KeyCapacity(Generic[K]):
             self.drop(owner)
 
     def find(self, owner: K, size: int, rank: Rank) -> list[K] | None:
-        """Owners whose records must go to make room for one of this size and rank; None when it must wait itself."""
+        """Owners whose records have to be dropped for one of this size and rank; None if it is refused itself."""
         own = self._kept.get(owner)
         held = dict(self._bytes)
         if own is not None:
             _count(held, *own, -1)
         at, gone = {True: 0, False: 0}, list[K]()
         while (narrow := self._is_narrow(held, size, rank)) or held[True] + held[False] + size > self._bytes_max:
-            other = not rank.known
-            side = other if held[other] > self._share(other) and not narrow else rank.known
+            other = not rank.is_credited
+            side = other if held[other] > self._share(other) and not narrow else rank.is_credited
             if at[side] >= len(self._sides[side]):
                 return None
             lowest, loser = self._sides[side][at[side]]
             at[side] += 1
             if loser == owner:
                 continue
-            if side == rank.known and lowest >= _order_of(rank):
+            if side == rank.is_credited and lowest >= _order_of(rank):
                 return None
             gone.append(loser)
             _count(held, *self._kept[loser], -1)
         return gone
 
     def _is_narrow(self, held: dict[bool | str, int], size: int, rank: Rank) -> bool:
-        """Have newcomers, or those of them who have not worked, no room of their own for one more?"""
-        if rank.known:
+        """Is the bound of newcomers reached, or that of newcomers that have not worked?"""
+        if rank.is_credited:
             return False
-        idle_full = rank.idle and held[_IDLE] + max(size, IDLE_BYTES_MIN) > self._idle_bytes_max
+        idle_full = rank.no_proof_of_work and held[_IDLE] + max(size, IDLE_BYTES_MIN) > self._idle_bytes_max
         return idle_full or held[False] + size > self._newcomers_bytes_max
 
     def _share(self, known: bool) -> float:
@@ -148,9 +148,9 @@ class KeyCapacity(Generic[K]):
 
 
 def _count(held: dict[bool | str, int], size: int, rank: Rank, sign: int = 1) -> None:
-    """Add a record to what its side holds, or take it away."""
-    held[rank.known] += sign * size
-    if rank.idle:
+    """Add a record to what its side holds, or subtract it."""
+    held[rank.is_credited] += sign * size
+    if rank.no_proof_of_work:
         held[_IDLE] += sign * max(size, IDLE_BYTES_MIN)
 
 
@@ -158,7 +158,7 @@ Place = tuple[bytes, str]  # (key id, owner)
 
 
 class TotalCapacity:
-    """Who has how much of it."""
+    """Capacity of all keys together."""
 
     def __init__(self, bytes_max: int) -> None:
         self._room: KeyCapacity[Place] = KeyCapacity(bytes_max, int(bytes_max * NEWCOMERS_SHARE))
@@ -167,18 +167,18 @@ class TotalCapacity:
 
     @property
     def size_bytes(self) -> int:
-        """Of all records, with what they cost beside their values."""
+        """Size of all records, with the memory that they use besides their values."""
         return self._room.size_bytes
 
     def is_filling(self, key: bytes, signed: SignedRecord, rank: Rank) -> bool:
-        """Would some have to go for this one, or it wait? Then what has expired is not to be counted any more."""
+        """Would a record have to be dropped for this one? Then expired records should be removed first."""
         return self._room.find((key, signed.owner), _size(signed), rank) != []
 
     def find(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
-        """The records that must go to make room for this one.
+        """The records that have to be dropped for this one.
 
         Raises:
-            RecordRejected: "full" where it must wait itself.
+            RecordRejected: "full" if it is refused itself.
         """
         older = self._too_old(key, signed)
         gone = self._room.find((older or key, signed.owner), _size(signed), rank)
@@ -187,7 +187,7 @@ class TotalCapacity:
         return [*([(older, signed.owner)] if older else []), *gone]
 
     def _too_old(self, key: bytes, signed: SignedRecord) -> bytes | None:
-        """The key of the owner's record that gives way to this one. Raises RecordRejected("full")."""
+        """The key of the owner's own record that this one replaces, if any. Raises RecordRejected("full")."""
         kind = type(signed.content)
         latest, most = self._latest.get((signed.owner, kind), {}), MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX
         if key in latest or len(latest) < most:
@@ -198,10 +198,10 @@ class TotalCapacity:
         return oldest
 
     def put(self, key: bytes, signed: SignedRecord, rank: Rank) -> None:
-        """Note a record in the place of what its owner had under the key."""
+        """Enter a record in place of its owner's last one under the key."""
         kind = type(signed.content)
         self._room.put((key, signed.owner), _size(signed), rank)
-        if kind is not ClockRecord:  # of which there is one key
+        if kind is not ClockRecord:  # which has one key only
             self._kinds[key, signed.owner] = kind
             self._latest.setdefault((signed.owner, kind), {})[key] = _lateness_of(signed)
 
@@ -216,12 +216,12 @@ class TotalCapacity:
                 del self._latest[owner, kind]
 
     def keep_only(self, held: Iterable[Place]) -> None:
-        """Forget what has expired."""
+        """Drop all records but those named."""
         for place in self._room.ranks.keys() - set(held):
             self.drop(*place)
 
     def rank_anew(self, rounds_of: Callable[[str], int]) -> None:
-        """Rank all by whom the swarm knows now."""
+        """Update how many rounds each owner was credited for."""
         self._room.rank_anew(lambda place: rounds_of(place[1]))
 
 
@@ -230,8 +230,8 @@ def _size(signed: SignedRecord) -> int:
 
 
 def _lateness_of(signed: SignedRecord) -> tuple[float, float]:
-    """Sort key among an owner's records of a kind: round and stage; of memberships those expire last that are renewed,
-    and any epoch may be claimed."""
+    """Sort key among an owner's records of a kind: round and stage, or of memberships, which may claim any epoch, the
+    expiration."""
     content = signed.content
     if isinstance(content, ReportRecord | RolloutsRecord):
         return content.round, content.stage

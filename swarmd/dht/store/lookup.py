@@ -1,7 +1,11 @@
-"""Reading and writing keys among the peers nearest to them, with an end whatever single peers do.
+"""Look-ups: a key is read at the peers nearest to it, with an end whatever single peers do.
 
-hivemind's own traversal waits for its slowest peer, three seconds for one that has just died. Here the nearest peers
-are asked at once, what they know of nearer ones is followed, and the answers of the live ones are enough.
+hivemind's own traversal waits for its slowest peer, three seconds if one has just died. Here the nearest peers are
+asked at once, the nearer ones that they name are followed, and the answers of those that are alive are enough.
+
+- `lookup` collects all records of a key, `lookup_each` large records of given owners, each from one of the peers that
+  keep it, `lookup_of` the record of one owner.
+- Trusted peers are asked in each search, wherever they are: a crowd beside a key cannot hide what lies under it.
 """
 
 from __future__ import annotations
@@ -15,32 +19,40 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID, dht_pb2
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.p2p.node import NodeRun
-from swarmd.dht.rounds.publisher import INDEPENDENT
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.parts import OWNERS_MAX as ASKED_FOR_MAX
 from swarmd.dht.store.parts import FindFilter, Progress, Promptness, Shares, add_filter, is_part, read_part
-from swarmd.dht.store.validator import GuardedProtocol, ask, check_asked_for, entries_of, id_of, keep_genuine, nearby
+from swarmd.dht.store.validator import (
+    GuardedProtocol,
+    ask,
+    check_asked_for,
+    entries_of,
+    id_of,
+    keep_genuine,
+    load_dictionary,
+    nearby,
+)
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import SignedRecord
+from swarmd.dht.wire.records import SignedRecord, split_value
 from swarmd.errors import RecordRejected
 from swarmd.worker.tasks import spawn
 
 BREADTH = 8  # nearest peers that are asked
 ASKED_MAX = 32  # in all, while nearer ones keep turning up
-NAMED_MAX = 3  # of those that are asked, so many at most were named first by one and the same peer
-OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
+NAMED_MAX = 3  # peers that are asked and were named first by one and the same peer
+OWNERS_MAX = 8  # owners whose records are searched for, and who are asked themselves
 REPLICAS = 5  # peers that keep a record
 PATIENCE_S = 0.4  # for further answers once there is one
-HEDGE_S = 0.2  # after which others are asked for what a peer was asked for that is slow
-HASTE_S = 0.1  # where only those are still to answer that were late the last times
-SILENCE_S = 3.5  # when there is none
+HEDGE_S = 0.2  # after which others are asked for what a slow peer was asked for
+HASTE_S = 0.1  # if only peers are still to answer that were late the last times
+SILENCE_S = 3.5  # timeout while no peer has answered
 OWNER_S = 1.0  # for the owner of a record, before others are asked for it
 
 
 class Answer(NamedTuple):
-    """What a peer shows of a key."""
+    """A peer's answer about a key."""
 
     records: list[SignedRecord]  # that count
     nearby: dict[DHTID, PeerID]
@@ -54,11 +66,11 @@ async def find_at(
     What it has shown before is remembered: `Validator.remembered`.
 
     Args:
-        only: whose records; of all where nobody is named.
-        since: what is new, then, since peers had come so far; None for all.
+        only: whose records; of all owners if empty.
+        since: how far peers' answers had come; the peer shows what is new since then. None for all records.
 
     Returns:
-        None where it gives no answer.
+        None if it gives no answer.
     """
     request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
     asked = None if only else since or Progress()
@@ -70,41 +82,46 @@ async def find_at(
 async def _read(
     protocol: GuardedProtocol, peer: PeerID, key: DHTID, result: Any, only: Collection[str], asked: Progress | None
 ) -> Answer:
-    """Raises RecordRejected."""
+    """Read a peer's `FindResult`. Raises RecordRejected."""
     sender = peer.to_base58()
-    if not is_part(result.value):
-        held, peers = await protocol._open_result(sender, key, result)
-        entries = entries_of(held.value) if held is not None else []
-        return Answer(await keep_genuine(protocol, sender, key, entries), peers)
-    part = read_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
-    check_asked_for(part.records, only)
-    entries = [(MSGPackSerializer.dumps(shown.owner), shown.value, shown.expiration) for shown in part.records]
-    records = await keep_genuine(protocol, sender, key, entries)
-    if asked is not None:
-        protocol.record_validator.remembered.note(key, peer, part, records, asked)
-    return Answer(records, nearby(result))
+    if is_part(result.value):
+        part = read_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
+        check_asked_for(part.records, only)
+        entries = [(shown.owner, shown.value, shown.expiration) for shown in part.records]
+        records = await keep_genuine(protocol, sender, key, entries)
+        if asked is not None:
+            protocol.record_validator.remembered.note(key, peer, part, records, asked)
+        return Answer(records, nearby(result))
+    # A peer that knows no filter answers with a whole dictionary.
+    if result.type == dht_pb2.FOUND_REGULAR:
+        raise RecordRejected("unowned", "a plain value")
+    entries = entries_of(load_dictionary(result.value)) if result.type == dht_pb2.FOUND_DICTIONARY else []
+    return Answer(await keep_genuine(protocol, sender, key, entries), nearby(result))
 
 
 class Found:
-    """What a lookup brought together.
+    """What a search for the records of a key has found, and which peers it has asked.
 
-    `records` holds the latest record of each owner; `answered` is whether any other peer answered.
+    Attributes:
+        records: the latest record of each owner.
+        answered: whether any other peer answered.
+        known: peers near the key.
     """
 
-    def __init__(self, life: NodeRun, name: str) -> None:
-        self.only: tuple[str, ...] = ()  # whose records are looked for; of all where nobody is named
+    def __init__(self, run: NodeRun, name: str) -> None:
+        self.only: tuple[str, ...] = ()  # owners whose records are searched for; all if empty
         self.since = Progress()  # of peers' answers, which show what is new since then
         self.key = DHTID.from_bytes(names.key_id(name))
         self.records: dict[str, SignedRecord] = {}
         self.answered = False
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
-        self.showed: set[DHTID] = set()  # who has shown a record
-        self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
+        self.showed: set[DHTID] = set()  # peers that have shown a record
+        self.named_by: dict[DHTID, DHTID] = {}  # peer → the peer that named it; not for those of the own table
         self._sharded = names.is_sharded(name)
-        self._life = life
-        self._validator = life.dht.protocol.record_validator
-        self._own_id = life.dht.node_id
+        self._run = run
+        self._validator = run.dht.protocol.record_validator
+        self._own_id = run.dht.node_id
 
     def nearest(self, count: int) -> list[tuple[DHTID, PeerID]]:
         """The known peers nearest to the key, except this node."""
@@ -114,7 +131,7 @@ class Found:
     def learn(
         self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]], named_by: DHTID | None = None
     ) -> None:
-        """Take note of peers, and of who named them."""
+        """Add peers, and remember which peer named them."""
         for node_id, peer in dict(nearby).items():
             if named_by is not None and node_id not in self.known:
                 self.named_by[node_id] = named_by
@@ -122,30 +139,29 @@ class Found:
         self.known.pop(self._own_id, None)
 
     def ask_for(self, owners: Iterable[str]) -> None:
-        """Look for the records of these owners, if they are few; of all otherwise, of which peers show what is new."""
+        """Search for the records of these owners if they are few, else for all records; peers show what is new."""
         self.only = tuple(islice(owners, ASKED_FOR_MAX + 1))
         if len(self.only) > ASKED_FOR_MAX:
             self.only = ()
-        if not self.only:
-            self.remember()
+        if not self.only:  # what peers have shown before they will not show again
+            self.since = self._validator.remembered.progress(self.key)
+            self._take_checked(self._validator.remembered.records(self.key, time.time()))
 
-    def guides(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
-        """Peers to ask first, wherever they are: owners of what is wanted, and those that this node trusts most."""
-        names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
-        peers = [PeerID.from_base58(name) for name in names_ if is_peer_id(name)]  # a leaderboard credits whom it likes
+    def trusted_peers(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+        """Peers to ask first, wherever they are: owners of wanted records, and those that this node trusts most."""
+        named = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.trusted_peers()])
+        peers = [PeerID.from_base58(name) for name in named if is_peer_id(name)]  # a leaderboard may credit anything
         return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
 
     def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
-        """The guides to read from: the coordinator of a large swarm is not asked, for everybody would ask it."""
-        guides, policy = self.guides(wanted), self._validator.policy
-        is_large = policy.shards is not None and policy.shards.is_large
-        if not self._sharded and not is_large:
-            return guides
-        coordinator = policy.coordinator
-        return [guide for guide in guides if guide[1].to_base58() != coordinator]
+        """The trusted peers to read from; in a large swarm not the coordinator, for every node would ask it."""
+        trusted, policy = self.trusted_peers(wanted), self._validator.policy
+        if not self._sharded and not policy.shards.is_large:
+            return trusted
+        return [each for each in trusted if each[1].to_base58() != policy.coordinator]
 
     def next(self) -> list[tuple[DHTID, PeerID]]:
-        """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""
+        """The nearest peers that have not been asked, on separate paths: few of them were named by the same peer."""
         fresh, paths = [], Counter(self.named_by.get(node_id) for node_id in self.asked)
         for node_id, peer in self.nearest(BREADTH):
             path = self.named_by.get(node_id)
@@ -156,72 +172,74 @@ class Found:
             fresh.append((node_id, peer))
         return fresh
 
-    def merge(self, dictionary: DictionaryDHTValue | None) -> None:
-        """Merge records; the later one of an owner counts."""
-        for owner, entry in list(dictionary.items()) if dictionary is not None else ():  # some expire meanwhile
-            before = self.records.get(owner)
-            if before is None or before.expiration < entry.expiration_time:
-                self._merge_one(owner, entry.value, entry.expiration_time)
-
     def take(self, records: Iterable[SignedRecord]) -> None:
-        """Merge records that were found to count."""
+        """Merge records that count; of each owner the latest stays."""
         for signed in records:
             before = self.records.get(signed.owner)
             if before is None or before.expiration < signed.expiration:
                 self.records[signed.owner] = signed
 
-    def remember(self) -> None:
-        """Merge what peers have shown before: they will not show it again."""
-        self.since = self._validator.remembered.progress(self.key)
-        for signed in self._validator.remembered.records(self.key, time.time()):
+    def read_own(self) -> None:
+        """Merge what this node itself holds, which was verified when it came."""
+        held = self._run.dht.protocol.storage.records(self.key)
+        self._take_checked(split_value(owner, *entry) for owner, entry in held.items())
+
+    def _take_checked(self, records: Iterable[SignedRecord]) -> None:
+        """Merge records whose signatures were verified before."""
+        for signed in records:
             try:
                 self.take([self._validator.judge_again(signed)])
             except RecordRejected as error:
                 self._validator.rejections.count("", error.reason, error.message)
 
-    def _merge_one(self, owner: str, value: bytes, expiration: float) -> None:
-        subkey = MSGPackSerializer.dumps(owner)
-        try:
-            self.records[owner] = self._life.dht.protocol.judge_shown(self.key, subkey, value, expiration)
-        except RecordRejected as error:
-            self._validator.rejections.count("", error.reason, error.message)
-
     def has(self, wanted: Mapping[str, float]) -> bool:
-        """Is there a record at least as late as wanted, of every owner in `wanted`? False when nothing is wanted."""
+        """Is there a record at least as late as wanted, of every owner in `wanted`? False if nothing is wanted."""
         late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
         return bool(wanted) and all(late)
 
+    async def ask(self, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
+        """Ask one peer and merge its answer. True if it answered."""
+        protocol, began = self._run.dht.protocol, time.monotonic()
+        answer = await find_at(protocol, peer, self.key, only or self.only, self.since)
+        took_s = time.monotonic() - began
+        self._validator.promptness.note(peer.to_base58(), took_s, answer is not None)
+        if answer is None:
+            self.known.pop(node_id, None)
+            return False
+        self.answered = True
+        if answer.records:
+            self.showed.add(node_id)
+        self.take(answer.records)
+        self.learn(answer.nearby, node_id)
+        return True
 
-def local(life: NodeRun, name: str) -> Found:
-    """What this node itself holds, and the peers it knows."""
-    found = Found(life, name)
-    found.learn(life.table.get_nearest_neighbors(found.key, life.dht.protocol.bucket_size, exclude=life.dht.node_id))
-    item = life.dht.protocol.storage.get(found.key)
-    if item is not None and isinstance(item.value, DictionaryDHTValue):
-        found.merge(item.value)
+
+def local(run: NodeRun, name: str) -> Found:
+    """What this node itself holds under a key, and the peers that it knows near it."""
+    found = Found(run, name)
+    found.learn(run.table.get_nearest_neighbors(found.key, run.dht.protocol.bucket_size, exclude=run.dht.node_id))
+    found.read_own()
     return found
 
 
-async def lookup(
-    life: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
-) -> Found:
+async def lookup(run: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()) -> Found:
     """Collect the records of a key.
 
     Args:
-        wanted: owner → expiration: the search ends when all of these are there; None searches for the latest of all.
-        only: owners whose records are asked for; where nobody is named, those that are wanted, or all.
+        wanted: owner → expiration: the search ends when all of these are found; None searches for the latest of all.
+        only: owners whose records are asked for; if empty, those that are wanted, or all.
     """
-    found = local(life, name)
+    found = local(run, name)
     wanted = wanted or {}
     found.ask_for(only or wanted)
-    guides = found.first_asked(wanted)
-    found.asked.update(node_id for node_id, _ in guides)
-    asking = {spawn(_ask(life, found, *peer)): peer[1] for peer in guides if not found.has(wanted)}
+    trusted = found.first_asked(wanted)
+    found.asked.update(node_id for node_id, _ in trusted)
+    asking = {spawn(found.ask(*peer)): peer[1] for peer in trusted if not found.has(wanted)}
     loop = asyncio.get_running_loop()
     deadline, hurried = loop.time() + SILENCE_S, math.inf
     while not found.has(wanted):
-        asking |= {spawn(_ask(life, found, *peer)): peer[1] for peer in found.next()}
-        until = min(deadline, hurried) if all(_is_late(life, peer) for peer in asking.values()) else deadline
+        asking |= {spawn(found.ask(*peer)): peer[1] for peer in found.next()}
+        until = min(deadline, hurried) if all(_is_late(run, peer) for peer in asking.values()) else deadline
         remaining_s = until - loop.time()
         if not asking or remaining_s <= 0:
             break
@@ -232,46 +250,45 @@ async def lookup(
     return found
 
 
-def _is_late(life: NodeRun, peer: PeerID) -> bool:
-    """Is this peer not worth waiting for? Its answers came late, and no configuration names it."""
+def _is_late(run: NodeRun, peer: PeerID) -> bool:
+    """Is this peer not worth waiting for? Its last answers were late, and the configuration does not name it."""
     name = peer.to_base58()
-    promptness: Promptness = life.dht.protocol.record_validator.promptness
-    return promptness.is_late(name) and not life.p2p.door.lists(name)
+    promptness: Promptness = run.dht.protocol.record_validator.promptness
+    return promptness.is_late(name) and not run.p2p.peer_limits.lists(name)
 
 
-async def lookup_each(
-    life: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None
-) -> Found:
-    """Collect the records of these owners, each from one of those who keep the key: the records may be large, and each
-    reader of a key would have all of them from all who keep it otherwise.
+async def lookup_each(run: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
+    """Collect the records of these owners, each from one of the peers that keep the key.
+
+    The records may be large: otherwise each reader of a key would receive all of them from every peer that keeps it.
 
     Args:
-        wanted: of the owners, those whose records are worth more than a moment; all where None.
+        wanted: the owners whose records are worth waiting for; all if None.
     """
-    found = local(life, name)
+    found = local(run, name)
     wanted = owners if wanted is None else wanted
     shares = Shares([owner for owner in owners if owner not in found.records], BREADTH, wanted)
-    idle, asked = found.guides(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _PendingShare]()
+    idle, asked = found.trusted_peers(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _PendingShare]()
     found.asked.update(node_id for node_id, _ in idle)
     loop = asyncio.get_running_loop()
     until = deadline = loop.time() + SILENCE_S
     while True:
         for each in [each for each in asked.values() if loop.time() >= each.at + HEDGE_S]:
-            shares.give_back(each.hand_on(), found.records)
+            shares.give_back(each.release(), found.records)
         shared = [(peer, shares.take(peer[0])) for peer in (*idle, *found.next())]
         idle = [peer for peer, share in shared if not share]
         for place, share in shared:
             if share:
-                asked[spawn(_ask_share(life, found, place, share))] = _PendingShare(share, loop.time())
+                asked[spawn(_ask_share(found, place, share))] = _PendingShare(share, loop.time())
         if not asked or loop.time() >= deadline:
             return found
         wake_at = min(deadline, *(each.at + HEDGE_S for each in asked.values()))
         wait_s = max(wake_at - loop.time(), 0.0)
         done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            shares.give_back(asked.pop(task).hand_on(), found.records)
+            shares.give_back(asked.pop(task).release(), found.records)
         showing = [peer for task in done if (peer := task.result()) is not None]
-        idle += showing  # for what others have not shown
+        idle += showing  # to be asked for what others have not shown
         if found.answered:
             if all(owner in found.records for owner in wanted):
                 until = min(until, loop.time() + PATIENCE_S)
@@ -285,83 +302,24 @@ class _PendingShare:
         self._share = share
         self.at = at
 
-    def hand_on(self) -> tuple[str, ...]:
-        """Take the owners out, to ask others for them; none the next time."""
+    def release(self) -> tuple[str, ...]:
+        """Return the owners, to ask other peers for them; none the next time."""
         share, self._share, self.at = self._share, (), math.inf
         return share
 
 
-async def _ask_share(
-    life: NodeRun, found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]
-) -> tuple[DHTID, PeerID] | None:
-    """Ask one peer for some owners' records. Returns it where it has shown any in this search."""
-    await _ask(life, found, *place, share)
+async def _ask_share(found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]) -> tuple[DHTID, PeerID] | None:
+    """Ask one peer for some owners' records. Returns the peer if it has shown any record in this search."""
+    await found.ask(*place, share)
     return place if place[0] in found.showed else None
 
 
-async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
-    """One owner's record: its owner is asked first, for it is signed whoever shows it; then those that keep it."""
-    found = local(life, name)
+async def lookup_of(run: NodeRun, name: str, owner: str) -> Found:
+    """One owner's record: the owner is asked first, since the record is signed whoever shows it, then its replicas."""
+    found = local(run, name)
     if owner in found.records:
         return found
     found.ask_for((owner,))
     peer = PeerID.from_base58(owner)
-    await asyncio.wait({spawn(_ask(life, found, id_of(peer), peer))}, timeout=OWNER_S)
-    return found if owner in found.records else await lookup(life, name, {owner: 0.0})
-
-
-async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
-    """Ask one peer and merge its answer. True when it answered."""
-    protocol, began = life.dht.protocol, time.monotonic()
-    answer = await find_at(protocol, peer, found.key, only or found.only, found.since)
-    took_s = time.monotonic() - began
-    protocol.record_validator.promptness.note(peer.to_base58(), took_s, answer is not None)
-    if answer is None:
-        found.known.pop(node_id, None)
-        return False
-    found.answered = True
-    if answer.records:
-        found.showed.add(node_id)
-    found.take(answer.records)
-    found.learn(answer.nearby, node_id)
-    return True
-
-
-async def spread(life: NodeRun, name: str, signed: SignedRecord, peers: Iterable[PeerID]) -> list[PeerID]:
-    """Store a record at peers, all at once.
-
-    Returns:
-        The peers that have taken it by the time enough of them have to prove it, or a moment after the first; empty
-        when all refused or were silent.
-    """
-    key = DHTID.from_bytes(names.key_id(name))
-    pending = {spawn(_store_at(life, peer, key, signed)) for peer in peers}
-    took: list[PeerID] = []
-    while pending and len(took) < INDEPENDENT:
-        done, pending = await asyncio.wait(
-            pending, timeout=PATIENCE_S if took else None, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not done:
-            break
-        took += [peer for peer in (task.result() for task in done) if peer is not None]
-    return took
-
-
-async def _store_at(life: NodeRun, peer: PeerID, key: DHTID, signed: SignedRecord) -> PeerID | None:
-    answer = await life.dht.protocol.call_store(
-        peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner]
-    )
-    return peer if answer and answer[0] else None
-
-
-async def holds(life: NodeRun, peer: PeerID, name: str, signed: SignedRecord) -> tuple[bool, SignedRecord | None]:
-    """Read a record back from a peer: (is it there, the later one of the same owner that is there instead)."""
-    found = Found(life, name)
-    answer = await find_at(life.dht.protocol, peer, found.key, (signed.owner,))
-    if answer is None:
-        return False, None
-    found.take(answer.records)
-    kept = found.records.get(signed.owner)
-    if kept is None or kept == signed:
-        return kept is not None, None
-    return False, kept if kept.expiration > signed.expiration else None
+    await asyncio.wait({spawn(found.ask(id_of(peer), peer))}, timeout=OWNER_S)
+    return found if owner in found.records else await lookup(run, name, {owner: 0.0})

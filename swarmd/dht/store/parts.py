@@ -1,12 +1,10 @@
-"""Parts of a key: some owners' records, or what is new, in place of the whole dictionary. No hivemind in it.
+"""Parts of a key: some owners' records, or what is new, instead of the whole dictionary. No hivemind in it.
 
-- A filter goes along with hivemind's `rpc_find`, as a field of the request that hivemind's message does not have: a
-  peer that does not know it skips it, as protobuf has it, and answers with the dictionary. A peer that knows it answers
-  with a part in the dictionary's place.
-- `AnswerMemory` keeps what answers have brought of some keys, so that they need not bring it again.
-- `Shares` says which of the peers that keep a key is asked for whose records, so that each record comes once.
-- `Promptness` notes who answers too late to be waited for: whoever answers reads, but slowly, would have each of them
-  last as long as this node waits for anybody.
+- A filter is sent with hivemind's `rpc_find`, as a field that hivemind's message does not have: a peer that does not
+  know it skips it, as protobuf does, and answers with the dictionary. A peer that knows it answers with a part.
+- `AnswerMemory` keeps the records of earlier answers, so that peers need not send them again.
+- `Shares` says which of a key's replicas is asked for which owners' records, so that each record is sent once.
+- `Promptness` knows which peers answer too late: a peer that answers slowly could otherwise delay every read.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from swarmd.errors import RecordRejected
 
 FILTER_FIELD = 15  # of `FindRequest`, whose own are 1 to 3
 LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
-OWNERS_MAX = 64  # that one request may name; of them more would not fit into a call with keys
+OWNERS_MAX = 64  # that one request may name; more would not fit into a call
 LIFE_BYTES = 8
 OWNER_BYTES_MAX = 120
 PART_START = 0x93  # a msgpack array of three; a dictionary of hivemind's is an extension type
@@ -38,27 +36,27 @@ PART_START = 0x93  # a msgpack array of three; a dictionary of hivemind's is an 
 Owner = Annotated[str, msgspec.Meta(max_length=OWNER_BYTES_MAX)]
 
 KEYS_MAX = 64
-BYTES_MAX = 8 * 1024 * 1024  # of all keys, with what records cost beside their values
-KEY_BYTES_MAX = 2 * 1024 * 1024  # of one: a larger one is read whole each time
+BYTES_MAX = 8 * 1024 * 1024  # of all keys, with the memory that records use besides their values
+KEY_BYTES_MAX = 2 * 1024 * 1024  # of one key; a larger one is read whole each time
 REMEMBERED_RECORD_BYTES = 500
 PEERS_MAX = 256  # whose answers about one key are remembered
 
-TRIES_MAX = 3  # peers that are asked for one owner's record in one look-up; who looks again asks others
+TRIES_MAX = 3  # peers that are asked for one owner's record in one look-up; the next look-up asks others
 
-LATE_S = 0.4  # an answer after more is late
-LATE_MAX = 2  # such answers, one after another, of a peer that others are not kept waiting for any more
-LATE_PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
+LATE_S = 0.4  # an answer that takes longer is late
+LATE_MAX = 2  # late answers, one after another, until a peer is not waited for any more
+LATE_PEERS_MAX = 4096  # that are remembered; the longest untouched is dropped first
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far a storer's answers have brought an asker."""
 
-    life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)] = b""  # of the storer's memory; another one began anew
+    life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)] = b""  # identifies the storer's memory, until it ends
     last: Count = 0  # number of the latest change that was shown
 
 
 class FindFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an asker wants of a key: the records of these owners; of all if it names none, those that are new to it."""
+    """What an asker wants of a key: the records of these owners or, if it names none, all that are new to it."""
 
     owners: Annotated[tuple[Owner, ...], msgspec.Meta(max_length=OWNERS_MAX)] = ()
     cursor: Cursor = Cursor()
@@ -85,16 +83,16 @@ _part: msgspec.msgpack.Decoder[Part] = msgspec.msgpack.Decoder(Part)
 
 
 def add_filter(request: Any, wanted: FindFilter) -> None:
-    """Have a `FindRequest` say what of its key is wanted."""
+    """Add a filter to a `FindRequest`."""
     encoded = msgspec.msgpack.encode(wanted)
     request.MergeFromString(varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + varint(len(encoded)) + encoded)
 
 
 def read_filter(request: Any) -> FindFilter | None:
-    """What a `FindRequest` says is wanted; None where it says nothing, as hivemind's own.
+    """The filter of a `FindRequest`; None if it has none, as hivemind's own.
 
     Raises:
-        RecordRejected: "malformed" where this is no filter, or there is not one key.
+        RecordRejected: "malformed" if it cannot be read, or there is more than one key.
     """
     found = [field.data for field in UnknownFieldSet(request) if field.field_number == FILTER_FIELD]
     if not found:
@@ -106,17 +104,17 @@ def read_filter(request: Any) -> FindFilter | None:
 
 
 def encode_part(part: Part) -> bytes:
-    """For the `value` of a `FindResult`."""
+    """Encode an answer for the `value` of a `FindResult`."""
     return msgspec.msgpack.encode(part)
 
 
 def is_part(value: bytes) -> bool:
-    """Is the `value` of a `FindResult` a part? It is a dictionary, otherwise."""
+    """Is the `value` of a `FindResult` a part? Otherwise it is a dictionary."""
     return value[:1] == bytes([PART_START])
 
 
 def read_part(value: bytes, size_bytes_max: int) -> Part:
-    """Read an answer. Raises RecordRejected: "oversized", "malformed", "nested"."""
+    """Decode an answer. Raises RecordRejected: "oversized", "malformed", "nested"."""
     if len(value) > size_bytes_max:
         raise RecordRejected("oversized", f"an answer of {len(value)} bytes")
     part: Part = _decode(_part, value)
@@ -128,25 +126,26 @@ def _decode(decoder: Any, encoded: bytes) -> Any:
     try:
         return decoder.decode(encoded)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no part of a key, and no filter for one: {error!s:.200}") from error
+        raise RecordRejected("malformed", f"neither a part of a key nor a filter: {error!s:.200}") from error
 
 
 class Progress(NamedTuple):
     """How far peers' answers about a key had come when a look-up began, which asks for what is new since then.
 
-    Not since the latest answer: that may be another look-up's, and what it has brought this one would never see.
+    A look-up does not ask for what is new since the latest answer: another look-up may have received that, and this one
+    would never see its records.
     """
 
     cursors: Mapping[Hashable, Cursor] = {}  # by peer
-    memory: int = 0  # number of the memory that these belong to; 0 of none
+    memory: int = 0  # number of the memory that these belong to; 0 for none
 
     def cursor(self, peer: Hashable) -> Cursor:
-        """How far one peer's had come."""
+        """How far one peer's answers had come."""
         return self.cursors.get(peer, Cursor())
 
 
 class _Key:
-    """What is remembered of one key, from the number on that it got when the key was first asked for, or anew."""
+    """What is remembered of one key; it gets a new number if it was forgotten in between."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -163,7 +162,7 @@ class _Key:
 
 
 class AnswerMemory:
-    """Records by key, and how far each peer's answers reach. A key that is forgotten is asked for whole again."""
+    """Records by key, and how far each peer's answers reach. A forgotten key is read whole again."""
 
     def __init__(self) -> None:
         self._keys: FIFOCache[Hashable, _Key] = FIFOCache(KEYS_MAX)  # set again at each use
@@ -175,7 +174,7 @@ class AnswerMemory:
         return Progress() if known is None else Progress(dict(known.cursors), known.number)
 
     def records(self, key: Hashable, now: float) -> list[SignedRecord]:
-        """The records of a key that were shown and have not expired."""
+        """The records of a key that peers have sent, without expired ones."""
         known = self._keys.get(key)
         if known is None:
             return []
@@ -187,10 +186,14 @@ class AnswerMemory:
     def note(
         self, key: Hashable, peer: Hashable, part: Part, genuine: Collection[SignedRecord], asked: Progress
     ) -> None:
-        """Remember a peer's answer, of which these records count, to a look-up that asked from there on.
+        """Remember a peer's answer.
 
-        Where some do not count, which they may later, or what was shown before is forgotten meanwhile, the peer is
-        asked for them again.
+        If some of its records do not count, which they may later, or earlier answers were forgotten in between, the
+        peer is asked for them again.
+
+        Args:
+            genuine: the records that count.
+            asked: how far answers had come when the look-up began.
         """
         known = self._keys[key] = self._keys.get(key) or _Key(next(self._numbers))
         continues = asked.memory == known.number or asked.cursor(peer) == Cursor()
@@ -204,7 +207,7 @@ class AnswerMemory:
             self._keys.popitem()
 
     def size_bytes(self) -> int:
-        """Bytes of all that is remembered, about."""
+        """Approximate size of all that is remembered."""
         return sum(known.size_bytes for known in self._keys.values())
 
     def clear(self) -> None:
@@ -217,24 +220,24 @@ def _size(signed: SignedRecord) -> int:
 
 
 class Shares:
-    """Owners whose records are looked for, and who was asked for them.
+    """Owners whose records are searched for, and which peers were asked for them.
 
     Args:
-        owners: each is asked for at one peer, and at another where that one has nothing of it.
-        peers: about so many will be asked, and get equal shares.
-        first: of the owners, those who are asked for before all others; any number may have announced what nobody has.
+        owners: each is asked for at one peer, and at another if that one does not have its record.
+        peers: number of peers that will be asked, about, which get equal shares.
+        first: owners that are asked for before all others; any number of others may announce what no peer has.
     """
 
     def __init__(self, owners: Iterable[str], peers: int, first: Collection[str] = ()) -> None:
         self._first = frozenset(first)
         self._open = list(owners)
-        random.shuffle(self._open)  # those who look at once ask each peer for different ones
+        random.shuffle(self._open)  # nodes that search at the same time ask each peer for different ones
         self._sort()
         self._size = min(OWNERS_MAX, math.ceil(len(self._open) / peers))
         self._asked: defaultdict[str, list[Hashable]] = defaultdict(list)
 
     def take(self, peer: Hashable) -> tuple[str, ...]:
-        """The owners that a peer is asked for now; none where it was asked for all that are left."""
+        """The owners that a peer is asked for now; none if it was asked for all that are left."""
         share = [owner for owner in self._open if peer not in self._asked[owner]][: self._size]
         for owner in share:
             self._asked[owner].append(peer)
@@ -242,7 +245,7 @@ class Shares:
         return tuple(share)
 
     def give_back(self, share: Collection[str], shown: Collection[str]) -> None:
-        """A peer has answered, or not: others are asked for what it has not shown, a few at most."""
+        """Release a share: a few other peers are asked for what the peer has not sent."""
         self._open += [owner for owner in share if owner not in shown and len(self._asked[owner]) < TRIES_MAX]
         self._sort()
 
@@ -251,18 +254,18 @@ class Shares:
 
 
 class Promptness:
-    """How many answers of each peer were late, since the last that was not."""
+    """Number of late answers of each peer since the last prompt one."""
 
     def __init__(self) -> None:
         self._late: FIFOCache[str, int] = FIFOCache(LATE_PEERS_MAX)
 
     def note(self, peer: str, took_s: float, answered: bool) -> None:
-        """A peer that was asked has answered, or was given up, after so long."""
+        """Record that a peer has answered, or was given up, after this time."""
         if took_s > LATE_S:
             self._late[peer] = self._late.get(peer, 0) + 1
         elif answered:
             self._late.pop(peer, None)
 
     def is_late(self, peer: str) -> bool:
-        """Were its latest answers late?"""
+        """Were the peer's latest answers late?"""
         return self._late.get(peer, 0) >= LATE_MAX

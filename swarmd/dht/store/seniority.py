@@ -1,7 +1,7 @@
-"""Who comes first where there is not room for all: whom the swarm knows, by rounds credited; then who has worked more.
+"""Which peers come first if there is not room for all: those with more credited rounds, then those with more work.
 
-What decides last, among strangers, is a lot that each node draws for itself and for each key anew: nobody can choose
-identities that win it, and none loses it for ever.
+Among peers without credit a tie-breaker decides last, which each node draws for itself and for each key: no one can
+choose identities that win it everywhere, and none loses it for ever.
 """
 
 from __future__ import annotations
@@ -15,60 +15,56 @@ from typing import NamedTuple
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
-from swarmd.dht.ports import PeerCheck, Record
-from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
+from swarmd.dht.p2p.limits import PeerCheck
+from swarmd.dht.wire.records import Membership, Record, ReportRecord, RolloutsRecord
 
-ELDERS = 16  # peers of long standing that a node asks, beside those that are nearest to a key
-ELDEST_SHARE = 10  # they are drawn from the eldest of so many
-KNOWN_MAX = MEMBERS_MAX  # peers whose rounds are remembered, the longest credited of all
+ELDERS = 16  # long credited peers that a node may ask, besides those that are nearest to a key
+ELDEST_SHARE = 10  # they are drawn from the tenth that was credited longest
+KNOWN_MAX = MEMBERS_MAX  # peers whose rounds are remembered, the longest credited ones
 ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members count as having
-SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller ones
+SMALL_BYTES = 1024  # a larger record of a peer without credit waits behind all smaller ones
 WORK_KEPT = MEMBERS_MAX  # identities whose work is not hashed again at each read of a key that a crowd fills
 
-_work_bits = lru_cache(WORK_KEPT)(work_bits)  # asked of genuine records alone: no forger chooses what it keeps
+_work_bits = lru_cache(WORK_KEPT)(work_bits)  # for genuine records only: a forger must not choose what it keeps
 
-GUIDES = 3  # peers asked in each search besides those nearest to the key
+TRUSTED_PEERS = 3  # peers asked in each search besides those nearest to the key
 
 
 class Rank(NamedTuple):
-    """The higher comes first."""
+    """Where a peer or its record stands; the higher comes first."""
 
     rounds: int  # credited
     work: int  # bits
     small: bool
-    lot: bytes
+    tie_breaker: bytes
 
     @property
-    def known(self) -> bool:
-        """Has the swarm credited its owner, who has worked too? Credit alone is to be had for nothing."""
-        return self.rounds > 0 and not self.idle
+    def is_credited(self) -> bool:
+        """Has the swarm credited the owner, who has worked too? Credit alone costs nothing."""
+        return self.rounds > 0 and not self.no_proof_of_work
 
     @property
-    def worked(self) -> bool:
-        """Has its owner done the work that every node does?"""
+    def has_proof_of_work(self) -> bool:
+        """Has the owner done the work that every node does?"""
         return self.work >= WORK_BITS
 
     @property
-    def idle(self) -> bool:
-        """Has its owner not worked, though it needs to? Such identities cost nothing."""
-        return not self.worked and self.rounds < ALWAYS
-
-    @property
-    def awaited(self) -> bool:
-        """May a stage wait for its owner? It has worked, or needs no work."""
-        return not self.idle
+    def no_proof_of_work(self) -> bool:
+        """Has the owner not worked, although it has to? Such identities cost nothing."""
+        return not self.has_proof_of_work and self.rounds < ALWAYS
 
 
 class Seniority:
-    """What this node knows of who has been in the swarm for how long.
+    """How many rounds each peer was credited for, and the rank that follows.
 
     Attributes:
-        elders: of the eldest tenth of those credited those that this node asks: drawn for itself, so that no few of
-            them are asked by all.
+        elders: peers of the longest credited tenth that this node may ask, drawn for itself: otherwise all nodes would
+            ask the same few.
+        version: grows with each leaderboard.
 
     Args:
-        always: peers that need no rounds to be known: the coordinator, this node, listed members.
-        secret: draws the lots; empty for one of chance.
+        always: whether a peer needs no rounds: the coordinator, this node, listed members.
+        secret: draws the tie-breakers; random if empty.
     """
 
     def __init__(self, always: PeerCheck = lambda peer: False, secret: bytes = b"") -> None:
@@ -76,7 +72,7 @@ class Seniority:
         self._rounds: Mapping[str, int] = {}
         self.elders: list[str] = []
         self._secret = secret or secrets.token_bytes(16)
-        self.version = 0  # grows with what is known
+        self.version = 0
 
     def learn(self, standings: Iterable[Standing]) -> None:
         """Take over the latest standings."""
@@ -89,24 +85,24 @@ class Seniority:
         return credited_rounds(standings)
 
     def rounds_of(self, peer: str) -> int:
-        """Rounds that a peer was credited for; 0 of a newcomer."""
+        """Rounds that a peer was credited for; 0 for a newcomer."""
         return ALWAYS if self._always(peer) else self._rounds.get(peer, 0)
 
     def _draw_elders(self) -> list[str]:
         eldest = list(self._rounds)[: max(ELDERS, len(self._rounds) // ELDEST_SHARE)]
-        drawn = sorted(eldest, key=lambda peer: self._lot(b"elders", peer))[:ELDERS]
+        drawn = sorted(eldest, key=lambda peer: self._tie_breaker(b"elders", peer))[:ELDERS]
         return [peer for peer in eldest if peer in drawn]
 
-    def _lot(self, key: bytes, owner: str) -> bytes:
+    def _tie_breaker(self, key: bytes, owner: str) -> bytes:
         return hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
-        """Where a genuine record stands among the others under its key."""
+        """The rank of a genuine record among the others under its key."""
         return self.rank(record.owner, key, claimed_work(record, _work_bits), record.size_bytes)
 
     def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
-        """Where a record of so much work and so many bytes stands under a key."""
-        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._lot(key, owner))
+        """The rank of a record with this work and size under a key."""
+        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._tie_breaker(key, owner))
 
     def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
         """Owner → rank of each record."""
@@ -114,7 +110,7 @@ class Seniority:
 
 
 def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_bits) -> int:
-    """Bits of work in the number that a record gives; by default they are not remembered, for it may be forged."""
+    """Bits of work of the number in a record; by default they are not remembered, for the record may be forged."""
     content = record.content
     if not isinstance(content, Membership | ReportRecord | RolloutsRecord):
         return 0
@@ -122,25 +118,25 @@ def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_
 
 
 def credited_rounds(standings: Iterable[Standing]) -> dict[str, int]:
-    """Rounds of the peers that standings credit, the longest credited first, a bounded number of them."""
+    """Peers that standings credit → rounds, the longest credited first, a bounded number of them."""
     credited = sorted((row for row in standings if row.rounds > 0), key=lambda row: -row.rounds)
     return {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
 
 
 def pick(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
-    """Owners that `take` takes, which is asked in the order of their ranks."""
+    """The owners for which `take` returns true; it is called in the order of their ranks."""
     ranked = sorted(((rank, owner) for owner, rank in ranks.items()), reverse=True)
     return [owner for rank, owner in ranked if take(rank)]
 
 
-class Places:
-    """How many peers of each sort may still take part in something.
+class Slots:
+    """How many peers of each kind may still take part in something.
 
-    Those that have not worked have few places of their own: however many they are and however early they come, they
-    leave those of the others free.
+    Peers that have not worked have few slots of their own: however many and however early they come, they leave the
+    slots of the others free.
 
     Args:
-        known: places of peers that the swarm knows.
+        known: slots of credited peers.
         newcomers: of others that have worked.
         idle: of those that have not.
     """
@@ -149,8 +145,8 @@ class Places:
         self._left = {"known": known, "newcomer": newcomers, "idle": idle}
 
     def try_occupy(self, rank: Rank) -> bool:
-        """Take a place. False when there is none."""
-        sort = "known" if rank.known else "newcomer" if rank.worked else "idle"
+        """Take a slot. False if there is none."""
+        sort = "known" if rank.is_credited else "newcomer" if rank.has_proof_of_work else "idle"
         if not self._left[sort]:
             return False
         self._left[sort] -= 1
@@ -163,14 +159,14 @@ Sample = Callable[[Sequence[str], int], list[str]]
 def choose_guides(
     own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
 ) -> list[str]:
-    """The coordinator, and by chance some of the bootstrap peers and of those that were credited longest.
+    """The peers to ask in each search: the coordinator, and random ones of the bootstrap peers and of the elders.
 
     Args:
-        own: this node's peer id; it asks nobody in place of itself.
-        coordinator: empty where there is none.
-        elders: peers that were credited for long, see `swarmd.dht.store.seniority.Seniority.elders`.
+        own: this node's peer id, which is never chosen.
+        coordinator: empty if there is none.
+        elders: long credited peers, see `Seniority.elders`.
         sample: as `random.sample`.
     """
     others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
-    chosen = sample(others, min(len(others), GUIDES - 1))
+    chosen = sample(others, min(len(others), TRUSTED_PEERS - 1))
     return chosen if coordinator in ("", own) else [coordinator, *chosen]

@@ -1,4 +1,9 @@
-"""What this node keeps for others, with bounds that hivemind's own storage has not."""
+"""Records that this node stores for others, with bounds that hivemind's own storage does not have.
+
+- `BoundedStorage` keeps the records of higher rank if there is not room for all, see `swarmd.dht.store.capacity`.
+- `Changes` numbers what is stored, so that a peer that asks again is sent only what is new.
+- `RecordForwarding` says which records are sent to a peer that is met for the first time.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +21,34 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import SignedRecord, is_far
 from swarmd.errors import RecordRejected
 
-CHANGES_GHOSTS_MAX = 64  # notes of records that are held no more, beyond as many as there are records
+CHANGES_GHOSTS_MAX = 64  # numbers of records that are no longer held, beyond as many as there are records
 
 KEYS_MAX = 16384
-STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
-RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
+STORED_BYTES_MAX = 32 * 1024 * 1024  # with the memory that records use besides their values
+RECOUNT_S = 5.0  # between two counts of all records, while there seem to be too many
 ENTRY_BYTES = 32  # of a record in a message: its expiration, and the lengths of its parts
 GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
 
-MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # of all peers; one takes 15 microseconds of processor time a key
-HANDED_BYTES_MAX = 4 * 1024 * 1024  # to one peer at one meeting
-# Of one key, as it is sent: a message has room for 4 MiB, and one that is too large looks like a peer out of reach.
+MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # with all peers; one takes 15 microseconds of processor time a key
+HANDED_BYTES_MAX = 4 * 1024 * 1024  # that are forwarded to one peer
+# Of one key that is forwarded: a message has room for 4 MiB, and a larger one fails like one to an unreachable peer.
 HANDED_KEY_BYTES_MAX = 7 * 512 * 1024
 
 
 class Changes:
-    """Numbers every record that is stored, from 1 on; a record that takes another's place gets a new number."""
+    """Numbers every record that is stored, from 1 on; a record that replaces another gets a new number."""
 
     def __init__(self) -> None:
-        self.life = secrets.token_bytes(LIFE_BYTES)  # of these numbers
+        self.life = secrets.token_bytes(LIFE_BYTES)  # identifies these numbers
         self.last = 0
         self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, the latest behind
 
     def note(self, key: Hashable, owner: str, held: Collection[str]) -> None:
-        """A record was stored; under its key those of so many owners are held."""
+        """Number a record that was stored.
+
+        Args:
+            held: owners whose records are held under the key.
+        """
         self.last += 1
         numbers = self._numbers.setdefault(key, {})
         numbers.pop(owner, None)
@@ -48,7 +57,7 @@ class Changes:
             self._numbers[key] = {each: number for each, number in numbers.items() if each in held}
 
     def keep_only(self, keys: Collection[Hashable]) -> None:
-        """Forget all keys but these, once most of those that are noted are not among them."""
+        """Drop all keys but these, once most numbered keys are not among them."""
         if len(self._numbers) > 2 * len(keys) + CHANGES_GHOSTS_MAX:
             self._numbers = {key: numbers for key, numbers in self._numbers.items() if key in keys}
 
@@ -57,7 +66,7 @@ class Changes:
         return cursor.life == self.life and cursor.last <= self.last
 
     def since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
-        """Owners whose records came after a cursor that is known, the latest first."""
+        """Owners whose records were stored after a known cursor, the latest first."""
         for owner, number in reversed(self._numbers.get(key, {}).items()):
             if number <= cursor.last:
                 return
@@ -65,7 +74,7 @@ class Changes:
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
-    """hivemind's local storage that refuses what would not fit."""
+    """hivemind's local storage, with bounds."""
 
     def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
@@ -79,23 +88,26 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
     def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
         """owner → (value, expiration) of all unexpired records under a key."""
         self._drop_far(key)
-        item = self.get(key)
-        if item is None or not isinstance(item.value, DictionaryDHTValue):
-            return {}
-        return {owner: (entry.value, entry.expiration_time) for owner, entry in item.value.items()}
+        held = self.dictionary(key)
+        return {} if held is None else {owner: (entry.value, entry.expiration_time) for owner, entry in held.items()}
 
     def held(self, key: DHTID, owner: str) -> tuple[bytes, float] | None:
         """(value, expiration) of an owner's unexpired record."""
         self._drop_far(key)
-        item = self.get(key)
-        entry = item.value.get(owner) if item is not None and isinstance(item.value, DictionaryDHTValue) else None
+        held = self.dictionary(key)
+        entry = None if held is None else held.get(owner)
         return None if entry is None else (entry.value, entry.expiration_time)
 
+    def dictionary(self, key: DHTID) -> DictionaryDHTValue | None:
+        """hivemind's dictionary of the records under a key."""
+        item = self.get(key)
+        return item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else None
+
     def admit(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Store a checked record. True when it is stored or was there already.
+        """Store a checked record. True if it is stored or was there already.
 
         Raises:
-            RecordRejected: "stale" when a later one of the owner is held, "full" at a bound.
+            RecordRejected: "stale" if a later one of the owner is held, "full" at a bound.
         """
         value = signed.value
         before = self.held(key, signed.owner)
@@ -114,10 +126,10 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return stored
 
     def admit_awaited(self, key: DHTID, signed: SignedRecord) -> bool:
-        """The same for a record that counts here, be it kept for others or not: False where there is no room.
+        """The same for a record that counts here whether or not it is stored: False if there is no room.
 
         Raises:
-            RecordRejected: "stale" when a later one of the owner is held.
+            RecordRejected: "stale" if a later one of the owner is held.
         """
         try:
             return self.admit(key, signed)
@@ -127,7 +139,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             return False
 
     def _fit(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
-        """Note a record, and drop those that it takes the place of. Raises RecordRejected("full")."""
+        """Enter a record, and drop those that it displaces. Raises RecordRejected("full")."""
         if fresh or key not in self._rooms:
             self._forget_rooms()
             self._rooms[key] = KeyCapacity(KEY_BYTES_MAX)
@@ -142,21 +154,17 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._whole.put(key.to_bytes(), signed, rank)
 
     def check_room(self, key: DHTID, signed: SignedRecord) -> None:
-        """Would there be room for a record that is not verified yet? It costs a tenth of verifying it.
-
-        Raises:
-            RecordRejected: "full".
-        """
+        """Raise RecordRejected("full") if there is no room for a record; a tenth of the cost of verifying it."""
         try:
             rank = self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
         except DECODE_ERRORS:
-            return  # whatever it is, it has no rank
+            return  # it cannot be decoded, and will be refused
         if key in self._rooms and self.get(key) is not None:
             self._losers(key, signed, rank)
         self._losers_of_all(key, signed, rank)
 
     def _losers(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[str]:
-        """Owners whose records under a key must go for this one. Raises RecordRejected("full")."""
+        """Owners whose records under a key have to be dropped for this one. Raises RecordRejected("full")."""
         room, size = self._rooms[key], len(signed.value)
         gone = room.find(signed.owner, size, rank)
         if gone != []:
@@ -167,13 +175,13 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         return gone
 
     def _losers_of_all(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[tuple[bytes, str]]:
-        """(key, owner) of records under all keys that must go for this one. Raises RecordRejected("full")."""
+        """(key, owner) of records under all keys that have to be dropped for it. Raises RecordRejected("full")."""
         if self._whole.is_filling(key.to_bytes(), signed, rank):
             self._recount_whole()
         return self._whole.find(key.to_bytes(), signed, rank)
 
     def _drop(self, key: DHTID, owner: str) -> None:
-        """Forget a record, though it has not expired."""
+        """Drop a record that has not expired."""
         self._whole.drop(key.to_bytes(), owner)
         if key in self._rooms:
             self._rooms[key].drop(owner)
@@ -184,7 +192,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
                 del self[key]
 
     def _recount_whole(self) -> None:
-        """Forget what has expired, and rank by who is known now; not for every record."""
+        """Drop what has expired and rank by present credit, at most every `RECOUNT_S`."""
         version, at = self._whole_counted
         now = time.monotonic()
         if now <= at + RECOUNT_S:
@@ -201,7 +209,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             self._whole.rank_anew(self._seniority.rounds_of)
 
     def _recount(self, key: DHTID) -> KeyCapacity[str]:
-        """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
+        """The capacity of a key without expired records, by present credit; counted at most every `RECOUNT_S`."""
         version, at = self._counted.get(key, (-1, 0.0))
         if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:
             self._count(key)
@@ -214,14 +222,14 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         room.rank_anew(self._seniority.rounds_of)
 
     def _forget_ghosts(self, key: DHTID) -> None:
-        """hivemind's heaps keep an entry for each record that was ever replaced, until that one would have expired."""
+        """Clean hivemind's heaps, which keep an entry for each replaced record until that would have expired."""
         item = self.get(key)
         for kept in (self, item.value if item is not None else None):
             if isinstance(kept, TimedStorage) and len(kept.expiration_heap) > 2 * len(kept.data) + GHOSTS_MAX:
                 kept.expiration_heap[:] = sorted(kept.key_to_heap.values())
 
     def _drop_far(self, key: DHTID) -> None:
-        """Forget what was stored while this machine's clock was ahead: it would hide what is true now."""
+        """Drop what was stored while this machine's clock was ahead: it would hide the present records."""
         item, now = self.get(key), time.time()
         if item is None or not isinstance(item.value, DictionaryDHTValue) or not is_far(item.expiration_time, now):
             return
@@ -232,7 +240,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._counted[key] = (-1, 0.0)
 
     def _forget_rooms(self) -> None:
-        """Forget the rooms of keys that have expired, once they are as many as those that have not."""
+        """Drop the capacities of expired keys once there are as many as of present ones."""
         if len(self._rooms) > 2 * len(self) + GHOSTS_MAX:
             for key in self._rooms.keys() - self.data.keys():
                 del self._rooms[key], self._counted[key]
@@ -252,7 +260,7 @@ def size_of(value: Any) -> int:
 
 
 def sent_bytes(value: Any) -> int:
-    """Bytes of a value in a message: of a dictionary all that is in it, owners too. Rather too many than too few."""
+    """Upper bound of a value's size in a message; a dictionary's includes its owners."""
     if isinstance(value, DictionaryDHTValue):
         return sum(len(owner.encode()) + len(entry.value) + ENTRY_BYTES for owner, entry in value.items()) + ENTRY_BYTES
     return len(value) + ENTRY_BYTES
@@ -261,17 +269,17 @@ def sent_bytes(value: Any) -> int:
 Entry = tuple[Any, Any, float]  # key, value, expiration
 
 
-class HandingOn:
-    """Says what is to be handed on."""
+class RecordForwarding:
+    """Chooses the records that are forwarded to a new peer."""
 
     def __init__(self) -> None:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S)
 
     def due(self, protocol: Any, node_id: Any) -> list[Entry]:
-        """The records that a peer should keep which is not in the routing table yet.
+        """The records that a peer should keep that is not in the routing table yet.
 
-        They are those of keys to which this node is the nearest that it knows, where the peer would be among those who
-        keep them, as in hivemind.
+        As in hivemind, they are those of keys to which this node is the nearest that it knows, and of which the peer
+        would be a replica.
 
         Args:
             protocol: has storage, routing table, own id and number of replicas.
@@ -294,7 +302,7 @@ class HandingOn:
 
 
 def _is_wanted(protocol: Any, key: Any, node_id: Any) -> bool:
-    """Whether a key is this node's to hand on, and the peer's to keep."""
+    """Whether this node has to forward a key, and the peer to keep it."""
     near = protocol.routing_table.get_nearest_neighbors(key, protocol.num_replicas, exclude=protocol.node_id)
     distances = [other.xor_distance(key) for other, _ in near]
     own, peers = protocol.node_id.xor_distance(key), node_id.xor_distance(key)

@@ -1,14 +1,14 @@
-"""Where foreign records enter: the record validator, and hivemind's protocol made careful.
+"""Where records of peers enter: the record validator, and hivemind's protocol made careful.
 
 hivemind decodes what peers send before it validates it, drops a whole dictionary for one bad record, believes the
-expiration a peer states for a dictionary, and has no bounds. `GuardedProtocol` takes the place of its `DHTProtocol`:
+expiration that a peer states for a dictionary, and has no bounds. `GuardedProtocol` replaces its `DHTProtocol`:
 
 - Dictionaries of records are read as if every byte were hostile.
 - Every record is checked by itself, refusals are counted under the peer that sent them, and every request has a bound.
-- An answer is bounded before it is made: what it would hold is added up, not encoded.
-- An answer of a peer has room for some 16,000 records, and two seconds of signatures to check. What an honest peer
-  never shows ends the reading of its answer: it has checked every signature itself, and shows of each owner one record,
-  and of those alone whom it was asked for.
+- An answer is bounded before it is made: the sizes of its records are added up, nothing is encoded.
+- A peer's answer has room for some 16,000 records, which take two seconds to verify. Reading ends at the first things
+  that an honest peer never sends, for it has verified every record itself, and sends one record of each owner that it
+  was asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import msgpack  # type: ignore[import-untyped]
 from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
-from swarmd.dht.limits import Rejections, RequestLimits
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     DHTLocalStorage,
@@ -31,16 +30,15 @@ from swarmd.dht.p2p.hivemind_api import (
     P2PContext,
     PeerID,
     RecordValidatorBase,
-    ValueWithExpiration,
     dht_pb2,
     node_module,
     protocol_module,
 )
-from swarmd.dht.ports import ReportCheck, SignedRecordSink
+from swarmd.dht.p2p.limits import PeerLimits, Rejections
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
 from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, encode_part, read_filter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, HandingOn, sent_bytes, size_of
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, sent_bytes, size_of
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import check_plain
 from swarmd.dht.wire.records import (
@@ -48,6 +46,7 @@ from swarmd.dht.wire.records import (
     SignedRecord,
     check_admitted,
     check_expiration,
+    check_owner,
     check_record,
     check_size,
     owner_of,
@@ -96,7 +95,7 @@ def guard_serializer() -> None:
 
 
 def check_nesting(encoded: bytes) -> None:
-    """Bound what msgpack is to decode: it takes room for each array before it reads it, a thousand inside one another.
+    """Bound what msgpack is to decode: it allocates each array before it reads it, a thousand inside one another.
 
     Raises:
         RecordRejected: as `check_plain`.
@@ -105,7 +104,7 @@ def check_nesting(encoded: bytes) -> None:
 
 
 def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
-    """Decode a dictionary of records. Raises RecordRejected for whatever else it is."""
+    """Decode a dictionary of records. Raises RecordRejected for anything else."""
     if len(encoded) > KEY_BYTES_MAX + KEY_BYTES_MAX // 4:
         raise RecordRejected("oversized", f"a dictionary of {len(encoded)} bytes")
     try:
@@ -115,31 +114,28 @@ def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
         raise
     except Exception as error:
         reason = "nested" if "nested" in str(error) or isinstance(error, RecursionError) else "malformed"
-        raise RecordRejected(reason, f"no dictionary: {error!r:.200}") from error
+        raise RecordRejected(reason, f"not a dictionary: {error!r:.200}") from error
     if not isinstance(value, DictionaryDHTValue):
-        raise RecordRejected("malformed", "no dictionary")
+        raise RecordRejected("malformed", "not a dictionary")
     return value
 
 
-def entries_of(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
-    """(encoded subkey, value, expiration) of the unexpired entries. Raises RecordRejected("malformed")."""
+Entry = tuple[Any, bytes, float]  # what is given as the owner, value, expiration
+
+
+def entries_of(dictionary: DictionaryDHTValue) -> list[Entry]:
+    """The unexpired entries. Raises RecordRejected("malformed")."""
     try:
-        return [
-            (MSGPackSerializer.dumps(subkey), entry.value, float(entry.expiration_time))
-            for subkey, entry in dictionary.items()
-        ]
+        return [(subkey, entry.value, float(entry.expiration_time)) for subkey, entry in dictionary.items()]
     except (TypeError, ValueError, OverflowError) as error:
         raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
 
 
-Entry = tuple[bytes, bytes, float]  # encoded owner, value, expiration
-
-
 def check_asked_for(shown: Sequence[Shown], only: Collection[str]) -> None:
-    """Is this one record of each owner, and of those alone who were asked for, where any were?
+    """Raise RecordRejected("unasked") unless these are one record of each owner, of owners that were asked for.
 
-    Raises:
-        RecordRejected: "unasked".
+    Args:
+        only: owners that were asked for; all if empty.
     """
     owners = {each.owner for each in shown}
     if len(owners) < len(shown) or (only and not owners <= set(only)):
@@ -147,10 +143,10 @@ def check_asked_for(shown: Sequence[Shown], only: Collection[str]) -> None:
 
 
 async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
-    """Those of an answer that count; the others are counted under the sender.
+    """The records of an answer that count; the others are counted under the sender.
 
     Args:
-        protocol: judges each, see `swarmd.dht.store.validator.GuardedProtocol.judge_shown`.
+        protocol: judges each, see `GuardedProtocol.judge_shown`.
     """
     kept, forged = list[SignedRecord](), 0
     for number, entry in enumerate(entries):
@@ -166,16 +162,17 @@ async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[E
     return kept
 
 
-def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
-    """May this peer have what is held under these keys?
+def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
+    """Check whether this peer may have all that is held under these keys.
 
     Raises:
-        RecordRejected: "doubled" when a key is named twice, "oversized" above p2pd's frame, "bytes-out" when the peer
-            has had too much already.
+        RecordRejected: "doubled" if a key is named twice, "oversized" above p2pd's frame, "bytes-out" if the peer has
+            had too much already.
     """
     if len(set(keys)) < len(keys):
-        raise door.refusal(sender, "doubled", "a key is named twice in one call")
-    door.allow_answer(sender, sum(max(_size(storage, key) for storage in storages) + NEARBY_BYTES for key in keys))
+        raise peer_limits.refusal(sender, "doubled", "a key is named twice in one call")
+    size_bytes = sum(max(_size(storage, key) for storage in storages) + NEARBY_BYTES for key in keys)
+    peer_limits.allow_answer(sender, size_bytes)
 
 
 def _size(storage: DHTLocalStorage, key: bytes) -> int:
@@ -187,10 +184,8 @@ def _size(storage: DHTLocalStorage, key: bytes) -> int:
 
 
 def part_of(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> Part:
-    """What is held of the records that are wanted, and how far that brings the asker."""
-    item = storage.get(key)
-    held = item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else DictionaryDHTValue()
-    changes = storage.changes
+    """The held records that a filter wants, and how far these bring the asker."""
+    held, changes = storage.dictionary(key) or DictionaryDHTValue(), storage.changes
     owners: Iterable[str] = [owner for owner, _ in held.items()]
     if wanted.owners:
         owners = dict.fromkeys(wanted.owners)
@@ -202,10 +197,10 @@ def part_of(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> Part:
 
 
 def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
-    """The answer to a `FindRequest` for a part of a key, with the peers nearest to it: a `FindResult`.
+    """Answer a `FindRequest` for a part of a key: a `FindResult` with the records and the peers nearest to the key.
 
     Returns:
-        None where the request is for all of its keys, as hivemind's own.
+        None if the request is for all of its keys, as hivemind's own.
 
     Raises:
         RecordRejected: it is "malformed", or the asker has had too much, as in `check_answerable`.
@@ -213,13 +208,13 @@ def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
     try:
         wanted = read_filter(request)
     except RecordRejected as error:
-        raise protocol.p2p.door.refusal(sender, error.reason, error.message) from error
+        raise protocol.p2p.peer_limits.refusal(sender, error.reason, error.message) from error
     if wanted is None:
         return None
     key, asker = DHTID.from_bytes(request.keys[0]), DHTID.from_bytes(request.peer.node_id)
     part = part_of(protocol.storage, key, wanted)
     size = sum(len(shown.value) + SHOWN_RECORD_BYTES for shown in part.records)
-    protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)
+    protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
     latest = max((shown.expiration for shown in part.records), default=0.0)
     result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=encode_part(part), expiration_time=latest)
     for node_id, peer in protocol.routing_table.get_nearest_neighbors(key, k=protocol.bucket_size, exclude=asker):
@@ -229,11 +224,11 @@ def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
 
 
 CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of records whose signature need not be verified again
-CHECKED_BYTES_MIN = 4096  # that each of them counts as: so there are 2048 at most
+CHECKED_BYTES_MIN = 4096  # that each of them counts as at least: so there are 2048 at most
 KEYS_PER_FIND_MAX = 64
 NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
 PEER_ID_BYTES_MAX = 64  # an Ed25519 one has 38, an RSA one 34
-WAITING_MAX = 20  # peers kept to take the places of others in their bucket of the routing table
+WAITING_MAX = 20  # peers that wait for a place in a full bucket of the routing table
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
@@ -246,33 +241,37 @@ T = TypeVar("T")
 
 
 class Validator(RecordValidatorBase):  # type: ignore[misc]
-    """hivemind's view of `check_record`. Records are signed before they get here, so it only unwraps and wraps them.
+    """hivemind's validator: `check_record`, with a memory of what was checked. It signs nothing, records come signed.
+
+    Attributes:
+        remembered: what peers have shown.
+        promptness: which peers answer late.
 
     Args:
         policy: whose records count.
         rejections: where refusals are counted.
-        accepted: called with every record that a peer stored here.
-        seniority: whose records come first where there is not room for all.
-        guides: peers to ask in each search, whoever is nearest to the key.
-        awaits: reports that are wanted, be there room for them or not.
-        verified: called with every record that is seen first.
+        accepted: called with every record that a peer has stored here.
+        seniority: whose records are kept if there is not room for all.
+        trusted_peers: peers to ask in each search, besides those nearest to the key.
+        awaits: whether a report under a key id is wanted of an owner, whether or not there is room to keep it.
+        verified: called with every record that was verified for the first time.
     """
 
     def __init__(
         self,
         policy: RecordPolicy,
         rejections: Rejections,
-        accepted: SignedRecordSink = lambda signed: None,
+        accepted: Callable[[SignedRecord], None] = lambda signed: None,
         seniority: Seniority | None = None,
-        guides: Callable[[], Iterable[str]] = tuple,
-        awaits: ReportCheck = lambda key, owner: False,
-        verified: SignedRecordSink = lambda signed: None,
+        trusted_peers: Callable[[], Iterable[str]] = tuple,
+        awaits: Callable[[bytes, str], bool] = lambda key, owner: False,
+        verified: Callable[[SignedRecord], None] = lambda signed: None,
     ) -> None:
         self.policy = policy
         self.rejections = rejections
         self.accepted = accepted
         self.seniority = seniority
-        self.guides = guides
+        self.trusted_peers = trusted_peers
         self.awaits = awaits
         self._verified = verified
         self.records_quota = RateLimiter(RECORDS_BURST, RECORDS_PER_S)
@@ -280,38 +279,39 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.rewrites_quota = RateLimiter(REWRITES_BURST, REWRITES_PER_S, keys_max=REWRITTEN_MAX)
         self.remembered = AnswerMemory()
         self.promptness = Promptness()
-        self._checked: FIFOCache[tuple[bytes, bytes, float, bytes], SignedRecord] = FIFOCache(
+        self._checked: FIFOCache[tuple[bytes, str, float, bytes], SignedRecord] = FIFOCache(
             CHECKED_BYTES_MAX, lambda signed: max(len(signed.value), CHECKED_BYTES_MIN)
         )
 
-    def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
+    def judge(self, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
         """The record, if it counts. Raises RecordRejected."""
-        place = (key, subkey, expiration, value[-64:] if isinstance(value, bytes) else b"")
+        place = (key, owner, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
         if known is not None and known.value == value:
             return self.judge_again(known)
-        signed = check_record(self.policy, key, subkey, value, expiration)
-        self._checked[place] = signed  # of keys of small order, one signature is good for many values
+        signed = check_record(self.policy, key, owner, value, expiration)
+        self._checked[place] = signed  # by a key of small order, one signature is good for many values
         self._verified(signed)
         return signed
 
     def judge_again(self, known: SignedRecord) -> SignedRecord:
-        """A record that was checked before. Raises RecordRejected.
+        """A record that was verified before, if it still counts. Raises RecordRejected.
 
-        The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
+        Its signature is not checked again, only its age and whether its owner is still admitted.
+        """
         check_admitted(self.policy, known.owner)
         check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
     def forget(self) -> None:
-        """Judge all records anew: the rules by which they were judged have changed."""
+        """Judge all records again: the rules by which they were judged have changed."""
         self._checked.clear()
         self.remembered.clear()
 
     def validate(self, record: DHTRecord) -> bool:
-        """hivemind asks this of the node's own records."""
+        """Called by hivemind for the node's own records."""
         try:
-            self.judge(record.key, record.subkey, record.value, record.expiration_time)
+            self.judge(record.key, owner_of(record.subkey), record.value, record.expiration_time)
         except RecordRejected as error:
             self.rejections.count("", error.reason, error.message)
             return False
@@ -327,7 +327,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
 
 
 class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
-    """hivemind's protocol on the wire, with bounds and with every record judged by itself."""
+    """hivemind's protocol on the wire, with bounds, and with every record judged by itself."""
 
     record_validator: Validator
     ids_are_chosen = False  # a DHT id is the hash of the peer id, so that nobody can choose its place
@@ -339,7 +339,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
         self.storage = BoundedStorage(self.record_validator.seniority)
-        self.handing_on = HandingOn()
+        self.forwarding = RecordForwarding()
         return self
 
     @classmethod
@@ -352,7 +352,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         self.record_validator.rejections.count(sender, error.reason, error.message)
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """As hivemind's, with one place for each peer: the one that its authenticated peer id gives it."""
+        """As hivemind's, with one place for each peer, which follows from its authenticated peer id."""
         if node_id is not None and not self.ids_are_chosen and node_id != id_of(peer_id):
             self._refuse(peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own"))
             return
@@ -364,9 +364,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             bound_waiting(self.routing_table, node_id)
 
     def _meet(self, node_id: DHTID, peer_id: PeerID) -> None:
-        """Take a peer into the routing table, and hand on what it should keep; hivemind's own looks through all keys
-        for each such call, however many come."""
-        handed = self.handing_on.due(self, node_id)
+        """Add a peer to the routing table, and forward the records that it should keep, at a bounded rate."""
+        handed = self.forwarding.due(self, node_id)
         if handed:
             keys, values, expirations = ([entry[column] for entry in handed] for column in range(3))
             spawn(self.call_store(peer_id, keys, values, expirations, in_cache=False))
@@ -375,12 +374,13 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             spawn(self.call_ping(doubted[1]))
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """A peer wants records to be kept here."""
+        """Store records for a peer."""
         if request.peer:
             spawn(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
         sender = context.remote_id.to_base58()
         if len(request.keys) > RECORDS_PER_STORE_MAX:
-            raise self.p2p.door.refusal(sender, "oversized", f"{len(request.keys)} records in one call", ABUSED_CALL)
+            detail = f"{len(request.keys)} records in one call"
+            raise self.p2p.peer_limits.refusal(sender, "oversized", detail, ABUSED_CALL)
         answers = []
         columns = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(columns):
@@ -394,7 +394,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             self._charge(sender, len(value))
             if tag == self.IS_DICTIONARY:
                 return await self._store_dictionary(sender, key, value)
-            return self._store_one(sender, key, tag, value, expiration, replayed="duplicate")
+            return self._store_one(sender, key, owner_of(tag), value, expiration, replayed="duplicate")
         except RecordRejected as error:
             self._refuse(sender, error)
             return False
@@ -405,7 +405,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             raise RecordRejected("quota", "too many records or bytes from one peer")
 
     async def _store_dictionary(self, sender: str, key: bytes, encoded: bytes) -> bool:
-        """Another holder hands on all records of a key, which a peer does when it meets a new one."""
+        """Store all records of a key, which a peer forwards when it meets a new one."""
         stored = True
         for number, (subkey, value, expiration) in enumerate(entries_of(load_dictionary(encoded))):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
@@ -413,21 +413,20 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             try:
                 if number:
                     self._charge(sender, 0)
-                stored &= self._store_one(sender, key, subkey, value, expiration, replayed="")
+                stored &= self._store_one(sender, key, check_owner(subkey), value, expiration, replayed="")
             except RecordRejected as error:
                 stored = False
                 if error.reason != STALE:  # what others hold may be behind
                     self._refuse(sender, error)
         return stored
 
-    def _store_one(
-        self, sender: str, key: bytes, subkey: bytes, value: bytes, expiration: float, replayed: str
-    ) -> bool:
+    def _store_one(self, sender: str, key: bytes, owner: str, value: bytes, expiration: float, replayed: str) -> bool:
         key_id, validator = read_id(key), self.record_validator
-        awaited = validator.awaits(key, sender) and sender == owner_of(subkey)
-        if not awaited:
-            self._check_room(key_id, subkey, value, expiration)
-        signed = validator.judge(key, subkey, value, expiration)
+        awaited = validator.awaits(key, sender) and sender == owner
+        if not awaited:  # a record for which there is no room is not worth verifying
+            check_size(value)
+            self.storage.check_room(key_id, split_value(owner, value, expiration))
+        signed = validator.judge(key, owner, value, expiration)
         if self.storage.held(key_id, signed.owner) == (signed.value, signed.expiration):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
@@ -440,73 +439,57 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             validator.accepted(signed)
         return stored
 
-    def _check_room(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> None:
-        """A record for which there would be no room is not worth verifying. Raises RecordRejected."""
-        check_size(value)
-        self.storage.check_room(key, split_value(owner_of(subkey), value, expiration))
-
     def _check_rewrite(self, key: DHTID, signed: SignedRecord) -> None:
-        """An owner writes its record under a key anew now and then, whoever brings it. Raises RecordRejected."""
-        item = self.storage.get(key)
-        held = item is not None and isinstance(item.value, DictionaryDHTValue) and signed.owner in item.value
+        """Raise RecordRejected("flood") if a held record is replaced too often, whichever peers send it."""
+        held = self.storage.held(key, signed.owner) is not None
         if held and not self.record_validator.rewrites_quota.try_charge(f"{signed.owner}/{signed.content.key}"):
-            raise RecordRejected("flood", f"{signed.owner} writes {signed.content.key} anew too often")
+            raise RecordRejected("flood", f"{signed.owner} rewrites {signed.content.key} too often")
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """A peer looks for keys; only so many at once. Of one key it may ask for a part."""
+        """Answer a peer that asks for a part of one key, or for a bounded number of whole keys."""
         del request.keys[KEYS_PER_FIND_MAX:]
         sender = context.remote_id.to_base58()
         result = make_result(self, sender, request)
         if result is None:
-            check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
+            check_answerable(self.p2p.peer_limits, sender, list(request.keys), self.storage, self.cache)
             return await super().rpc_find(request, context)
         response = await super().rpc_find(dht_pb2.FindRequest(peer=request.peer), context)
         response.results.append(result)
         return response
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:
-        """Ask a peer for keys: for each, what it holds of it (only what counts) and the peers it knows nearby."""
+        """Ask a peer for its neighbours of keys, which is all that hivemind's own search for nodes needs."""
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
-        sender = peer.to_base58()
-        answers = await ask(self, peer, request, lambda key, result: self._open_result(sender, key, result))
+
+        async def read(key: DHTID, result: Any) -> tuple[None, dict[DHTID, PeerID]]:
+            return None, nearby(result)
+
+        answers = await ask(self, peer, request, read)
         return None if answers is None else dict(zip(keys, answers, strict=True))
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """As hivemind's; who answers with what is no DHT id has not answered."""
+        """As hivemind's; a peer that answers with something that is not a DHT id has not answered."""
         try:
             answered: DHTID | None = await super().call_ping(peer, validate, strict)
         except AssertionError as error:  # hivemind makes a number of it without a look at its size
-            self._refuse(peer.to_base58(), RecordRejected("malformed", f"no DHT id: {error!s:.200}"))
+            self._refuse(peer.to_base58(), RecordRejected("malformed", f"not a DHT id: {error!s:.200}"))
             return None
         return answered
 
     def _note(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
         spawn(self.update_routing_table(node_id, peer, responded=responded))
 
-    async def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
-        """(what counts of a peer's dictionary, peers nearby). It goes by the records' expirations, not by the one that
-        the peer states."""
-        kept = DictionaryDHTValue()
-        try:
-            if result.type == dht_pb2.FOUND_REGULAR:
-                raise RecordRejected("unowned", "a plain value")
-            entries = entries_of(load_dictionary(result.value)) if result.type == dht_pb2.FOUND_DICTIONARY else []
-            for signed in await keep_genuine(self, sender, key, entries):
-                kept.store(signed.owner, signed.value, signed.expiration)
-        except RecordRejected as error:
-            self._refuse(sender, error)
-        held = ValueWithExpiration(kept, kept.latest_expiration_time) if len(kept) else None
-        return held, nearby(result)
+    def judge_shown(self, key: DHTID, owner: object, value: bytes, expiration: float) -> SignedRecord:
+        """A record that a peer shows, if it counts. Raises RecordRejected.
 
-    def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
-        """A record that a peer shows, or this node itself. What is held here was checked when it came: a key may have
-        thousands of records, and is read every few seconds. Raises RecordRejected."""
-        validator = self.record_validator
-        owner = owner_of(subkey)
-        if self.storage.held(key, owner) == (value, expiration):
-            return validator.judge_again(split_value(owner, value, expiration))
-        return validator.judge(key.to_bytes(), subkey, value, expiration)
+        One that is held here was verified when it came: a key may have thousands of records, and is read every few
+        seconds.
+        """
+        validator, peer_id = self.record_validator, check_owner(owner)
+        if self.storage.held(key, peer_id) == (value, expiration):
+            return validator.judge_again(split_value(peer_id, value, expiration))
+        return validator.judge(key.to_bytes(), peer_id, value, expiration)
 
     async def call_store(
         self,
@@ -517,7 +500,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         subkeys: Any = None,
         in_cache: Any = None,
     ) -> list[bool] | None:
-        """As hivemind's, but what it hands on when it meets a new peer goes out in batches that fit in a message."""
+        """As hivemind's; what is forwarded to a new peer is sent in batches that fit in a message."""
         if len(keys) <= 1 or subkeys is not None:
             stored: list[bool] | None = await super().call_store(
                 peer, keys, values, expiration_time, subkeys=subkeys, in_cache=in_cache
@@ -536,7 +519,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 async def ask(
     protocol: GuardedProtocol, peer: PeerID, request: dht_pb2.FindRequest, read: Callable[[DHTID, Any], Awaitable[T]]
 ) -> list[T] | None:
-    """Send a `FindRequest`, and read the answer about each of its keys; None where there is none that counts."""
+    """Send a `FindRequest` and read the answer about each of its keys; None if there is no answer that counts."""
     try:
         async with protocol.rpc_semaphore:
             response = await protocol.get_stub(peer).rpc_find(request, timeout=protocol.wait_timeout)
@@ -553,25 +536,19 @@ async def ask(
         return [await read(DHTID.from_bytes(key), result) for key, result in results]
     except RecordRejected as error:
         protocol._refuse(peer.to_base58(), error)
-    except Exception as error:  # whatever is odd about an answer is its sender's matter alone
-        protocol._refuse(peer.to_base58(), RecordRejected("malformed", f"no answer: {error!r:.200}"))
+    except Exception as error:  # an odd answer is its sender's fault
+        protocol._refuse(peer.to_base58(), RecordRejected("malformed", f"not an answer: {error!r:.200}"))
     return None
 
 
 def nearby(result: Any) -> dict[DHTID, PeerID]:
-    """The peers that an answer names, each at its own place."""
-    return {id_of(peer): peer for peer in read_nearby(result).values()}
+    """The peers that an answer names, by the DHT id that follows from each peer id.
 
-
-def read_nearby(result: Any) -> dict[DHTID, PeerID]:
-    """The peers that an answer names, the first `NEARBY_MAX`: one message has room for tens of thousands, and every
-    search would go on to sort them all."""
-    named = zip(result.nearest_node_ids[:NEARBY_MAX], result.nearest_peer_ids[:NEARBY_MAX], strict=False)
-    return {
-        DHTID.from_bytes(node_id): PeerID(peer)
-        for node_id, peer in named
-        if len(node_id) == DHTID.HASH_NBYTES and len(peer) <= PEER_ID_BYTES_MAX  # base58 is quadratic
-    }
+    Only the first `NEARBY_MAX`: one message has room for tens of thousands, and every search would sort them all.
+    """
+    named = result.nearest_peer_ids[:NEARBY_MAX]
+    peers = [PeerID(peer) for peer in named if len(peer) <= PEER_ID_BYTES_MAX]  # base58 is quadratic
+    return {id_of(peer): peer for peer in peers}
 
 
 def read_id(encoded: bytes) -> DHTID:
@@ -582,12 +559,12 @@ def read_id(encoded: bytes) -> DHTID:
 
 
 def id_of(peer: PeerID) -> DHTID:
-    """The place of a peer in the DHT: it follows from the peer id, which libp2p has authenticated."""
+    """The DHT id of a peer: it follows from the peer id, which libp2p has authenticated."""
     return DHTID.from_bytes(names.key_id(peer.to_base58()))
 
 
 def bound_waiting(table: Any, node_id: DHTID) -> None:
-    """Forget whoever waits longest for a place in a full bucket of the routing table; hivemind keeps them all."""
+    """Drop the peers that have waited longest for a place in a full bucket; hivemind keeps all of them."""
     waiting = table.buckets[table.get_bucket_index(node_id)].replacement_nodes
     while len(waiting) > WAITING_MAX:
         del table[next(iter(waiting))]
@@ -609,6 +586,6 @@ def _batches(values: Sequence[Any]) -> Iterable[list[int]]:
 
 
 def install_guards() -> None:
-    """Make every `DHTNode` of this process a guarded one: it names its protocol class in its own module."""
+    """Have every `DHTNode` of this process use `GuardedProtocol`, which hivemind looks up in its own module."""
     guard_serializer()
     node_module.DHTProtocol = GuardedProtocol

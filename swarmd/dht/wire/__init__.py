@@ -1,1 +1,1 @@
-"""What peers write: keys, signed records, bodies and their sizes, and evidence made of records."""
+"""What peers write: keys, signed records, addresses, invitations, bodies and their sizes, and evidence."""

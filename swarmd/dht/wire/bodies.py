@@ -1,8 +1,7 @@
-"""Bodies of rollouts and leaderboards: small ones travel inside their record, larger ones are fetched from the owner.
+"""Bodies of rollouts and leaderboards: small ones are inside their record, larger ones are fetched from the owner.
 
-- A body is worth nothing until its size and sha256 are those that the signed record states.
-- A leaderboard's body brings the signed reports of its round: whether its standings are what they add up to, anybody
-  can check.
+- A body counts only if its size and sha256 are those that the signed record states.
+- A leaderboard's body contains the signed reports of its round, so anyone can check that its standings are their sums.
 """
 
 from __future__ import annotations
@@ -33,38 +32,32 @@ from swarmd.dht.wire.records import (
 from swarmd.errors import RecordRejected
 from swarmd.files import write_durably
 
-INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the whole key is one message when read
-SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024  # of a key when all members ask at once, by all who keep it together: a good
-# half of what `swarmd.dht.limits.ANSWERS` has at some eight of them for members behind one address
+INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key, which is read as one message
+# Sent by all replicas of a key together if all members ask at once: a good half of what `swarmd.dht.p2p.limits.ANSWERS`
+# allows at some eight replicas to members that share an address.
+SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024
 
 ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordination`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 
 class BodySource(Protocol):
-    """What is given out, by the SHA-256 of the content."""
+    """Contents by their SHA-256, to be served to peers."""
 
     def has(self, digest: str) -> bool:
-        """Whether there is something of this digest."""
+        """Is there a content with this digest?"""
 
     def get(self, digest: str) -> bytes:
-        """It. Raises SwarmdError or OSError when it is not there."""
-
-
-class BlobStore(BodySource, Protocol):
-    """What is used of `swarmd.eventlog.blobs.Blobs`."""
-
-    def put(self, body: bytes) -> str:
-        """Store a body; returns its digest."""
+        """The content. Raises SwarmdError or OSError if it is not there."""
 
 
 def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
-    """The body for inside the record, or nothing when it is too large for that.
+    """The compressed body to put into a record; empty if it is too large for that.
 
     Args:
-        members: peers that share the key; the more there are, the less room each has. What peers show when all of them
-            ask grows with their square.
-        to_fetch: whether peers could fetch the body, in which case it need not be in the record.
+        members: peers that share the key; the more there are, the less room each has. What is sent if all of them ask
+            grows with their square.
+        to_fetch: whether peers could fetch the body instead.
     """
     packed = zlib.compress(body, 6)
     room = min(INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX // max(members, 1))
@@ -74,23 +67,23 @@ def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
 
 
 def inflate(packed: bytes, size_bytes: int) -> bytes:
-    """The body out of a record.
+    """Decompress the body in a record.
 
     Raises:
-        RecordRejected: "malformed" when it is no zlib stream or has not the stated size.
+        RecordRejected: "malformed" if it is not a zlib stream or does not have the stated size.
     """
     stream = zlib.decompressobj()
     try:
         body = stream.decompress(packed, size_bytes + 1)
     except zlib.error as error:
-        raise RecordRejected("malformed", f"the body is no zlib stream: {error}") from error
+        raise RecordRejected("malformed", f"the body is not a zlib stream: {error}") from error
     if len(body) != size_bytes or not stream.eof or stream.unused_data:
-        raise RecordRejected("malformed", f"the body has not the stated {size_bytes} bytes")
+        raise RecordRejected("malformed", f"the body does not have the stated {size_bytes} bytes")
     return body
 
 
 def check_body(body: bytes, digest: str, size_bytes: int) -> None:
-    """Is this the body that was announced, and plain msgpack?
+    """Check that this is the announced body, and plain msgpack.
 
     Raises:
         RecordRejected: "oversized", "wrong-digest", "nested" or "malformed".
@@ -116,18 +109,18 @@ def encode_board(board: LeaderboardBody) -> bytes:
 
 
 def decode_board(body: bytes) -> LeaderboardBody:
-    """What `encode_board` made. Raises RecordRejected("malformed")."""
+    """Decode what `encode_board` made. Raises RecordRejected("malformed")."""
     try:
         board = msgspec.msgpack.decode(body, type=LeaderboardBody)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no leaderboard: {error}") from error
+        raise RecordRejected("malformed", f"not a leaderboard: {error}") from error
     if not is_bounded(board):
-        raise RecordRejected("malformed", "a leaderboard with a number that is nobody's")
+        raise RecordRejected("malformed", "a leaderboard with a number out of bounds")
     return board
 
 
 class KeptStandings(msgspec.Struct, frozen=True):
-    """The newest standings that a follower has read, for its own page."""
+    """The latest standings that a node has read."""
 
     swarm: str
     round: int
@@ -135,12 +128,12 @@ class KeptStandings(msgspec.Struct, frozen=True):
 
 
 def keep_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
-    """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    """Write standings over earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
     write_durably(path, msgspec.msgpack.encode(KeptStandings(swarm, board.round, board.standings)))
 
 
 def read_standings(path: Path, swarm: str) -> KeptStandings | None:
-    """What was kept of this swarm; None where there is nothing, or nothing that can be read."""
+    """The standings that were kept of this swarm; None if there are none that can be read."""
     try:
         if path.stat().st_size > BODY_BYTES_MAX:
             return None
@@ -157,9 +150,9 @@ class LeaderboardCheck:
         before: standings that the first one starts from.
 
     Attributes:
-        standings: what the reports add up to so far, by peer.
+        standings: sums of the reports so far, by peer.
         problems: what is wrong, a sentence each.
-        partial: leaderboards that lack reports for want of room, whose standings are taken as they are given.
+        partial: number of leaderboards that had no room for all reports, whose standings are taken as given.
     """
 
     def __init__(self, before: Iterable[Standing] = ()) -> None:
@@ -180,7 +173,7 @@ class LeaderboardCheck:
 
 
 def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
-    """(peer, round, reward) of the board's genuine reports, in the order of their stages."""
+    """(peer, round, reward) of each genuine report of the board, in the order of their stages."""
     found: dict[tuple[str, int], float] = {}
     for number, encoded in enumerate(board.reports):
         try:
@@ -200,18 +193,18 @@ def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[t
 
 
 def open_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]:
-    """A signed report, verified, whenever it expired. Raises RecordRejected."""
+    """Decode and verify a signed report, which may have expired. Raises RecordRejected."""
     signed = decode_signed(encoded)
     content = check_payload(signed.payload)
     if not isinstance(content, ReportRecord) or content.swarm != swarm:
-        raise RecordRejected("wrong-key", "it is no report of this swarm")
+        raise RecordRejected("wrong-key", "not a report of this swarm")
     if not verifies(signed, names.key_id(content.key)):
         raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
     return signed, content
 
 
 def has_room_left(board: LeaderboardBody) -> bool:
-    """Whether one more report would have found room, so that none was left out."""
+    """Whether there was room for one more report, so that none was left out."""
     return sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
 
 

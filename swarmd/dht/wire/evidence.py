@@ -1,7 +1,7 @@
-"""Two different signed records for one place: what contradicts what, and how anybody checks it.
+"""Two different signed records about one thing: which contradict each other, and how anyone can check it.
 
-An honest node signs one thing for one place, however often it publishes it: what it says follows from its log, which is
-written first. What a restart, another expiration or another invitation changes is left out of the comparison.
+An honest node signs one version of each record, however often it publishes it: its contents follow from the node's log,
+which is written first. Fields that change with a restart, an expiration or an invitation are not compared.
 
     report       one claim for (owner, round, stage): reward, digest, size and groups
     leaderboard  one body for a round
@@ -9,8 +9,8 @@ written first. What a restart, another expiration or another invitation changes 
                  earlier place: each announcement and each renewal expires later than all before it, but for those that
                  were signed while the machine's clock was so far ahead that nobody takes them
 
-Memberships are no evidence: two hosts with one identity by mistake are told by their nonces. Rollouts need none: a
-report names their digest.
+Memberships are not evidence: two hosts with one identity by mistake are told apart by their nonces. Rollouts need not
+be: a report names their digest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from swarmd.dht.wire.records import (
 )
 from swarmd.errors import RecordRejected
 
-NO_EVIDENCE = "no-evidence"  # reason for what proves nothing
+NO_EVIDENCE = "no-evidence"  # reason for refusing records that prove nothing
 # Announcements whose expirations are this far apart lie on both sides of a clock that was set back. One that is too far
 # ahead expires TTL_MAX_S + PAST_S from now at least. From that go the life of a record (dht.record_s, a quarter of an
 # hour), and as long as the clock was ahead: what was signed first expires that much sooner.
@@ -56,7 +56,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Charge(NamedTuple):
-    """What a pair of records shows."""
+    """What a pair of records proves."""
 
     kind: EvidenceKind
     peer: str
@@ -65,13 +65,13 @@ class Charge(NamedTuple):
 
 
 def pair_of(one: SignedRecord, other: SignedRecord) -> Evidence:
-    """The two in their order, so that whoever finds them has the same evidence."""
+    """The pair in a fixed order, so that all nodes that find it have the same evidence."""
     first, second = sorted((one, other), key=lambda signed: (signed.expiration, signed.payload, signed.signature))
     return Evidence(first, second)
 
 
 def contradiction(one: Payload, other: Payload, one_expires: float, other_expires: float) -> EvidenceKind | None:
-    """What two payloads of one owner contradict each other in; None where an honest node may have signed both.
+    """The kind of contradiction between two payloads of one owner; None if an honest node may have signed both.
 
     Args:
         one: the record that expires first.
@@ -92,7 +92,7 @@ def contradiction(one: Payload, other: Payload, one_expires: float, other_expire
 
 
 def _claim(report: ReportRecord) -> tuple[float, str, int, int]:
-    """What a report says of its stage."""
+    """What a report claims about its stage."""
     return (report.reward, report.digest, report.size_bytes, report.groups)
 
 
@@ -101,11 +101,10 @@ def _body(board: LeaderboardRecord) -> tuple[str, int]:
 
 
 def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool:
-    """Whether nobody who follows its log signs both, the other so much later by their expirations.
+    """Whether two clock records contradict each other, of which `other` expires `apart_s` later.
 
-    An earlier place that expires much later was signed before, by a clock that was ahead: its owner, whose records live
-    for a quarter of an hour, may not sign a later expiration for now. Nobody takes such a record at first, but whoever
-    has kept it can show it when its time has come.
+    An earlier stage that expires much later was signed before, by a machine clock that was ahead. No peer takes such a
+    record at first, but a peer that has kept it can show it when its time has come.
     """
     if one == other:
         return False
@@ -116,7 +115,7 @@ def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool
 
 
 def place_of(clock: ClockRecord) -> ClockPlace:
-    """How far an announcement is; the end of a swarm comes before what goes on after it."""
+    """Sort key of announcements; the end of a swarm comes before what continues after it."""
     return (clock.round, clock.stage, not clock.final)
 
 
@@ -124,7 +123,7 @@ SignatureCheck = Callable[[SignedRecord, bytes], bool]  # of a record under a ke
 
 
 def charge_of(evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:
-    """What a pair shows, its signatures checked; by nothing but the records themselves.
+    """What a pair proves by itself; its signatures are checked.
 
     Raises:
         RecordRejected: "no-evidence", "bad-signature", or what a payload is refused for.
@@ -148,13 +147,13 @@ def _where(content: Payload) -> tuple[int, int]:
 
 
 def open_evidence(first: bytes, second: bytes) -> tuple[Evidence, Charge]:
-    """Two records as a log's `Equivocated` has them, checked offline. Raises RecordRejected."""
+    """Decode and check the two records of a log's `Equivocated`. Raises RecordRejected."""
     evidence = Evidence(decode_signed(first), decode_signed(second))
     return evidence, charge_of(evidence)
 
 
 def check_evidence(policy: RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:
-    """What a pair shows in this swarm, now.
+    """What a pair proves in this swarm, now.
 
     Raises:
         RecordRejected: as `charge_of`; "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration".

@@ -1,7 +1,7 @@
-"""A look over foreign msgpack before anything decodes it: no extension types, little nesting, no trailing bytes.
+"""Checks msgpack of peers before it is decoded: no extension types, little nesting, no trailing bytes.
 
-It walks the encoding without building a single object, so a few hostile bytes cannot ask for gigabytes: a decoder that
-believes the lengths of arrays takes room for each before it reads what is in them.
+The check walks the encoding without building any object, so a few hostile bytes cannot ask for gigabytes: a decoder
+that believes the lengths of arrays allocates each before it reads its elements.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SCALAR, _BLOB, _BRANCH, _EXTENSION, _BAD = range(5)
 
 
 def _meaning(byte: int) -> tuple[int, int, int]:
-    """(kind, size of the value or of its length field, children per unit or in all) of a first byte.
+    """(kind, size of the value or of its length field, children per unit or in total) for a first byte.
 
-    Of an extension without a length field the last is its size.
+    For an extension without a length field the last is its size.
     """
     if byte <= 0x7F or byte >= 0xE0 or byte in (0xC0, 0xC2, 0xC3):
         return (_SCALAR, 0, 0)
@@ -52,11 +52,11 @@ def check_plain(
     """Walk one msgpack value.
 
     Args:
-        extensions: whether there may be extension types; what is in them is to be walked by whoever opens them.
+        extensions: whether extension types are allowed; their contents have to be checked when they are decoded.
 
     Raises:
         RecordRejected: "nested" beyond `depth_max`, "oversized" beyond `elements_max` values, or "malformed" for an
-            extension type that may not be there, a cut value or bytes after its end.
+            extension type that is not allowed, a truncated value or trailing bytes.
     """
     at, elements, end = 0, 0, len(encoded)
     open_counts = [1]  # values still to come at each depth

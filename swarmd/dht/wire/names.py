@@ -1,17 +1,18 @@
-"""Names of the DHT's keys, and shards of them. Every key carries the swarm, and if it has one, the round and the stage.
+"""Names of the DHT's keys and gossip topics, and the shards of keys.
 
-hivemind finds a key by its id, the SHA-1 of the name's msgpack encoding; so do other implementations.
-
-If the clock announces shards, the reports of a stage lie under so many keys in the place of one, and so do its
-rollouts. A peer's shard follows from a hash of peer and stage: nobody stays in a shard that it chose. Memberships lie
-in as many, by a hash of peer and epoch. docs/PROTOCOL.md has the format, docs/adr/0040 and 0044 the arithmetic.
+- Every key names the swarm and, if it has them, the round and the stage. hivemind finds a key by its id, the SHA-1 of
+  the name's msgpack encoding.
+- If the clock announces shards, the reports of a stage are spread over that many keys, and so are its rollouts. The
+  shard of a peer follows from a hash of peer and stage, so no peer stays in a shard that it chose. Memberships are
+  spread over as many, by a hash of peer and epoch. docs/PROTOCOL.md has the format, docs/adr/0040 and 0044 the
+  arithmetic.
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
@@ -19,19 +20,19 @@ import msgspec
 from swarmd.core.coordination import SHARDS_MAX
 from swarmd.errors import RecordRejected
 
-KEY_IDS_KEPT = 1024  # a stage's keys are asked for again and again
+KEY_IDS_KEPT = 1024  # a stage's keys are used again and again
 
 DOMAIN = b"swarmd-shard-v1\x00"
-EPOCH_ROUNDS = 16  # then each membership lies elsewhere
+EPOCH_ROUNDS = 16  # after which each membership is in another shard
 
 
 def members(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
-    """Key of the members' records, or of one of its shards in an epoch."""
+    """Key of the memberships, or of one of its shards in an epoch."""
     return f"swarmd/{swarm}/members" + (f"/{shards}/{epoch}/{shard}" if shards else "")
 
 
 def clock(swarm: str) -> str:
-    """Where the swarm is; written by the coordinator."""
+    """Key of the clock, which the coordinator writes."""
     return f"swarmd/{swarm}/clock"
 
 
@@ -41,7 +42,7 @@ def reports(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0)
 
 
 def rollouts(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
-    """What each peer shares of a stage; of one of its shards, where it has any."""
+    """Key of the rollouts of a stage, or of one of its shards."""
     return f"swarmd/{swarm}/rollouts/{round}/{stage}{_part(shards, shard)}"
 
 
@@ -55,22 +56,22 @@ def is_sharded(name: str) -> bool:
 
 
 def leaderboard(swarm: str, round: int) -> str:
-    """Standings after a round; written by the coordinator."""
+    """Key of the standings after a round, which the coordinator writes."""
     return f"swarmd/{swarm}/leaderboard/{round}"
 
 
 def hints(swarm: str) -> str:
-    """The gossip topic on which writers say what they have just written."""
+    """The gossip topic of hints at records that were just written."""
     return f"swarmd/{swarm}/hints"
 
 
 def clock_topic(swarm: str) -> str:
-    """The gossip topic on which the clock's signed record itself travels."""
+    """The gossip topic of the clock's signed record."""
     return f"swarmd/{swarm}/clock"
 
 
 def evidence_topic(swarm: str) -> str:
-    """The gossip topic on which contradictory records travel, and which leaderboard was read."""
+    """The gossip topic of records that contradict each other."""
     return f"swarmd/{swarm}/evidence"
 
 
@@ -80,43 +81,30 @@ def key_id(name: str) -> bytes:
     return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()
 
 
-Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all, else a power of two from 2 on
-
-
-class ShardSource(Protocol):
-    """Knows how many shards there are: `swarmd.dht.swarm_view.AnnouncedShards`."""
-
-    fixed: int  # number of shards of a swarm on a chain, of its memberships too, which lie in epoch 0; 0: the clock's
-
-    @property
-    def is_large(self) -> bool:
-        """Whether stages lie in shards now."""
-
-    def of(self, round: int) -> int | None:
-        """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
+Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all, otherwise a power of two from 2 on
 
 
 class MembersPlace(NamedTuple):
-    """Where the memberships of a swarm lie."""
+    """Over how many shards the memberships of a swarm are spread, and in which epoch."""
 
     shards: int = 0  # 0: under one key
     epoch: int = 0
 
 
 def epoch_of(round: int) -> int:
-    """The epoch that a round lies in."""
+    """The epoch of a round."""
     return round // EPOCH_ROUNDS
 
 
 def member_shard_of(swarm: str, peer: str, place: MembersPlace) -> int:
-    """The shard of a peer's membership in an epoch, counted from 0; 0 where there are none."""
+    """The shard of a peer's membership in an epoch, counted from 0; 0 if there are none."""
     if not place.shards:
         return 0
     return _shard([swarm, peer, "members", place.epoch], place.shards)
 
 
 def shard_of(swarm: str, peer: str, round: int, stage: int, shards: int) -> int:
-    """The shard of a peer's records of a stage, counted from 0; 0 where there are none."""
+    """The shard of a peer's records of a stage, counted from 0; 0 if there are none."""
     if not shards:
         return 0
     return _shard([swarm, peer, round, stage], shards)
@@ -127,6 +115,6 @@ def _shard(place: list[str | int], shards: int) -> int:
 
 
 def check_shards(shards: int, shard: int = 0) -> None:
-    """Is this a number of shards that there may be, and a shard of them? Raises RecordRejected("malformed")."""
+    """Raise RecordRejected("malformed") unless this is a possible number of shards, and one of these shards."""
     if shards == 1 or shards & (shards - 1) or not 0 <= shard < max(shards, 1):
         raise RecordRejected("malformed", f"there is no shard {shard} of {shards}: their number is a power of two")

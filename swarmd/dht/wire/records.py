@@ -1,32 +1,33 @@
 """Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
 
-A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a msgpack
-payload followed by the owner's signature (`swarmd.dht.identity.identity`) over key, owner, payload and expiration.
-The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
-only, and can be checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
+- A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a
+  msgpack payload followed by the owner's signature over key, owner, payload and expiration.
+- The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
+  only, and anyone can check it. docs/PROTOCOL.md has the format in full.
+- `RecordPolicy` says whose records count in a swarm, `AnnouncedShards` in which shards they have to be.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Protocol
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
-from swarmd.dht.addresses import LENGTH_MAX
 from swarmd.dht.identity.identity import Identity, is_peer_id, signature_bytes, verify
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
-from swarmd.dht.invitations import Admission, is_packed
 from swarmd.dht.wire import names
+from swarmd.dht.wire.addresses import LENGTH_MAX
+from swarmd.dht.wire.invitations import Admission, is_packed
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.names import (
+    EPOCH_ROUNDS,
     MembersPlace,
     Shards,
-    ShardSource,
     check_shards,
     epoch_of,
     member_shard_of,
@@ -51,8 +52,9 @@ UNKNOWN_BYTES_MAX = 256  # fields of later versions, and fields that state their
 
 DOMAIN = b"swarmd-record-v1\x00"
 SUBKEY_BYTES_MAX = 120
-PAST_S = 60.0  # an expiration may lie this far back: clocks differ
-TTL_MAX_S = 3600.0  # and no further ahead
+PAST_S = 60.0  # an expiration may be this far in the past: clocks differ
+TTL_MAX_S = 3600.0  # and this far in the future
+CHANGES_KEPT = 16  # of the number of shards, beyond an honest coordinator's in the rounds whose records count
 ROUND_MAX = 2**31 - 1
 STAGE_MAX = 1023
 GROUPS_MAX = 256  # in one body of rollouts
@@ -65,11 +67,11 @@ ADDRESSES_MAX = 8
 
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
-    """Is a payload no larger than its kind needs, and what it holds beyond its own fields little?
+    """Check that a payload is no larger than its kind needs, and that unknown fields are a small part of it.
 
     Args:
-        payload: as it came.
-        content: what was decoded of it.
+        payload: as it was received.
+        content: the decoded payload.
 
     Raises:
         RecordRejected: "oversized".
@@ -88,8 +90,8 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-PROTOCOL = 1  # version that this node speaks; whose membership names another takes no part
-Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+PROTOCOL = 1  # version that this node speaks; a peer whose membership names another takes no part
+ProtocolVersion = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
 
@@ -103,16 +105,16 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     """The owner takes part, or (leaving) did so until now."""
 
     name: str
-    nonce: str  # random, of one process's life: tells twins apart
+    nonce: str  # random, of one run of the process: tells two nodes with one identity apart
     joined_at: Real
     leaving: bool = False
     addresses: tuple[str, ...] = ()
     work: Work = 0
     invitation: bytes = b""
-    protocol: Protocol = 1
-    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.invitations`
-    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; a later format is no reason to refuse the rest
-    shards: Shards = 0  # of the memberships, as many as the stages have; 0: they lie under one key
+    protocol: ProtocolVersion = 1
+    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.wire.invitations`
+    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; one of a later format does not void the rest
+    shards: Shards = 0  # of the memberships, as many as the stages have; 0: they are under one key
     epoch: Round = 0  # see `swarmd.dht.wire.names.epoch_of`
     shard: Shards = 0  # the owner's in that epoch
 
@@ -122,18 +124,18 @@ class Membership(RecordContent, frozen=True, tag="membership"):
 
 
 class ClockRecord(RecordContent, frozen=True, tag="clock"):
-    """Where the swarm is. Counts from the coordinator only."""
+    """The stage that is open. Counts from the coordinator only."""
 
     round: Round
     stage: Stage
     opened_at: Real
     deadline_at: Real
     final: bool = False
-    opening: Count = 0  # number of the announcement among all of this coordinator; of the final one 0
-    shards: Shards = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they are one
+    opening: Count = 0  # number of the announcement among all of this coordinator; 0 for the final one
+    shards: Shards = 0  # of each stage's reports and rollouts, from round `sharded_since` on; 0: one key
     sharded_since: Round = 0
     shards_before: Shards = 0  # in the rounds before that
-    steady_min: Round = 0  # rounds since a stage last waited for it in vain, of a credited member that is waited for
+    steady_min: Round = 0  # members are waited for if no stage has waited for them in vain for so many rounds
 
     @property
     def key(self) -> str:
@@ -141,7 +143,7 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
 
 
 class ReportRecord(RecordContent, frozen=True, tag="report"):
-    """What the owner's stage gave; `digest` names its rollouts."""
+    """The result of the owner's stage; `digest` names its rollouts."""
 
     round: Round
     stage: Stage
@@ -160,7 +162,7 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
 
 
 class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
-    """The owner's rollouts: small ones come along as a zlib stream, larger ones are fetched from the owner."""
+    """The owner's rollouts: small ones are included as a zlib stream, larger ones are fetched from the owner."""
 
     round: Round
     stage: Stage
@@ -179,7 +181,7 @@ class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
 
 
 class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
-    """Standings and the reports they add up from, as a body. Counts from the coordinator only."""
+    """Standings and the reports that they sum up, as a body. Counts from the coordinator only."""
 
     round: Round
     digest: str
@@ -195,7 +197,7 @@ Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | Leaderboard
 
 
 def is_sharded(content: Payload) -> bool:
-    """Does the record lie in a shard?"""
+    """Is the record in a shard?"""
     return isinstance(content, Membership | ReportRecord | RolloutsRecord) and content.shards > 0
 
 
@@ -203,7 +205,7 @@ _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
 
 
 class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A record as it travels outside the DHT: an array of owner, payload, expiration and signature."""
+    """A record outside the DHT: an array of owner, payload, expiration and signature."""
 
     owner: str
     payload: bytes
@@ -212,12 +214,12 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def value(self) -> bytes:
-        """What the DHT stores under the owner's subkey."""
+        """The bytes that the DHT stores under the owner's subkey."""
         return self.payload + self.signature
 
     @property
     def size_bytes(self) -> int:
-        """Of what the DHT stores."""
+        """Size of what the DHT stores."""
         return len(self.payload) + len(self.signature)
 
     @property
@@ -226,33 +228,157 @@ class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return _decoder.decode(self.payload)
 
     def encode(self) -> bytes:
-        """For `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
+        """Encode the record for `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
         return msgspec.msgpack.encode(self)
 
 
+class Record(Protocol):
+    """A record that counts: its signature, its key and its owner's rights have been checked."""
+
+    @property
+    def owner(self) -> str:
+        """Peer id."""
+
+    @property
+    def content(self) -> Payload:
+        """The decoded payload."""
+
+    @property
+    def expiration(self) -> float:
+        """POSIX seconds."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of payload and signature."""
+
+    def encode(self) -> bytes:
+        """The signed record, for leaderboards."""
+
+
+def as_signed(record: Record) -> SignedRecord:
+    """The record as a signed one, which it is in a real network."""
+    assert isinstance(record, SignedRecord), "only a simulated network has other records"
+    return record
+
+
 def decode_signed(encoded: bytes) -> SignedRecord:
-    """What `SignedRecord.encode` made, not yet verified. Raises RecordRejected("malformed")."""
+    """Decode what `SignedRecord.encode` made, without verifying it. Raises RecordRejected("malformed")."""
     try:
         return msgspec.msgpack.decode(encoded, type=SignedRecord)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no signed record: {error}") from error
+        raise RecordRejected("malformed", f"not a signed record: {error}") from error
 
 
 def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) -> bytes:
-    """The bytes under the signature."""
+    """The bytes that are signed."""
     return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
 
 
 def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecord:
-    """A record of `identity`, valid until `expiration` (POSIX seconds).
+    """Make a record of `identity`, valid until `expiration` (POSIX seconds).
 
     Raises:
-        RecordRejected: "oversized" when the payload is larger than a record may be.
+        RecordRejected: "oversized" if the payload is larger than a record may be.
     """
     payload = msgspec.msgpack.encode(content)
     check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
     return SignedRecord(identity.peer_id, payload, expiration, identity.sign(message))
+
+
+class AnnouncedShards:
+    """The numbers of shards that the clock announces, by round, or that the manifest of a swarm on a chain gives.
+
+    Attributes:
+        members: the shards of memberships, as far as is known.
+        members_before: their shards before that, also before this node was started; a member that has not heard of the
+            change yet is still found there.
+        fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
+            in their shards: the contract announces none. 0: there are none, or as many as the clock says.
+
+    Args:
+        sharded: whether the swarm's clock may announce shards, which it may not if a contract keeps the rounds.
+        members_sharded: whether memberships are in as many shards.
+        fixed: as the attribute.
+    """
+
+    def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
+        self.members = self.members_before = MembersPlace(fixed)
+        self.fixed = fixed
+        self._moved: Callable[[], None] = lambda: None
+        self._sharded = sharded
+        self._members_sharded = sharded and members_sharded
+        self._round = -1  # of the latest clock record
+        self._counts: dict[int, int] = {}  # first round → number from there on
+
+    @classmethod
+    def of_swarm(cls, fixed: int | None, admission: str = "open") -> AnnouncedShards:
+        """The shards of a swarm by its manifest.
+
+        In a swarm by invitation memberships are under one key, for all nodes need the withdrawals in them.
+
+        Args:
+            fixed: as the attribute; None without a chain.
+        """
+        if fixed is not None:
+            return cls(False, fixed=fixed)
+        return cls(True, admission != "invitation")
+
+    @property
+    def awaits_place(self) -> bool:
+        """Whether the clock says in which shards memberships are, and was not heard yet."""
+        return self._members_sharded and self._round < 0
+
+    def watch_members(self, moved: Callable[[], None]) -> None:
+        """Have `moved` called when memberships are in other shards."""
+        self._moved = moved
+
+    def note(self, clock: ClockRecord) -> None:
+        """Take over the shards in a clock record."""
+        if clock.round < self._round:
+            return
+        self._round = clock.round
+        for since in [since for since in self._counts if since >= clock.sharded_since]:
+            del self._counts[since]
+        if clock.sharded_since > 0 and not self._counts:
+            self._counts[0] = clock.shards_before
+        self._counts[clock.sharded_since] = clock.shards
+        for since in list(self._counts)[:-CHANGES_KEPT]:
+            del self._counts[since]
+        if self._members_sharded:
+            self._place_members()
+
+    def _place_members(self) -> None:
+        place = self._place_in(self._round)
+        if place != self.members:
+            self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
+            self._moved()
+
+    def _place_in(self, round: int) -> MembersPlace:
+        shards = self.latest_of(round)
+        return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
+
+    def _moved_in(self, round: int) -> int:
+        """The round since which memberships are where they are in this one: the epoch's first, or a later one that
+        changed the number of shards."""
+        return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
+
+    @property
+    def is_large(self) -> bool:
+        """Whether stages have shards now: the swarm has too many members for all of them to ask the coordinator."""
+        return self.fixed > 0 or self.latest_of(self._round) > 0
+
+    def of(self, round: int) -> int | None:
+        """Number of shards of a round's stages; None if the clock was not heard in that round or a later one."""
+        if not self._sharded:
+            return self.fixed
+        return self.latest_of(round) if round <= self._round else None
+
+    def latest_of(self, round: int) -> int:
+        """The number of shards of a round's stages, by what is known so far."""
+        if not self._sharded:
+            return self.fixed
+        return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)
 
 
 class RecordPolicy:
@@ -264,8 +390,8 @@ class RecordPolicy:
         members: peer ids that may write; empty admits all. The coordinator and `own` always may.
         own: peer id of this node.
         now: the clock, POSIX seconds.
-        admission: the swarm's rule for peers that are on no list.
-        shards: of stages and memberships, where there may be any.
+        admission: the swarm's rule for peers that are not on a list.
+        shards: of stages and memberships; none are announced if not given.
     """
 
     def __init__(
@@ -276,7 +402,7 @@ class RecordPolicy:
         own: str = "",
         now: TimeSource = time.time,
         admission: Admission | None = None,
-        shards: ShardSource | None = None,
+        shards: AnnouncedShards | None = None,
     ) -> None:
         self.admission = admission or Admission()
         self.swarm = swarm
@@ -284,15 +410,15 @@ class RecordPolicy:
         self.own = own
         self.now = now
         self.round: int | None = None  # where the swarm is, once known: far rounds are refused
-        self.shards = shards
+        self.shards = shards or AnnouncedShards(True)
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
     def admit(self, peers: Iterable[str]) -> None:
-        """From now on only these, the coordinator and this node may write.
+        """Allow only these peers, the coordinator and this node to write from now on.
 
         Raises:
-            RecordRejected: "oversized" when they are too many; nothing changes then.
+            RecordRejected: "oversized" if they are too many; nothing changes then.
         """
         listed = frozenset((*peers, self.coordinator, self.own))
         if len(listed) > ADMITTED_MAX:
@@ -300,19 +426,19 @@ class RecordPolicy:
         self._members = listed
 
     def admit_configured(self) -> None:
-        """From now on those may write whom the configuration admits."""
+        """Allow the peers to write that the configuration admits."""
         self._members = self._configured
 
     def announce(self, round: int) -> None:
-        """The swarm is in this round, as its clock says."""
+        """Set the swarm's round, as its clock says."""
         self.round = round
 
     def reach(self, round: int) -> None:
-        """This node is told to work in a round: the swarm is at least there, whether or not its clock was seen."""
+        """Set the least round of the swarm: this node has a command for it, whether or not the clock was seen."""
         self.round = max(round, self.round or 0)
 
     def lists(self, peer: str) -> bool:
-        """Is this peer known without having done anything: the coordinator, this node, one on the members list?"""
+        """Is this peer the coordinator, this node, or on the members list?"""
         return peer in (self.coordinator, self.own) or (self._members is not None and peer in self._members)
 
     def admits(self, peer: str) -> bool:
@@ -320,12 +446,12 @@ class RecordPolicy:
         return self._members is None or peer in self._members
 
 
-def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
-    """All that is asked of a record found under (`key`, `subkey`), cheapest first.
+def check_record(policy: RecordPolicy, key: bytes, owner: str, value: bytes, expiration: float) -> SignedRecord:
+    """Check a record of an owner under a key, cheapest checks first.
 
     Args:
         key: the 20-byte key id.
-        subkey: as encoded by hivemind (msgpack).
+        owner: a peer id.
         value: payload and signature.
 
     Raises:
@@ -333,7 +459,6 @@ def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, 
     """
     check_size(value)
     check_expiration(expiration, policy.now())
-    owner = owner_of(subkey)
     check_admitted(policy, owner)
     signed = split_value(owner, value, expiration)
     _check_signature(signed, key, value)
@@ -346,7 +471,7 @@ def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, 
 
 
 def check_size(value: object) -> None:
-    """Is it bytes, and few enough? Raises RecordRejected: "malformed" or "oversized"."""
+    """Check that a value is bytes, and not too many. Raises RecordRejected: "malformed" or "oversized"."""
     if not isinstance(value, bytes):
         raise RecordRejected("malformed", "the value is not bytes")
     if len(value) > VALUE_BYTES_MAX:
@@ -354,13 +479,13 @@ def check_size(value: object) -> None:
 
 
 def check_admitted(policy: RecordPolicy, owner: str) -> None:
-    """May the owner write here? Raises RecordRejected("not-a-member")."""
+    """Raise RecordRejected("not-a-member") unless the owner may write here."""
     if not policy.admits(owner):
         raise RecordRejected("not-a-member", f"{owner} is not on the members list")
 
 
 def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
-    """A value's payload and signature, not yet verified. Raises RecordRejected("unsigned")."""
+    """Split a value into payload and signature, without verifying it. Raises RecordRejected("unsigned")."""
     try:
         size_bytes = signature_bytes(owner, value)
     except ValueError as error:
@@ -369,12 +494,13 @@ def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
 
 
 def is_far(expiration: float, now: float) -> bool:
-    """Whether a record expires too late for anybody: a clock was ahead when it was written, or was set back since."""
+    """Whether a record expires too late to count: a clock was ahead when it was written, or was set back since."""
     return expiration > now + TTL_MAX_S + PAST_S
 
 
 def check_expiration(expiration: float, now: float) -> None:
-    """Does a record live now, and not for too long? Raises RecordRejected: "stale" or "far-expiration"."""
+    """Check that a record has not expired, and does not last too long. Raises RecordRejected: "stale" or
+    "far-expiration"."""
     if not math.isfinite(expiration) or is_far(expiration, now):
         raise RecordRejected("far-expiration", f"expires at {expiration}")
     if expiration < now - PAST_S:
@@ -382,15 +508,23 @@ def check_expiration(expiration: float, now: float) -> None:
 
 
 def owner_of(subkey: bytes) -> str:
-    """The peer id that a subkey is. Plain values have an empty or nil subkey and belong to nobody."""
+    """The peer id in a subkey that hivemind has encoded; plain values have an empty or nil subkey, and no owner.
+
+    Raises:
+        RecordRejected: "oversized" or "unowned".
+    """
     if len(subkey) > SUBKEY_BYTES_MAX:
         raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
     try:
-        owner = msgspec.msgpack.decode(subkey, type=str)
+        return check_owner(msgspec.msgpack.decode(subkey, type=str))
     except DECODE_ERRORS as error:
-        raise RecordRejected("unowned", "the subkey is no peer id") from error
-    if not is_peer_id(owner):
-        raise RecordRejected("unowned", "the subkey is no peer id")
+        raise RecordRejected("unowned", "the subkey is not a peer id") from error
+
+
+def check_owner(owner: object) -> str:
+    """Return the owner if it is a peer id. Raises RecordRejected("unowned")."""
+    if not isinstance(owner, str) or not is_peer_id(owner):
+        raise RecordRejected("unowned", "the subkey is not a peer id")
     return owner
 
 
@@ -405,7 +539,7 @@ def _check_signature(signed: SignedRecord, key: bytes, value: bytes) -> None:
 
 
 def verifies(signed: SignedRecord, key: bytes) -> bool:
-    """True when the owner signed exactly this payload, for this key and expiration."""
+    """True if the owner signed exactly this payload, for this key and expiration."""
     message = signed_message(key, signed.owner, signed.payload, signed.expiration)
     return verify(signed.owner, signed.signature, message)
 
@@ -421,14 +555,14 @@ def check_payload(payload: bytes) -> Payload:
         content = _decoder.decode(payload)
     except DECODE_ERRORS as error:
         reason = "malformed" if _is_finite(payload) else "non-finite"
-        raise RecordRejected(reason, f"no payload: {error}") from error
+        raise RecordRejected(reason, f"not a payload: {error}") from error
     check_payload_size(payload, content)
     _check_values(content)
     return content
 
 
 def _is_finite(payload: bytes) -> bool:
-    """Whether no number of a payload that was refused is infinite or NaN: that is a reason of its own."""
+    """Whether all numbers of a refused payload are finite: infinity and NaN have a reason of their own."""
     try:
         fields = msgspec.msgpack.decode(payload)
     except DECODE_ERRORS:
@@ -438,7 +572,7 @@ def _is_finite(payload: bytes) -> bool:
 
 
 def _check_values(content: Payload) -> None:
-    """What the types of the fields do not say."""
+    """Check what the types of the fields do not express."""
     if isinstance(content, Membership):
         _check_membership(content)
     elif isinstance(content, ClockRecord):
@@ -460,19 +594,19 @@ def _check_membership(content: Membership) -> None:
     if not all(text.isprintable() for text in texts):
         raise RecordRejected("malformed", "control characters in a name or address")
     if not all(text.startswith("/") and len(text) <= LENGTH_MAX for text in content.addresses):
-        raise RecordRejected("malformed", "an address is no multiaddr")
+        raise RecordRejected("malformed", "an address is not a multiaddr")
 
 
 def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
     whole = len(digest) == 64 and set(digest) <= set("0123456789abcdef")
     if not whole and (digest or needed):
-        raise RecordRejected("malformed", "a digest is no lower-case sha256")
+        raise RecordRejected("malformed", "a digest is not a lower-case sha256")
     if not 0 <= size_bytes <= BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, the limit is {BODY_BYTES_MAX}")
 
 
 def check_shard(owner: str, content: Payload) -> None:
-    """Does a record lie in its owner's shard? Raises RecordRejected("wrong-shard")."""
+    """Raise RecordRejected("wrong-shard") unless a record is in its owner's shard."""
     if isinstance(content, Membership):
         own = member_shard_of(content.swarm, owner, MembersPlace(content.shards, content.epoch))
     elif isinstance(content, ReportRecord | RolloutsRecord):
@@ -484,15 +618,15 @@ def check_shard(owner: str, content: Payload) -> None:
 
 
 def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecord) -> None:
-    """Has the stage as many shards as the clock announces? Raises RecordRejected("wrong-shard")."""
-    announced = None if policy.shards is None else policy.shards.of(content.round)
+    """Raise RecordRejected("wrong-shard") unless the stage has as many shards as the clock announces."""
+    announced = policy.shards.of(content.round)
     if announced is not None and content.shards != announced:
         raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
 
 
 def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
-    """May a membership lie in a shard of this epoch? Raises RecordRejected: "wrong-shard" or "wrong-round"."""
-    fixed = 0 if policy.shards is None else policy.shards.fixed
+    """Check that a membership may be in a shard of its epoch. Raises RecordRejected: "wrong-shard" or "wrong-round"."""
+    fixed = policy.shards.fixed
     if fixed and (content.shards, content.epoch) != (fixed, 0):
         raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
     if not content.shards:
@@ -502,7 +636,7 @@ def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
 
 
 def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
-    """Is this the owner's to write, here and now? Raises RecordRejected."""
+    """Check that the owner may write this here and now. Raises RecordRejected."""
     if content.swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
     if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:

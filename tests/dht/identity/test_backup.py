@@ -1,4 +1,4 @@
-"""Backups: what goes in comes out, with the passphrase only, and nothing that is offered as one does harm."""
+"""Backups: they restore what was saved, need the passphrase, and damaged ones are refused."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Keys of both kinds, and the work that an identity shows."""
+"""Keys of both kinds, and proof of work."""
 
 import os
 import subprocess
@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishReport
 from swarmd.core.events import MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.identity.identity import (
+    RSA_LENGTHS,
     create_identity,
     generate_identity,
     hold_identity,
     load_identity,
+    parse_identity,
     public_key_of,
     read_identity,
     signature_bytes,
     verify,
 )
 from swarmd.dht.identity.proof_of_work import find_work, take_work, work_bits
-from swarmd.dht.identity.rsa import LENGTHS, parse_rsa
 from swarmd.errors import ExitCode, IdentityError, IdentityInUse, NotFoundError
 from tests.dht.driver import Driver
 from tests.dht.making import ALICE, OTHER_RSA, RSA, rsa_file, rsa_file_of
@@ -191,7 +192,7 @@ def test_other_keys_in_the_same_wrapping_are_refused(tmp_path: Path) -> None:
     for der in (pkcs8, curve, public, padded, b"", b"x" * 300):
         content = rsa_file_of(tmp_path / "swarm.pem", der)
         with pytest.raises(IdentityError, match="damaged"):
-            parse_rsa(content, "swarm.pem")
+            parse_identity(content, "swarm.pem")
 
 
 @settings(max_examples=50, deadline=None)
@@ -203,7 +204,7 @@ def test_a_damaged_key_file_is_refused(data: st.DataObject) -> None:
     else:
         del content[data.draw(st.integers(3, len(content) - 1)) :]
     with pytest.raises(IdentityError):
-        parse_rsa(bytes(content), "swarm.pem")
+        parse_identity(bytes(content), "swarm.pem")
 
 
 def test_a_signature_counts_for_its_owner_and_message_alone() -> None:
@@ -221,7 +222,7 @@ def test_a_signature_counts_for_its_owner_and_message_alone() -> None:
 def test_a_signature_with_the_key_of_another_does_not_count() -> None:
     """The owner's key beside the forger's signature, and the forger's key beside the owner's id."""
     ours, theirs = SIGNATURE, OTHER_RSA.sign(MESSAGE)
-    key_bytes, signed_bytes = LENGTHS.unpack(ours[-4:])
+    key_bytes, signed_bytes = RSA_LENGTHS.unpack(ours[-4:])
     mixed = ours[:key_bytes] + theirs[key_bytes : key_bytes + signed_bytes] + ours[-4:]
     assert not verify(RSA.peer_id, mixed, MESSAGE)
     assert not verify(OTHER_RSA.peer_id, mixed, MESSAGE)

@@ -1,23 +1,23 @@
-"""Nodes with a real p2pd each, that know of one another."""
+"""Nodes with a real p2pd each, that know one another."""
 
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
+from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.dht.adapters import HiveNetwork, HiveRecords
 from swarmd.dht.identity.identity import Identity, create_identity
-from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
-from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.publisher import OwnRecordFile, Publisher
 from swarmd.dht.store.lookup import lookup
 from swarmd.dht.store.validator import Validator, install_guards
-from swarmd.dht.wire.records import RecordPolicy
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import until
 from tests.dht.making import SWARM
@@ -30,33 +30,40 @@ class Single:
         root.mkdir()
         install_guards()
         self.identity: Identity = create_identity(root / "identity.key")
+        self.coordinator = coordinator
         self.downs: list[str] = []
         self.told: list[Any] = []
-        policy = self.policy = RecordPolicy(SWARM, coordinator or self.identity.peer_id)
+        view = self.view_of(300.0)
         settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
-        validator = Validator(policy, Rejections(time.monotonic))
+        validator = Validator(view.policy, view.rejections)
         self.node = DhtNode(settings, validator, self.downs.append)
-        self.records = HiveRecords(self.node, validator, LoopRuntime(), Random(), 15.0)
+        self.records = HiveRecords(view, self.node, validator)
         self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
         self.network = HiveNetwork(self.node, self.identity)
-        self.publisher = self.publish_from(root / "records.bin", 300.0, not coordinator)
+        self.publisher = self.publish_from(root / "records.bin")
 
-    def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
+    def view_of(self, record_s: float) -> SwarmView:
+        """What the node knows of its swarm; its records live so long."""
+        swarm, dht = SwarmConfig(id=SWARM, coordinator=self.coordinator), DhtConfig(record_s=record_s)
+        config = Config(swarm, role="follower" if self.coordinator else "coordinator", dht=dht)
+        return SwarmView(config, self.identity.peer_id, "nonce", LoopRuntime(), Random(), lambda event: None)
+
+    def publish_from(self, path: Path, record_s: float = 300.0) -> Publisher:
         """A publisher that remembers what a file says."""
-        own_records, told = OwnRecordStore(OwnRecordFile(path), SWARM), self.told.append
-        return Publisher(self.network, own_records, LoopRuntime(), ttl_s, alone, told, told)
+        gossip: Any = SimpleNamespace(told=self.told.append, renewed=self.told.append)
+        return Publisher(self.view_of(record_s), self.network, OwnRecordFile(path, SWARM), gossip)
 
     @property
-    def life(self) -> NodeRun:
-        assert self.node.life is not None
-        return self.node.life
+    def run(self) -> NodeRun:
+        assert self.node.p2pd_run is not None
+        return self.node.p2pd_run
 
     async def address(self) -> str:
         await self.node.wait_up()
         return (await self.node.addresses())[0]
 
     async def read(self, name: str) -> dict[str, Any]:
-        found = await self.node.call(lambda life: lookup(life, name))
+        found = await self.node.call(lambda run: lookup(run, name))
         return found.records
 
 
@@ -79,6 +86,14 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         tasks.cancel_scope.cancel()
     for number in range(len(singles)):
         assert list((tmp_path / str(number) / "run").iterdir()) == []
+
+
+async def trio(start: Start) -> tuple[Single, Single, Single]:
+    """Three nodes that know one another."""
+    one, two = await pair(start)
+    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
+    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
+    return one, two, three
 
 
 async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:

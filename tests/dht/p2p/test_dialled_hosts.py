@@ -1,4 +1,4 @@
-"""Addresses that members announce: nobody has a swarm call somebody else again and again, or services of a machine."""
+"""Addresses that members announce: they cannot make a swarm call a stranger's host, or services of its own hosts."""
 
 import json
 import socket
@@ -8,12 +8,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 
-from swarmd.dht.addresses import PAUSE, RANGE_PEERS_MAX, DialledHosts, is_elsewhere, range_of, surplus
+from swarmd.config import parse_config
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
+from swarmd.dht.session import _check
+from swarmd.dht.wire.addresses import (
+    PAUSE,
+    RANGE_PEERS_MAX,
+    DialledHosts,
+    is_elsewhere,
+    range_of,
+    surplus,
+)
+from swarmd.errors import ConfigError
 from tests.dht.making import ALICE, BOB
 from tests.dht.network import VirtualTime
 
@@ -130,12 +141,12 @@ def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoi
 
 
 async def dial_all(rejoin: Rejoin) -> None:
-    life = cast(Any, SimpleNamespace(peers=1))
-    await _run_bounded([partial(rejoin._dial, life, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
+    run = cast(Any, SimpleNamespace(peers=1))
+    await _run_bounded([partial(rejoin._dial, run, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
 
 
 class Crowded:
-    """A life of p2pd that is connected to a crowd, which is in nobody's table."""
+    """A run of p2pd that is connected to a crowd, which is in nobody's table."""
 
     def __init__(self, connected: list[str]) -> None:
         self._listed = [SimpleNamespace(peer_id=PeerID.from_base58(peer), addrs=()) for peer in connected]
@@ -162,7 +173,7 @@ async def test_a_crowd_holds_up_no_round_of_rejoining(tmp_path: Path, monkeypatc
     _, dialled = rejoin_of(book, monkeypatch)
     pinged: list[str] = []
 
-    async def ping(life: Any, peer: str) -> bool:
+    async def ping(run: Any, peer: str) -> bool:
         pinged.append(peer)
         return False
 
@@ -245,3 +256,47 @@ def test_addresses_of_a_crowd_do_not_push_out_those_of_members(tmp_path: Path) -
     for _ in range(2 * PEERS_KEPT):
         book.meet(generate_identity().peer_id, ["/ip4/9.9.9.9/tcp/1"], known=True)
     assert len(book.met()) == PEERS_KEPT
+
+
+@pytest.mark.parametrize(
+    "dht",
+    [
+        'listen = ["/ip4/0.0.0.0/tcp/1/foo"]',
+        'listen = ["/ip6/fe80::1%eth0/tcp/1"]',
+        'announce = ["/ip4/192.0.2.1/udp/1/quic-v1/webtransport"]',
+        f'bootstrap = ["/ip4/192.0.2.1/tcp/1/foo/p2p/{ALICE.peer_id}"]',
+    ],
+    ids=["odd end", "scope", "transport", "bootstrap"],
+)
+def test_an_address_that_hivemind_cannot_read_is_named(dht: str) -> None:
+    config = parse_config(f'role = "coordinator"\n[swarm]\nid = "s"\n[dht]\n{dht}\n', "node.toml")
+    with pytest.raises(ConfigError, match=f"^dht.{dht.split()[0]}: '/ip.*' is no address"):
+        _check(config)
+
+
+def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
+    path, own = tmp_path / "peers.json", generate_identity().peer_id
+    book = AddressBook(path, [f"/ip4/1.1.1.1/tcp/1/p2p/{ALICE.peer_id}", f"/ip4/1.1.1.1/tcp/2/p2p/{own}"], own)
+    assert book.bootstrap == [("/ip4/1.1.1.1/tcp/1", ALICE.peer_id)]
+    for number in range(PEERS_KEPT + 10):
+        peer = generate_identity().peer_id
+        book.meet(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
+    book.meet(own, ["/ip4/9.9.9.9/tcp/1"])
+    anyio.run(book.save, 4242)
+    again = AddressBook(path, [], own)
+    assert len(again.met()) == PEERS_KEPT and again.port == 4242
+    assert again.met()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"port": 1, "peers": ["x"]}', '{"port": "x", "peers": 3}'])
+def test_a_damaged_cache_is_left_aside(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(content)
+    assert AddressBook(path, [], BOB.peer_id).met() == []
+
+
+@pytest.mark.parametrize("port", ["98331", "-1", "1e999", "NaN", "null", 5_000 * "9", 100_000 * "["], ids=range(7))
+def test_a_port_in_the_cache_that_is_none_is_left_aside(tmp_path: Path, port: str) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(f'{{"peers": [], "port": {port}}}')
+    assert AddressBook(path, [], BOB.peer_id).port == 0

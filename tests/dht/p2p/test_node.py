@@ -1,4 +1,4 @@
-"""The supervised node in this process, with a real p2pd: every operation has an end, every death is noticed."""
+"""The supervised node in this process, with a real p2pd: every call has a timeout, every end of p2pd is noticed."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from swarmd.dht import adapters
 from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr, PeerID, p2pd_pb2
-from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.publisher import Publisher
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, ReportRecord
 from swarmd.errors import NetworkDown
@@ -33,8 +33,8 @@ async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_ba
     one, two = await pair(start)
     report = ReportRecord(SWARM, 1, 0, 0.5, DIGEST, 10, 1)
     await two.publisher.publish(report)
-    node_id, pid = two.life.dht.node_id, two.life.p2p.pid
-    pending = asyncio.ensure_future(two.node.call(lambda life: asyncio.sleep(CALL_S), CALL_S))
+    node_id, pid = two.run.dht.node_id, two.run.p2p.pid
+    pending = asyncio.ensure_future(two.node.call(lambda run: asyncio.sleep(CALL_S), CALL_S))
     await asyncio.sleep(0.1)
     killed_at = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -45,8 +45,8 @@ async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_ba
         await two.publisher.publish(report)
     await two.node.wait_up()
     assert failed_s < CALL_S / 2, "it waited for its own end"
-    assert two.life.dht.node_id == node_id and two.life.p2p.pid != pid
-    assert two.life.dht.protocol.storage.records(two_key(report))  # what it held is still held
+    assert two.run.dht.node_id == node_id and two.run.p2p.pid != pid
+    assert two.run.dht.protocol.storage.records(two_key(report))  # what it held is still held
     await until(lambda: one.node.peers and two.node.peers)
     assert (await one.read(report.key))[two.identity.peer_id].content == report
 
@@ -60,13 +60,13 @@ async def test_a_call_has_an_end(start: Start) -> None:
     one = await start()
     began = time.monotonic()
     with pytest.raises(NetworkDown, match="no answer"):
-        await one.node.call(lambda life: asyncio.sleep(CALL_S), 0.2)
+        await one.node.call(lambda run: asyncio.sleep(CALL_S), 0.2)
     assert time.monotonic() - began < CALL_S / 2
 
 
 async def test_answers_that_a_p2pd_has_not_taken_count_no_longer_when_it_is_gone(start: Start) -> None:
     one = await start()
-    control, answers, peer = one.life.p2p.control, one.node.door.answers, generate_identity().peer_id
+    control, answers, peer = one.run.p2p.control, one.node.peer_limits.answers, generate_identity().peer_id
     late = asyncio.Event()
 
     async def answer(data: bytes, caller: Any) -> bytes:
@@ -75,12 +75,12 @@ async def test_answers_that_a_p2pd_has_not_taken_count_no_longer_when_it_is_gone
         return bytes(2**20)
 
     control.unary_handlers["answer"] = answer
-    os.kill(one.life.p2p.pid, signal.SIGSTOP)
+    os.kill(one.run.p2p.pid, signal.SIGSTOP)
     for data in (b"", b"", b"", b"late"):
         request = p2pd_pb2.CallUnaryRequest(peer=PeerID.from_base58(peer).to_bytes(), proto="answer", data=data)
         control._begin_call(uuid4(), request)
     await until(lambda: answers.total == 3 * 2**20)
-    os.kill(one.life.p2p.pid, signal.SIGKILL)
+    os.kill(one.run.p2p.pid, signal.SIGKILL)
     await until(lambda: one.downs)
     late.set()
     await until(lambda: not control._handler_tasks)
@@ -91,7 +91,7 @@ async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start
     one, two = await pair(start)
     report = ReportRecord(SWARM, 1, 0, 0.5)
     before = await two.publisher.publish(report)
-    forgetful = two.publish_from(tmp_path / "other.bin", ttl_s=30.0, alone=False)
+    forgetful = two.publish_from(tmp_path / "other.bin", record_s=30.0)
     after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
     assert before.expiration < after.expiration < before.expiration + 1.0
     assert (await one.read(report.key))[two.identity.peer_id] == after
@@ -132,7 +132,7 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         return False, None
 
     with monkeypatch.context() as patch, pytest.raises(NetworkDown, match="no peer could show"):
-        patch.setattr(adapters, "holds", mute)
+        patch.setattr(adapters.HiveReplicas, "shows", mute)
         await one.publisher.publish(later)
     restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):
@@ -143,13 +143,13 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
 async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "REJOIN_S", 0.3)
     one, two = await pair(start, call_s=0.5)
-    pid = two.life.p2p.pid
+    pid = two.run.p2p.pid
     os.kill(pid, signal.SIGSTOP)
     await until(lambda: two.downs, timeout_s=20.0)
     assert not is_alive(pid)
     await two.node.wait_up()
     await until(lambda: one.node.peers and two.node.peers)
-    assert two.life.p2p.pid != pid
+    assert two.run.p2p.pid != pid
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["gone", "another one's"])
@@ -161,7 +161,7 @@ async def test_without_its_key_a_node_does_not_come_back_and_makes_no_other(
     kept = key.rename(tmp_path / "kept.key")
     if other:
         create_identity(key)
-    os.kill(one.life.p2p.pid, signal.SIGKILL)
+    os.kill(one.run.p2p.pid, signal.SIGKILL)
     told = "the node runs as" if other else "there is no identity"
     await until(lambda: any(told in down for down in one.downs))
     assert key.exists() == other
@@ -173,16 +173,16 @@ async def test_a_peer_at_an_address_that_hivemind_cannot_read_is_met_like_any_ot
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = await pair(start)
-    listed = one.life.p2p.list_peers
+    listed = one.run.p2p.list_peers
 
     async def list_peers() -> list[Any]:
         strange = Multiaddr(Multiaddr("/ip4/1.2.3.4/udp/1/quic-v1").to_bytes() + WEBTRANSPORT)
         return [SimpleNamespace(peer_id=peer.peer_id, addrs=(strange,)) for peer in await listed()]
 
-    monkeypatch.setattr(one.life.p2p, "list_peers", list_peers)
-    for node_id in list(one.life.table.uid_to_peer_id):
-        del one.life.table[node_id]
-    assert await one.rejoin._connected(one.life) == {two.identity.peer_id: ["/ip4/1.2.3.4/udp/1/quic-v1"]}
+    monkeypatch.setattr(one.run.p2p, "list_peers", list_peers)
+    for node_id in list(one.run.table.uid_to_peer_id):
+        del one.run.table[node_id]
+    assert await one.rejoin._connected(one.run) == {two.identity.peer_id: ["/ip4/1.2.3.4/udp/1/quic-v1"]}
     rounds = one.rejoin.rounds
     await until(lambda: one.rejoin.rounds > rounds and one.node.peers, timeout_s=60.0)
 
@@ -192,7 +192,7 @@ async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytes
     monkeypatch.setattr(peers, "REJOIN_S", 0.5)
     one, two = await pair(start)
     for single in (one, two):
-        for node_id in list(single.life.table.uid_to_peer_id):
-            del single.life.table[node_id]
+        for node_id in list(single.run.table.uid_to_peer_id):
+            del single.run.table[node_id]
     assert (one.node.peers, two.node.peers) == (0, 0)
     await until(lambda: one.node.peers and two.node.peers)

@@ -1,4 +1,4 @@
-"""Peers that are not there, or answer slowly, and what calls to them cost; over a real p2pd."""
+"""What calls to absent or slow peers cost, over a real p2pd."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ SLOW_S = 2.0
 async def call(node: Single, peer: str) -> str:
     """What p2pd, or who stands before it, says of a call to a peer that does not answer it."""
     with pytest.raises(P2PDaemonError) as failed:
-        await node.life.p2p.control.call_unary_handler(PeerID.from_base58(peer), PING, b"")
+        await node.run.p2p.control.call_unary_handler(PeerID.from_base58(peer), PING, b"")
     return str(failed.value)
 
 
@@ -43,7 +43,7 @@ async def test_who_answers_slowly_time_after_time_keeps_no_read_waiting(start: S
     took_s = []
     for number in range(LATE_MAX + 2):
         asked, began = stranger.asked, time.monotonic()
-        found = await lookup(one.life, names.reports(SWARM, number, 0))
+        found = await lookup(one.run, names.reports(SWARM, number, 0))
         took_s.append(time.monotonic() - began)
         assert found.answered and stranger.asked > asked, "it is asked like everybody"
         await asyncio.sleep(SLOW_S)

@@ -1,4 +1,4 @@
-"""Large records are read once each, from one of those who keep them; what one of these has lost comes from another."""
+"""Each large record is read once, from one of the peers that keep it, or from another if that one has lost it."""
 
 import time
 from collections import Counter
@@ -13,9 +13,8 @@ from swarmd.dht.p2p.hivemind_api import DHTID
 from swarmd.dht.store import lookup, validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord, sign
-from tests.dht.driver import until
 from tests.dht.making import REPORT
-from tests.dht.p2p.conftest import Single, Start
+from tests.dht.p2p.conftest import Single, Start, trio
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +24,7 @@ OWNERS = 20
 
 def keep(node: Single, records: list[SignedRecord]) -> None:
     for signed in records:
-        node.life.dht.protocol.storage.admit(KEY, signed)
+        node.run.dht.protocol.storage.admit(KEY, signed)
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ async def test_each_record_is_shown_once_and_what_one_keeper_lacks_by_another(
 ) -> None:
     for bound in ("HEDGE_S", "PATIENCE_S", "SILENCE_S"):  # nobody is slow, however busy the machine is
         monkeypatch.setattr(lookup, bound, 60.0)
-    one, two, three = await three_of_a_kind(start)
+    one, two, three = await trio(start)
     records = [sign(generate_identity(), REPORT, time.time() + 60.0) for _ in range(OWNERS)]
     keep(one, records[:-1])
     keep(two, records[2:])  # less than one share, for who shows nothing of its first is not asked again
@@ -57,17 +56,10 @@ async def test_each_record_is_shown_once_and_what_one_keeper_lacks_by_another(
     assert set(shown.values()) == {1}
 
 
-async def three_of_a_kind(start: Start) -> tuple[Single, Single, Single]:
-    one = await start()
-    two, three = [await start(one.identity.peer_id, (await one.address(),)) for _ in range(2)]
-    await until(lambda: one.node.peers > 1 and two.node.peers > 1 and three.node.peers > 1)
-    return one, two, three
-
-
 async def test_owners_of_whom_nobody_has_anything_do_not_keep_what_is_wanted_waiting(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two, three = await three_of_a_kind(start)
+    one, two, three = await trio(start)
     monkeypatch.setattr(
         lookup, "find_at", late(lookup.find_at, dict.fromkeys((one.identity.peer_id, two.identity.peer_id), 0.25))
     )
@@ -82,7 +74,7 @@ async def test_owners_of_whom_nobody_has_anything_do_not_keep_what_is_wanted_wai
 
 
 async def test_what_a_slow_peer_was_asked_for_comes_from_another(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two, three = await three_of_a_kind(start)
+    one, two, three = await trio(start)
     monkeypatch.setattr(lookup, "find_at", late(lookup.find_at, {one.identity.peer_id: 60.0}))
     records = [sign(generate_identity(), REPORT, time.time() + 60.0) for _ in range(OWNERS)]
     keep(one, records)

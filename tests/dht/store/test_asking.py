@@ -1,4 +1,4 @@
-"""Whom a look-up asks, for what, and whose records come first."""
+"""Which peers a look-up asks, for which owners, and in which order owners rank."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from swarmd.dht.identity import proof_of_work
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.ports import Record
 from swarmd.dht.store.lookup import Found
 from swarmd.dht.store.parts import LATE_MAX, LATE_S, TRIES_MAX, Promptness, Shares
 from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, Seniority
-from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord
+from swarmd.dht.wire.records import AnnouncedShards, ClockRecord, Record
 from tests.dht.making import MEMBERSHIP, SWARM
 
 OWNERS = [f"peer-{number}" for number in range(20)]
@@ -76,15 +74,15 @@ def test_a_prompt_answer_makes_good() -> None:
 COORDINATOR, ELDER = generate_identity().peer_id, generate_identity().peer_id
 
 
-def asked_first(name: str, shards: int, *guides: str) -> set[str]:
+def asked_first(name: str, shards: int, *trusted_peers: str) -> set[str]:
     announced = AnnouncedShards(True, members_sharded=True)
     announced.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
     policy = SimpleNamespace(coordinator=COORDINATOR, shards=announced)
-    validator = SimpleNamespace(policy=policy, guides=lambda: (COORDINATOR, ELDER, *guides))
-    life: Any = SimpleNamespace(
+    validator = SimpleNamespace(policy=policy, trusted_peers=lambda: (COORDINATOR, ELDER, *trusted_peers))
+    run: Any = SimpleNamespace(
         dht=SimpleNamespace(protocol=SimpleNamespace(record_validator=validator), node_id=DHTID(1))
     )
-    return {peer.to_base58() for _, peer in Found(life, name).first_asked(())}
+    return {peer.to_base58() for _, peer in Found(run, name).first_asked(())}
 
 
 @pytest.mark.parametrize("name", [names.clock(SWARM), names.leaderboard(SWARM, 3), names.reports(SWARM, 3, 0, 4, 1)])
@@ -126,5 +124,5 @@ def test_work_is_hashed_once_for_all_reads_and_anew_when_another_is_shown(monkey
 
     monkeypatch.setattr(proof_of_work, "_begin", count)
     ranks = [seniority(0).rank_of(record, b"key") for record in records for _ in range(3)]
-    assert [rank.worked for rank in ranks] == [False] * 3 + [True] * 3
+    assert [rank.has_proof_of_work for rank in ranks] == [False] * 3 + [True] * 3
     assert hashed == [peer, peer]

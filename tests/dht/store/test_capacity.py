@@ -1,4 +1,4 @@
-"""What a key, and a node in all, has room for, and who gives way."""
+"""How much a key, and a whole node, has room for, and which records are dropped for others."""
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ from swarmd.dht.store.capacity import (
     KeyCapacity,
     _order_of,
 )
-from swarmd.dht.store.seniority import Places, Rank, Seniority, pick
+from swarmd.dht.store.seniority import Rank, Seniority, Slots, pick
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import MembersPlace, member_shard_of
@@ -51,12 +51,12 @@ def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
         gone = room.find(owner, size, rank)
         if gone is None:
             continue
-        known_bytes = sum(size for size, rank in held.values() if rank.known)
+        known_bytes = sum(size for size, rank in held.values() if rank.is_credited)
         for loser in gone:
             other = held[loser][1]
             lower = _order_of(other) < _order_of(rank)
-            assert other.known != rank.known or lower
-            assert rank.known or not held[loser][1].known or known_bytes > BYTES * (1 - NEWCOMERS_SHARE)
+            assert other.is_credited != rank.is_credited or lower
+            assert rank.is_credited or not held[loser][1].is_credited or known_bytes > BYTES * (1 - NEWCOMERS_SHARE)
             del held[loser]
             room.drop(loser)
         room.put(owner, size, rank)
@@ -78,7 +78,7 @@ def test_each_side_has_its_share_however_full_the_other_is() -> None:
             for owner in gone:
                 room.drop(owner)
             room.put(f"second {number}", 10, second)
-        sides = {side: sum(rank.known is side for rank in room.ranks.values()) for side in (True, False)}
+        sides = {side: sum(rank.is_credited is side for rank in room.ranks.values()) for side in (True, False)}
         assert sides == {True: 75, False: 25}
 
 
@@ -92,7 +92,7 @@ def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -
     assert room.admit("idle 9", 10, Rank(0, WORK_BITS - 1, True, b"a")) == ["idle 4"]
     room.rank_anew(lambda owner: int(owner == "idle 5"))
     assert room.admit("idle 10", 10, Rank(0, 0, True, b"z")) == ["idle 6"], "whom credit makes no member"
-    assert not Rank(1, 0, True, b"a").known
+    assert not Rank(1, 0, True, b"a").is_credited
 
 
 def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
@@ -117,9 +117,9 @@ def test_first_the_longest_credited_then_who_worked_more_then_a_lot_of_this_node
     placed = seniority.ranks_of(records, KEY.to_bytes())
     order = pick(placed, lambda rank: True)
     assert order == [each.peer_id for each in (elder, younger, worker, idle)]
-    assert pick(placed, Places(1, 1, 0).try_occupy) == [elder.peer_id, worker.peer_id]
-    lots = {Seniority().rank_of(records[idle.peer_id], KEY.to_bytes()).lot for _ in range(4)}
-    lots |= {seniority.rank_of(records[idle.peer_id], key).lot for key in (b"one", b"two")}
+    assert pick(placed, Slots(1, 1, 0).try_occupy) == [elder.peer_id, worker.peer_id]
+    lots = {Seniority().rank_of(records[idle.peer_id], KEY.to_bytes()).tie_breaker for _ in range(4)}
+    lots |= {seniority.rank_of(records[idle.peer_id], key).tie_breaker for key in (b"one", b"two")}
     assert len(lots) == 6, "each node's, and each key's"
 
 

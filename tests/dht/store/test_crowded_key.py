@@ -1,4 +1,4 @@
-"""A crowd of records under one key, kept or shown, costs no verification that is not due."""
+"""A crowd of records under one key causes no needless verification."""
 
 import asyncio
 import time
@@ -9,18 +9,17 @@ import msgspec
 import pytest
 
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.store import seniority
 from swarmd.dht.store.capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Answer, Found, find_at
 from swarmd.dht.store.parts import Part, Shown, encode_part
-from swarmd.dht.store.storage import BoundedStorage
-from swarmd.dht.store.validator import CHECKED_BYTES_MAX, CHECKED_BYTES_MIN, GuardedProtocol, Validator
+from swarmd.dht.store.validator import CHECKED_BYTES_MAX, CHECKED_BYTES_MIN
 from swarmd.dht.wire import names, records
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
-from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
+from tests.dht.making import ALICE, BOB, REPORT, signed_by
+from tests.dht.store.protocol import Unconnected
 
 pytestmark = pytest.mark.anyio
 
@@ -29,32 +28,19 @@ KEY = DHTID.from_bytes(names.key_id(REPORT.key))
 BUSY_S, WATCHED_S = 0.05, 2.0
 
 
-class Reader:
+class Reader(Unconnected):
     """Reads what it holds itself."""
-
-    def __init__(self) -> None:
-        self.record_validator = Validator(POLICY, Rejections(time.monotonic))
-        self.storage = BoundedStorage()
-
-    def judge_shown(self, *shown: Any) -> SignedRecord:
-        return GuardedProtocol.judge_shown(cast(Any, self), *shown)
 
     def store(self, signed: SignedRecord) -> None:
         """As if a peer had sent it."""
-        columns = (KEY.to_bytes(), msgspec.msgpack.encode(signed.owner), signed.value, signed.expiration)
-        GuardedProtocol._store_one(cast(Any, self), "sender", *columns, replayed="")
-
-    def _check_room(self, *sent: Any) -> None:
-        GuardedProtocol._check_room(cast(Any, self), *sent)
-
-    def _check_rewrite(self, *sent: Any) -> None:
-        """Nobody writes anew here."""
+        columns = (KEY.to_bytes(), signed.owner, signed.value, signed.expiration)
+        self._store_one("sender", *columns, replayed="")
 
     def read(self) -> Found:
         """What is found here."""
-        life = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
-        found = Found(cast(Any, life), REPORT.key)
-        found.merge(self.storage.get(KEY).value)
+        run = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
+        found = Found(cast(Any, run), REPORT.key)
+        found.read_own()
         return found
 
 
@@ -92,14 +78,13 @@ def test_what_differs_from_what_is_held_is_verified() -> None:
     reader = Reader()
     signed = signed_by(BOB, REPORT)
     reader.storage.admit(KEY, signed)
-    subkey = msgspec.msgpack.encode(BOB.peer_id)
-    assert reader.judge_shown(KEY, subkey, signed.value, signed.expiration) == signed
+    assert reader.judge_shown(KEY, BOB.peer_id, signed.value, signed.expiration) == signed
     for value, expiration in (
         (signed.value[:-1] + b"x", signed.expiration),
         (signed.value, signed.expiration + 1.0),
     ):
         with pytest.raises(records.RecordRejected):
-            reader.judge_shown(KEY, subkey, value, expiration)
+            reader.judge_shown(KEY, BOB.peer_id, value, expiration)
 
 
 def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:
@@ -118,15 +103,11 @@ PEER = PeerID.from_base58(BOB.peer_id)
 CROWD = [generate_identity() for _ in range(300)]
 
 
-class Asker:
+class Asker(Unconnected):
     """Asks one peer, which answers what a test says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.validator = Validator(POLICY, Rejections(time.monotonic))
-        self.protocol = GuardedProtocol(_initialized_with_create=True)
-        self.protocol.record_validator, self.protocol.storage = self.validator, BoundedStorage()
-        self.protocol.node_info, self.protocol.rpc_semaphore = dht_pb2.NodeInfo(), asyncio.Semaphore()
-        self.protocol.wait_timeout = 1.0
+        super().__init__()
         self.verified = 0
         verifies = records.verifies
 
@@ -145,12 +126,8 @@ class Asker:
         async def rpc_find(request: Any, timeout: float) -> Any:
             return dht_pb2.FindResponse(results=[result])
 
-        self.protocol.get_stub = lambda peer: SimpleNamespace(rpc_find=rpc_find)
-        return await find_at(self.protocol, PEER, KEY, [each.peer_id for each in only])
-
-    @property
-    def refused(self) -> dict[str, int]:
-        return dict(self.validator.rejections.total)
+        self.get_stub = lambda peer: SimpleNamespace(rpc_find=rpc_find)
+        return await find_at(self, PEER, KEY, [each.peer_id for each in only])
 
 
 @pytest.fixture
@@ -173,7 +150,7 @@ async def test_an_answer_full_of_forged_records_is_not_read_to_its_end(asker: As
     answer = await asker.ask([shown_by(ALICE), *(shown_by(BOB, of=each) for each in CROWD)])
     assert answer is not None and [signed.owner for signed in answer.records] == [ALICE.peer_id]
     assert asker.verified <= 1 + 4 and asker.refused == {"bad-signature": 4}
-    assert not asker.validator.remembered.progress(KEY).cursors, "it is asked for all of them again"
+    assert not asker.record_validator.remembered.progress(KEY).cursors, "it is asked for all of them again"
 
 
 async def test_all_else_goes_on_while_a_long_answer_is_read(asker: Asker) -> None:
@@ -190,4 +167,4 @@ async def test_all_else_goes_on_while_a_long_answer_is_read(asker: Asker) -> Non
     beside.cancel()
     assert answer is not None and len(answer.records) == len(CROWD)
     assert turns >= len(CROWD) // 16
-    assert cast(Any, asker.validator.remembered.progress(KEY).cursors)
+    assert cast(Any, asker.record_validator.remembered.progress(KEY).cursors)

@@ -1,16 +1,16 @@
-"""Whoever asks a peer again is shown what is new, and loses nothing by it; whoever asks for one is shown one."""
+"""A peer that is asked again shows what is new; one that is asked for some owners shows only their records."""
 
 import time
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
+from swarmd.dht.p2p.limits import PeerLimits
 from swarmd.dht.store import parts
 from swarmd.dht.store.parts import (
     AnswerMemory,
@@ -154,8 +154,8 @@ FORGED = [
 @pytest.mark.parametrize(("encoded", "keys", "times"), FORGED)
 def test_odd_filters_are_refused_and_counted(encoded: bytes, keys: int, times: int) -> None:
     counted: list[tuple[str, str]] = []
-    door = RequestLimits(lambda peer, reason, detail: counted.append((peer, reason)))
-    protocol = SimpleNamespace(p2p=SimpleNamespace(door=door))
+    peer_limits = PeerLimits(lambda peer, reason, detail: counted.append((peer, reason)))
+    protocol = SimpleNamespace(p2p=SimpleNamespace(peer_limits=peer_limits))
     with pytest.raises(RecordRejected):
         make_result(protocol, "stranger", asking(encoded, keys, times))
     assert [peer for peer, _ in counted] == ["stranger"] and counted[0][1] in ("malformed", "nested")
@@ -163,17 +163,17 @@ def test_odd_filters_are_refused_and_counted(encoded: bytes, keys: int, times: i
 
 def test_a_part_is_bounded_like_any_answer() -> None:
     counted: list[str] = []
-    door = RequestLimits(lambda peer, reason, detail: counted.append(reason))
+    peer_limits = PeerLimits(lambda peer, reason, detail: counted.append(reason))
     storage, table = BoundedStorage(), RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
     storage.admit(KEY, record("peer"))
-    protocol = cast(Any, SimpleNamespace(p2p=SimpleNamespace(door=door), storage=storage, routing_table=table))
-    protocol.bucket_size = 20
+    p2p = SimpleNamespace(peer_limits=peer_limits)
+    protocol: Any = SimpleNamespace(p2p=p2p, storage=storage, routing_table=table, bucket_size=20)
     answered = 0
     with pytest.raises(RecordRejected):
         while answered < 100:
             result = make_result(protocol, "stranger", asking(GENUINE))
             assert len(read_part(result.value, BYTES_MAX).records) == 1
-            door.bytes_out.charge(door.caller("stranger"), 2**20)
+            peer_limits.bytes_out.charge(peer_limits.caller("stranger"), 2**20)
             answered += 1
     assert counted == ["bytes-out"] and answered > 1
     assert make_result(protocol, "another", dht_pb2.FindRequest(keys=[KEY.to_bytes()])) is None

@@ -1,4 +1,4 @@
-"""What is read of a peer's records and answers before anything is made of them, without a network."""
+"""How a peer's records and answers are checked before they are used, without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 
 from swarmd.bounds import RateLimiter
 from swarmd.dht.identity.identity import generate_identity, peer_id_of
-from swarmd.dht.limits import REQUEST_BYTES_MAX, Rejections
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     MSGPackSerializer,
@@ -23,8 +22,9 @@ from swarmd.dht.p2p.hivemind_api import (
     dht_pb2,
     protocol_module,
 )
+from swarmd.dht.p2p.limits import REQUEST_BYTES_MAX, Rejections
 from swarmd.dht.store import storage
-from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage, HandingOn
+from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage
 from swarmd.dht.store.validator import (
     BYTES_BURST,
     CHECKED_BYTES_MAX,
@@ -32,13 +32,14 @@ from swarmd.dht.store.validator import (
     GuardedProtocol,
     Validator,
     id_of,
-    read_nearby,
+    nearby,
 )
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import RecordPolicy, RolloutsRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, DIGEST, POLICY, REPORT, SWARM, signed_by
 from tests.dht.outsider import store_request
+from tests.dht.store.protocol import Unconnected
 
 pytestmark = pytest.mark.anyio
 
@@ -46,12 +47,9 @@ KEY = names.key_id(REPORT.key)
 
 
 def test_a_peer_that_names_thousands_of_others_is_heard_out_for_a_few() -> None:
-    peer = PeerID.from_base58(ALICE.peer_id).to_bytes()
-    ids = [DHTID.generate() for _ in range(5 * NEARBY_MAX)]
-    answer = dht_pb2.FindResult(
-        nearest_node_ids=[node_id.to_bytes() for node_id in ids], nearest_peer_ids=[peer] * len(ids)
-    )
-    assert list(read_nearby(answer)) == ids[:NEARBY_MAX]
+    peers = [PeerID(number.to_bytes(8, "big")) for number in range(5 * NEARBY_MAX)]
+    answer = dht_pb2.FindResult(nearest_peer_ids=[peer.to_bytes() for peer in peers])
+    assert list(nearby(answer).values()) == peers[:NEARBY_MAX]
 
 
 async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_through_a_few_times(
@@ -64,11 +62,11 @@ async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_t
     async def call_store(peer: PeerID, keys: Any, values: Any, *rest: Any, **more: Any) -> None:
         handed.append(sum(map(storage.size_of, values)))
 
-    monkeypatch.setattr(keeper.protocol, "call_store", call_store)
+    monkeypatch.setattr(keeper, "call_store", call_store)
     looked = keeper.count_looks(monkeypatch)
     crowd = [PeerID.from_base58(generate_identity().peer_id) for _ in range(200)]
     for peer in 2 * crowd:
-        await keeper.protocol.update_routing_table(id_of(peer), peer)
+        await keeper.update_routing_table(id_of(peer), peer)
     await asyncio.sleep(0)
     assert 0 < looked() <= MEETINGS_BURST * 50
     assert len(handed) <= MEETINGS_BURST and max(handed) <= HANDED_BYTES_MAX
@@ -81,13 +79,13 @@ async def test_whoever_is_met_is_handed_what_it_should_keep(keeper: Keeper, monk
     async def call_store(peer: PeerID, keys: Any, *rest: Any, **more: Any) -> None:
         handed.append((peer, sorted(keys)))
 
-    monkeypatch.setattr(keeper.protocol, "call_store", call_store)
+    monkeypatch.setattr(keeper, "call_store", call_store)
     keeper.count_looks(monkeypatch)
     bob = PeerID.from_base58(BOB.peer_id)
-    await keeper.protocol.update_routing_table(id_of(bob), bob)
+    await keeper.update_routing_table(id_of(bob), bob)
     await asyncio.sleep(0)
-    assert handed == [(bob, sorted(key for key, _ in keeper.protocol.storage.items()))]
-    assert id_of(bob) in keeper.protocol.routing_table
+    assert handed == [(bob, sorted(key for key, _ in keeper.storage.items()))]
+    assert id_of(bob) in keeper.routing_table
 
 
 @pytest.mark.parametrize(("keys", "owners", "owner_bytes"), [(1, 24_000, 52), (1, 1000, 4000), (400, 1, 16_000)])
@@ -99,7 +97,7 @@ async def test_whatever_a_node_holds_what_it_hands_on_fits_into_messages(
     for _ in range(keys):
         key = DHTID.generate()
         for number in range(owners):
-            keeper.protocol.storage.store_subkey(key, f"{number:0{owner_bytes}}", b"x" * 130, time.time() + 900)
+            keeper.storage.store_subkey(key, f"{number:0{owner_bytes}}", b"x" * 130, time.time() + 900)
     sent: list[int] = []
 
     async def call_store(self: Any, peer: PeerID, keys: Any, values: Any, *rest: Any, **more: Any) -> list[bool]:
@@ -109,40 +107,34 @@ async def test_whatever_a_node_holds_what_it_hands_on_fits_into_messages(
     monkeypatch.setattr(protocol_module.DHTProtocol, "call_store", call_store)
     keeper.count_looks(monkeypatch)
     bob = PeerID.from_base58(BOB.peer_id)
-    await keeper.protocol.update_routing_table(id_of(bob), bob)
+    await keeper.update_routing_table(id_of(bob), bob)
     for _ in range(len(sent) + 10):
         await asyncio.sleep(0)
     assert sent and max(sent) <= REQUEST_BYTES_MAX["DHTProtocol.rpc_store"] - 64 * 1024
 
 
-class Keeper:
-    """`GuardedProtocol` without a network."""
+class Keeper(Unconnected):
+    """Stores what peers send."""
 
     def __init__(self) -> None:
         self.accepted: list[SignedRecord] = []
         self.awaited: set[tuple[bytes, str]] = set()  # keys and owners whose reports are wanted
-        awaits = lambda *report: report in self.awaited  # noqa: E731
-        self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append, awaits=awaits)
-        self.protocol = GuardedProtocol(_initialized_with_create=True)
-        self.protocol.record_validator = self.validator
-        self.protocol.storage = BoundedStorage()
-        self.protocol.node_info = dht_pb2.NodeInfo()
-        self.protocol.handing_on = HandingOn()
+        super().__init__(accepted=self.accepted.append, awaits=lambda *report: report in self.awaited)
 
     async def store(self, *records: SignedRecord, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
         rows = ((key, msgpack.packb(signed.owner), signed.value, signed.expiration) for signed in records)
         request = store_request(rows)
         context = cast(Any, SimpleNamespace(remote_id=PeerID.from_base58(sender)))
-        return list((await GuardedProtocol.rpc_store(self.protocol, request, context)).store_ok)
+        return list((await self.rpc_store(request, context)).store_ok)
 
     def hold(self, keys: int, size_bytes: int) -> None:
         """Have it keep a record of this size under each of so many keys, and know nobody."""
-        self.protocol.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
-        self.protocol.node_id, self.protocol.num_replicas = DHTID(0), 5
-        self.protocol.rpc_semaphore = asyncio.Semaphore(0)
+        self.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
+        self.node_id, self.num_replicas = DHTID(0), 5
+        self.rpc_semaphore = asyncio.Semaphore(0)
         for _ in range(keys):
             key = DHTID.generate()
-            self.protocol.storage.store_subkey(key, ALICE.peer_id, b"x" * size_bytes, time.time() + 900)
+            self.storage.store_subkey(key, ALICE.peer_id, b"x" * size_bytes, time.time() + 900)
 
     def count_looks(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         """From now on, how often it looks who is nearest to a key."""
@@ -153,19 +145,15 @@ class Keeper:
             return nearest(table, key, *rest, **more)
 
         monkeypatch.setattr(RoutingTable, "get_nearest_neighbors", look)
-        monkeypatch.setattr(self.protocol, "call_ping", self._ping)
+        monkeypatch.setattr(self, "call_ping", self._ping)
         return lambda: len(keys)
 
     async def _ping(self, peer: PeerID) -> None:
         """Nobody is asked."""
 
     def held(self, owner: str) -> bytes | None:
-        found = self.protocol.storage.records(DHTID.from_bytes(KEY)).get(owner)
+        found = self.storage.records(DHTID.from_bytes(KEY)).get(owner)
         return found and found[0]
-
-    @property
-    def refused(self) -> dict[str, int]:
-        return dict(self.validator.rejections.total)
 
 
 @pytest.fixture
@@ -216,9 +204,9 @@ def test_a_key_whose_one_signature_is_good_for_all_values_has_no_other_record_ve
     for number in range(CHECKED_BYTES_MAX // 48_000 + 2):
         content = RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, number.to_bytes(2, "big") + bytes(48_000))
         signed = SignedRecord(owner, msgspec.msgpack.encode(content), expiration, neutral + bytes(32))
-        assert validator.judge(names.key_id(content.key), msgpack.packb(owner), signed.value, expiration) == signed
+        assert validator.judge(names.key_id(content.key), owner, signed.value, expiration) == signed
     genuine = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, bytes(48_000)))
-    asked = (names.key_id(genuine.content.key), msgpack.packb(ALICE.peer_id), genuine.value, genuine.expiration)
+    asked = (names.key_id(genuine.content.key), ALICE.peer_id, genuine.value, genuine.expiration)
     assert validator.judge(*asked) is validator.judge(*asked)
 
 
@@ -228,7 +216,7 @@ def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: boo
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id, now=lambda: now)
     validator = Validator(policy, Rejections(time.monotonic))
     signed = signed_by(ALICE, REPORT)
-    asked = (KEY, msgpack.packb(signed.owner), signed.value, signed.expiration)
+    asked = (KEY, signed.owner, signed.value, signed.expiration)
     if known:
         assert validator.judge(*asked) is validator.judge(*asked)
     policy.admit([BOB.peer_id])
@@ -243,7 +231,7 @@ def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: boo
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:
     large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 49_000))
     count = int(BYTES_BURST / len(large.value)) + 8
-    keeper.validator.bytes_quota = RateLimiter(
+    keeper.record_validator.bytes_quota = RateLimiter(
         BYTES_BURST, 0.0, time.monotonic
     )  # nothing comes back while this test takes
     await keeper.store(*[large] * count, key=names.key_id(large.content.key))
@@ -256,7 +244,7 @@ async def test_a_report_that_is_awaited_counts_though_there_is_no_room_to_keep_i
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "STORED_BYTES_MAX", 1024)
-    keeper.protocol.storage = BoundedStorage()
+    keeper.storage = BoundedStorage()
     mine = signed_by(ALICE, REPORT)
     assert await keeper.store(mine, sender=ALICE.peer_id) == [False] and keeper.refused == {"full": 1}
     keeper.awaited = {(KEY, ALICE.peer_id)}

@@ -1,4 +1,4 @@
-"""What contradicts what, what does not, and how evidence is checked."""
+"""Which records contradict each other, and how evidence is checked."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Foreign bytes: bodies, msgpack and dictionaries are bounded before anything is made of them."""
+"""Bodies, msgpack and dictionaries from peers are bounded before they are decoded."""
 
 import hashlib
 import zlib

@@ -1,4 +1,4 @@
-"""Anyone can add the standings up again from the signed reports."""
+"""Anyone can compute the standings again from the signed reports."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,8 +61,8 @@ def test_honest_leaderboards_verify_long_after_the_records_expired() -> None:
         ({"reports": FIRST.reports[:2]}, "has a standing but no reports"),
         ({"reports": (*FIRST.reports, FIRST.reports[2])}, "a second one"),
         ({"reports": (*FIRST.reports, report(BOB, 5, 0, 0.0))}, "it is of round 5"),
-        ({"reports": (*FIRST.reports, report(BOB, 0, 0, 9.0, swarm="other"))}, "no report of this swarm"),
-        ({"reports": (*FIRST.reports, signed_by(COORDINATOR, CLOCK).encode())}, "no report of this swarm"),
+        ({"reports": (*FIRST.reports, report(BOB, 0, 0, 9.0, swarm="other"))}, "not a report of this swarm"),
+        ({"reports": (*FIRST.reports, signed_by(COORDINATOR, CLOCK).encode())}, "not a report of this swarm"),
         ({"reports": (*FIRST.reports, b"noise")}, "malformed"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_forged_report_is_named() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 2000, b"\xa9\x00\x00\x00\x00\x00\x00\x00\x00\x80"])
 def test_a_body_that_is_no_leaderboard(body: bytes) -> None:
-    with pytest.raises(RecordRejected, match="no leaderboard"):
+    with pytest.raises(RecordRejected, match="not a leaderboard"):
         decode_board(body)
 
 

@@ -1,4 +1,4 @@
-"""Signed records of both kinds of owners: only genuine ones of the right owner, key and time count."""
+"""Signed records of both kinds of keys: only genuine ones with the right owner, key and time count."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Reports and memberships of a large swarm lie in their owners' shards and nowhere else."""
+"""Reports and memberships of a large swarm count in their owners' shards only."""
 
 from collections import Counter
 
@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, epoch_of, member_shard_of, shard_of
-from swarmd.dht.wire.records import PROTOCOL, ClockRecord, Payload, RecordPolicy, is_sharded
+from swarmd.dht.wire.records import PROTOCOL, AnnouncedShards, ClockRecord, Payload, RecordPolicy, is_sharded
 from tests.dht.making import ALICE, CLOCK, COORDINATOR, MEMBERSHIP, REPORT, ROLLOUTS, SWARM, judge, signed_by
 
 SIZES = st.sampled_from([2**exponent for exponent in range(1, 11)])

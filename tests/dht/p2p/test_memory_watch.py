@@ -1,4 +1,4 @@
-"""What the network worker does when it, or p2pd, holds too much; and whom it disconnects."""
+"""What the network worker does if it or p2pd uses too much memory, and which peers it disconnects."""
 
 import os
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 
 import swarmd.dht.p2p.connections
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits import REFUSALS_MAX, RequestLimits
-from swarmd.dht.memory_watch import (
+from swarmd.dht.p2p.connections import Connections
+from swarmd.dht.p2p.limits import REFUSALS_MAX, PeerLimits
+from swarmd.dht.p2p.memory_watch import (
     PATIENCE_S,
     MemoryThresholds,
     MemoryWatch,
     ProcessUsage,
 )
-from swarmd.dht.p2p.connections import Connections
 from swarmd.errors import OutOfRoom
 
 pytestmark = pytest.mark.anyio
@@ -52,10 +52,10 @@ class Scene:
         self.p2pd = Child()
         self.disconnected = 0
         self.harsh = False
-        node = SimpleNamespace(life=SimpleNamespace(p2p=self.p2pd))
+        node = SimpleNamespace(p2pd_run=SimpleNamespace(p2p=self.p2pd))
         self.room = MemoryWatch(cast(Any, node), MARKS, self._disconnect)
 
-    async def _disconnect(self, life: Any, all_strangers: bool) -> int:
+    async def _disconnect(self, run: Any, all_strangers: bool) -> int:
         self.disconnected += 1
         self.harsh = all_strangers
         return 3
@@ -89,12 +89,12 @@ async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Pro
 CHURN = """
 import anyio
 from types import SimpleNamespace
-from swarmd.dht import memory_watch
+from swarmd.dht.p2p import memory_watch
 
 async def main():
     memory_watch.TRIM_S = 0.0
     marks, nothing = memory_watch.MemoryThresholds(1 << 40, 10**6, 10**6), memory_watch.ProcessUsage()
-    watch = memory_watch.MemoryWatch(SimpleNamespace(life=None), marks, None)
+    watch = memory_watch.MemoryWatch(SimpleNamespace(p2pd_run=None), marks, None)
     await watch.look(watch.own(), nothing)
     before = watch.own().memory_bytes
     held = [bytearray(48 * 1024 if number % 2 else 1024) for number in range(2 * 1400)]
@@ -137,8 +137,8 @@ async def test_files_and_tasks_count_like_memory(scene: Scene, usage: ProcessUsa
 
 
 def connections(known: tuple[str, ...] = (), connections_max: int = 8) -> Connections:
-    door = RequestLimits(known=known)
-    return Connections(cast(Any, SimpleNamespace(attendants=[])), door, connections_max)
+    peer_limits = PeerLimits(known=known)
+    return Connections(cast(Any, SimpleNamespace(attendants=[])), peer_limits, connections_max)
 
 
 def test_connections_of_one_address_get_half() -> None:
@@ -155,7 +155,7 @@ def test_known_peers_stay_connected() -> None:
 
 async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarmd.dht.p2p.connections, "LOOK_S", 3600.0)
-    door, peer, gone = RequestLimits(), generate_identity().peer_id, anyio.Event()
+    peer_limits, peer, gone = PeerLimits(), generate_identity().peer_id, anyio.Event()
 
     async def places() -> list[tuple[str, str]]:
         return []
@@ -165,12 +165,12 @@ async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: 
         gone.set()
 
     control = SimpleNamespace(places=places, disconnect=disconnect)
-    watching = Connections(cast(Any, SimpleNamespace(attendants=[])), door, 8)
+    watching = Connections(cast(Any, SimpleNamespace(attendants=[])), peer_limits, 8)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watching.watch, cast(Any, SimpleNamespace(p2p=SimpleNamespace(control=control))))
         await anyio.sleep(0.1)
-        door.refusal(peer, "calls", "too many", weight=REFUSALS_MAX)
+        peer_limits.refusal(peer, "calls", "too many", weight=REFUSALS_MAX)
         with anyio.fail_after(30.0):
             await gone.wait()
-        assert door.out.keys() == {peer}
+        assert peer_limits.out.keys() == {peer}
         tasks.cancel_scope.cancel()

@@ -1,19 +1,20 @@
-"""What a peer may ask of this node, and how much of it this node keeps count of. No hivemind in it.
+"""Limits on what peers may ask of this node. No hivemind in it.
 
-- `RequestLimits` is the door of the network worker: every call and stream of a peer passes it before anything is done
-  for anybody. What is over a bound is refused at little cost and counted under the name of the bound; a peer that goes
-  on regardless is disconnected, which frees what p2pd holds for it.
-- A peer id costs nothing, an address costs a little, the node has what it has. So each bound has three levels: for a
-  peer, for an address prefix, and in all. One prefix gets half of all at most, and a quarter of all is kept for peers
-  that this node knows. `ConcurrencyBudget` bounds what is held at once, `Flow` what comes back with time.
-- `GossipLimits` bounds the messages of a topic that are judged, each of which costs signatures' checks.
-- `Rejections` counts what was refused and reports it in bounded doses: a flood of bad records is no flood of events.
-- `Unreached` leaves peers alone that were called in vain, each time for longer. A name costs nothing, and p2pd looks
-  among all its peers for one that it is not connected to, for as long as the caller waits.
+- `PeerLimits`: every call and stream of a peer passes it before the node does any work for it. What exceeds a bound is
+  refused at little cost and counted under the bound's name. A peer that continues regardless is disconnected, which
+  frees what p2pd holds for it.
+- A peer id costs nothing and an address costs a little. So each bound has three levels: for a peer, for an address
+  prefix, and in total. One prefix gets at most half of the total, and a quarter of the total is reserved for peers that
+  this node knows. `ConcurrencyBudget` bounds what is held at once, `Flow` what is used over time.
+- `GossipLimits` bounds the messages of a topic that are judged, each of which costs checks of signatures.
+- `Rejections` counts refusals and reports them at a bounded rate: a flood of bad records is not a flood of events.
+- `Unreached` holds back calls to peers that could not be reached, each time for longer: p2pd searches for a peer that
+  it is not connected to for as long as the caller waits.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -24,17 +25,19 @@ from cachetools import FIFOCache
 from swarmd.bounds import RateLimiter
 from swarmd.core.events import RecordsRejected
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.ports import PeerCheck, RefusalCounter
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
-RESERVE = 0.25  # share of all that only known peers may use
+PeerCheck = Callable[[str], bool]  # whether a peer counts, was credited, may ask: as far as this node knows now
+RefusalCounter = Callable[[str, str, str], None]  # counts what was refused: peer, reason (the bound's name), detail
+
+RESERVE = 0.25  # share of the total that only known peers may use
 ALL = ""
 
 REFUSALS_S = 10.0
-REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
-PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
+REFUSALS_MAX = 64  # of one peer within `REFUSALS_S`; then it is disconnected
+PLACES_MAX = 4096  # peers whose address prefix is remembered
 KNOWN_MAX = MEMBERS_MAX
 OUT_MAX = 4096  # peers that are kept out
 
@@ -42,7 +45,7 @@ COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
 REPEAT_S = 60.0  # between two events about the same peer and reason
 NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
 
-REST = 10.0  # times what a call in vain took; whoever calls often spends a tenth of its time on one that is not there
+REST = 10.0  # times what a failed call took: at most a tenth of a caller's time is spent on a peer that is not there
 REST_MIN_S, REST_MAX_S = 5.0, 300.0
 PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
 
@@ -50,7 +53,7 @@ log = get_logger(__name__)
 
 
 class RemotePeer(NamedTuple):
-    """Who wants something: its peer id, where it connects from, and whether it is one of the swarm."""
+    """A peer that asks for something: its peer id, where it connects from, and whether this node knows it."""
 
     peer: str
     prefix: str = ALL
@@ -58,19 +61,19 @@ class RemotePeer(NamedTuple):
 
 
 class PeerBounds(NamedTuple):
-    """Of one thing: for a peer, for an address prefix, in all."""
+    """Bounds on one thing: for a peer, for an address prefix, in total."""
 
     peer: float
     prefix: float
     all: float
 
     def reach(self, caller: RemotePeer) -> tuple[float, float, float]:
-        """What this caller may reach of each."""
+        """The bounds that hold for this caller."""
         return (self.peer, self.prefix, self.all if caller.known else self.all * (1 - RESERVE))
 
 
 class ConcurrencyBudget:
-    """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory."""
+    """Bounds what is held at once: open streams, running calls, bytes in memory."""
 
     def __init__(self, bounds: PeerBounds) -> None:
         self.bounds = bounds
@@ -79,7 +82,7 @@ class ConcurrencyBudget:
         self.total = 0
 
     def try_acquire(self, caller: RemotePeer, amount: int = 1) -> bool:
-        """Hold so much for a caller. False, and nothing held, where that is too much."""
+        """Hold an amount for a caller. False, and nothing is held, if that is too much."""
         peer, prefix, everything = self.bounds.reach(caller)
         if (
             self._peers[caller.peer] + amount > peer
@@ -92,7 +95,7 @@ class ConcurrencyBudget:
         return True
 
     def give_back(self, caller: RemotePeer, amount: int = 1) -> None:
-        """Let go of what `take` has held."""
+        """Release what `try_acquire` has held."""
         self._add(caller, -amount)
         self._forget(caller)
 
@@ -109,11 +112,11 @@ class ConcurrencyBudget:
 
 
 class Flow:
-    """Something that comes back with time: calls, bytes, seconds of processor time.
+    """Bounds what is used over time: calls, bytes, seconds of processor time.
 
     Args:
-        per_s: how much each second.
-        burst_s: so many seconds' worth may come at once.
+        per_s: amount that comes back each second.
+        burst_s: seconds' worth that may be used at once.
         now: a monotone clock in seconds.
     """
 
@@ -121,14 +124,14 @@ class Flow:
         self._peers, self._prefixes, self._all = (RateLimiter(rate * burst_s, rate, now) for rate in per_s)
 
     def try_charge(self, caller: RemotePeer, amount: float = 1.0) -> bool:
-        """Charge a caller. False, and nothing charged, where it has not so much left."""
+        """Charge a caller. False, and nothing is charged, if it has less left."""
         if not self.has(caller, amount):
             return False
         self.charge(caller, amount)
         return True
 
     def has(self, caller: RemotePeer, amount: float = 0.0) -> bool:
-        """Has a caller so much left?"""
+        """Does a caller have this much left?"""
         return (
             self._peers.has(caller.peer, amount)
             and self._prefixes.has(caller.prefix, amount)
@@ -136,7 +139,7 @@ class Flow:
         )
 
     def charge(self, caller: RemotePeer, amount: float) -> None:
-        """Charge a caller for what it has had, though that be more than it had left."""
+        """Charge a caller for what it has used, even if that is more than it had left."""
         self._peers.charge(caller.peer, amount)
         self._prefixes.charge(caller.prefix, amount)
         self._all.charge(ALL, amount)
@@ -161,11 +164,16 @@ BURST_S = 8.0
 STREAMS_PER_S = PeerBounds(8, 64, 128)
 
 
-class RequestLimits:
-    """The bounds, and what is left of them.
+class PeerLimits:
+    """The bounds on all peers, and what is left of them.
+
+    Attributes:
+        unwanted: peers that are to be disconnected.
+        connected: peers that were connected when the connections were checked last.
+        out: peer → until when it is kept out, seconds of the event loop's clock.
 
     Args:
-        count: told of every refusal: (peer, reason, detail).
+        count: called with (peer, reason, detail) of every refusal.
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
         is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
     """
@@ -184,10 +192,10 @@ class RequestLimits:
         self._refusals: Counter[str] = Counter()
         self._refusals_since = time.monotonic()
         self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # whose latest call was answered
-        self.unwanted: set[str] = set()  # to be disconnected
+        self.unwanted: set[str] = set()
         self._on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
-        self.connected: frozenset[str] = frozenset()  # when they were looked over last
-        self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)  # until when a peer that was is kept out
+        self.connected: frozenset[str] = frozenset()
+        self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)
         self.calls, self.requests, self.answers, self.streams = map(
             ConcurrencyBudget, (CALLS, REQUESTS, ANSWERS, STREAMS)
         )
@@ -197,12 +205,12 @@ class RequestLimits:
         )
 
     def caller(self, peer: str, prefix: str = "") -> RemotePeer:
-        """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
+        """The peer as a caller. Without `prefix`, all peers that connected since the last check share one."""
         known = peer in self._listed or peer in self._met or self._is_credited(peer)
         return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
 
     def is_served(self, peer: str) -> bool:
-        """Does a peer call, and nothing of it was refused lately?"""
+        """Was a call of this peer answered, and none refused since?"""
         return peer in self._served
 
     def lists(self, peer: str) -> bool:
@@ -210,25 +218,20 @@ class RequestLimits:
         return peer in self._listed
 
     def meet(self, peer: str) -> None:
-        """A peer has shown that it is one of the swarm."""
+        """Take a peer as known: it has shown that it is a member."""
         self._met[peer] = None
 
     def watch_unwanted(self, told: Callable[[], object]) -> None:
-        """Have it told when a further peer is no longer wanted."""
+        """Have `told` called when one more peer is to be disconnected."""
         self._on_unwanted = told
 
-    def place(self, peer: str, prefix: str) -> None:
-        """Note where a peer connects from."""
-        self._places[peer] = prefix
-
     def note_connections(self, places: Iterable[tuple[str, str]]) -> None:
-        """Note who is connected now, and from where: (peer, address prefix) of each connection."""
-        for peer, prefix in places:
-            self.place(peer, prefix)
+        """Remember which peers are connected now, and from where: (peer, address prefix) of each connection."""
+        self._places.update(places)
         self.connected = frozenset(peer for peer, _ in places)
 
-    def enter_call(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
-        """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
+    def acquire_call_slot(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
+        """Begin a call, which `release_call_slot` ends. Raises RecordRejected, with the bound's name as the reason."""
         self._check_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
             raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
@@ -248,29 +251,29 @@ class RequestLimits:
         if caller.peer in self.out:
             raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
 
-    def leave_call(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
-        """A call ended, after so much processor time."""
+    def release_call_slot(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
+        """End a call, which has used this much processor time."""
         self.calls.give_back(caller)
         self.requests.give_back(caller, size_bytes)
         self.processor.charge(caller, processor_s)
         self._served[caller.peer] = None
 
     def allow_answer(self, peer: str, size_bytes: int) -> None:
-        """An answer of about so many bytes is about to be made. Raises RecordRejected."""
+        """Raise RecordRejected unless the peer may have an answer of about this size, before it is made."""
         caller = self.caller(peer)
         if size_bytes > ANSWER_BYTES_MAX:
             raise self.refusal(peer, "oversized", f"an answer would have {size_bytes} bytes; ask for fewer keys")
         if not self.bytes_out.has(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
             raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
 
-    def enter_answer(self, caller: RemotePeer, size_bytes: int) -> None:
-        """An answer was made and waits for p2pd; giving it back to `answers` ends it. Raises RecordRejected."""
+    def acquire_answer(self, caller: RemotePeer, size_bytes: int) -> None:
+        """Begin to hold an answer that waits for p2pd, until it is given back to `answers`. Raises RecordRejected."""
         if not self.answers.try_acquire(caller, size_bytes):
             raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
-    def enter_stream(self, caller: RemotePeer) -> None:
-        """A stream was opened; giving it back to `streams` ends it. Raises RecordRejected."""
+    def acquire_stream(self, caller: RemotePeer) -> None:
+        """Begin a stream, which lasts until it is given back to `streams`. Raises RecordRejected."""
         self._check_out(caller)
         if not self.stream_flow.try_charge(caller):
             raise self.refusal(caller.peer, "streams", "too many streams a second")
@@ -278,9 +281,10 @@ class RequestLimits:
             raise self.refusal(caller.peer, "streams", "too many open streams")
 
     def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
-        """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted.
+        """Count a refusal and return the error to answer with. A peer that is refused too often is disconnected.
 
-        With a weight of 0 it is counted and no more: somebody else may be at fault.
+        Args:
+            weight: refusals that this one counts for; 0 if another peer may be at fault.
         """
         self._count(peer, reason, detail)
         if not weight:
@@ -299,7 +303,7 @@ class RequestLimits:
 
 
 class Rate(NamedTuple):
-    """What a bucket holds, and what comes back."""
+    """A rate: what may be used at once, and what comes back each second."""
 
     burst: float
     per_s: float
@@ -309,10 +313,10 @@ HINTS, ALL_HINTS = Rate(20.0, 5.0), Rate(4096.0, 256.0)  # of one sender, and of
 
 
 class GossipLimits:
-    """What senders may still say on a topic.
+    """Limits on the messages of a gossip topic.
 
     Args:
-        sender: one sender's.
+        sender: of one sender.
         everybody: of all senders together.
         now: a monotone clock in seconds.
     """
@@ -329,19 +333,16 @@ class GossipLimits:
             raise RecordRejected("quota", "too many messages of all peers together")
 
     def try_charge_sender(self, sender: str, count: float = 1.0) -> bool:
-        """Charge a sender. False if it says too much."""
+        """Charge a sender. False if it sends too much."""
         return self._senders.try_charge(sender, count)
 
     def try_charge_all(self, known: bool, count: float = 1.0) -> bool:
-        """Charge all senders together. False if they say too much.
-
-        A crowd leaves a reserve to those that the swarm knows: else it would only have to talk, and nobody heard them.
-        """
+        """Charge all senders together. False if they send too much; a reserve is kept for known senders."""
         return self._all.try_charge("", count, reserve=0.0 if known else RESERVE)
 
 
 class Rejections:
-    """Tallies rejections per peer and reason."""
+    """Counts rejections by peer and reason."""
 
     def __init__(self, now: TimeSource) -> None:
         self._now = now
@@ -351,7 +352,11 @@ class Rejections:
         self.total: Counter[str] = Counter()
 
     def count(self, peer: str, reason: str, detail: str = "") -> None:
-        """Note one refused record of `peer` (who sent it; empty when unknown)."""
+        """Count one refused record.
+
+        Args:
+            peer: that sent it; empty if unknown.
+        """
         place = (peer, reason)
         if place not in self.waiting and len(self.waiting) >= COUNTERS_MAX:
             place = ("", reason)
@@ -360,9 +365,9 @@ class Rejections:
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
     def due(self) -> list[RecordsRejected]:
-        """Events to report now: each (peer, reason) at once when new, then once a minute with what has gathered.
+        """Events to report now: each (peer, reason) at once if new, then once a minute with the count since.
 
-        Where too many peers are refused, the rest is told under no peer.
+        If too many peers are refused, the rest is reported without a peer.
         """
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
@@ -370,39 +375,30 @@ class Rejections:
             if not self._named.try_charge():
                 self.waiting["", place[1]] += self.waiting.pop(place)
         ready = [place for place in self.waiting if place not in self._told_at]
-        return [self._drain(place, now) for place in ready]
-
-    def _drain(self, place: tuple[str, str], now: float) -> RecordsRejected:
-        self._told_at[place] = now
-        return RecordsRejected(*place, count=self.waiting.pop(place))
-
-
-class _Rest(NamedTuple):
-    long_s: float
-    until: float
+        self._told_at.update(dict.fromkeys(ready, now))
+        return [RecordsRejected(*place, count=self.waiting.pop(place)) for place in ready]
 
 
 class Unreached:
-    """Who rests."""
+    """Peers that could not be reached, and until when they are not called."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now
-        self._rests: FIFOCache[str, _Rest] = FIFOCache(PEERS_MAX)
+        self._rests: FIFOCache[str, tuple[float, float]] = FIFOCache(PEERS_MAX)  # peer → seconds of rest, its end
 
     def rests(self, peer: str) -> bool:
         """Is this peer not to be called now?"""
-        rest = self._rests.get(peer)
-        return rest is not None and self._now() < rest.until
+        _, until = self._rests.get(peer, (0.0, -math.inf))
+        return self._now() < until
 
     def miss(self, peer: str, took_s: float) -> None:
-        """A call was in vain, after so many seconds."""
-        now, before = self._now(), self._rests.get(peer)
-        if before is not None and now < before.until:  # calls that went out together are one
-            self._rests[peer] = before
-            return
-        long_s = max(REST * took_s, REST_MIN_S, 2 * before.long_s if before else 0.0)
-        self._rests[peer] = _Rest(min(long_s, REST_MAX_S), now + min(long_s, REST_MAX_S))
+        """Let a peer rest after a failed call that took this long."""
+        now, (rest_s, until) = self._now(), self._rests.get(peer, (0.0, -math.inf))
+        if now >= until:  # calls that went out together count as one
+            rest_s = min(max(REST * took_s, REST_MIN_S, 2 * rest_s), REST_MAX_S)
+            until = now + rest_s
+        self._rests[peer] = rest_s, until
 
     def hear(self, peer: str) -> None:
-        """This peer calls, or answers: it is there."""
+        """Let a peer be called again: it has called, or answered."""
         self._rests.pop(peer, None)

@@ -1,4 +1,4 @@
-"""Whom gathering waits for: of peers whose bodies never come, those that worked, once."""
+"""Which peers a gathering waits for, if some of them never send their bodies."""
 
 import hashlib
 import time
@@ -13,13 +13,12 @@ from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Standing
+from swarmd.dht import gather
 from swarmd.dht.adapters import HiveBodies
+from swarmd.dht.gather import FAILED_S, FORGOTTEN_AFTER, IDLE_MAX, TIMED_OUT_MAX, UNTRIED_S, WaitPolicy
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
-from swarmd.dht.rounds import gather
-from swarmd.dht.rounds.gather import IDLE_MAX
 from swarmd.dht.store.seniority import ALWAYS, Rank
-from swarmd.dht.swarm_view import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.eventlog.blobs import Blobs
@@ -45,7 +44,7 @@ class Swarm(Network):
         self.answering: set[str] = set()
         self.asked: list[str] = []
         self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
-        self.must_be_member = take_anybody
+        self.wait_policy, self.must_be_member = WaitPolicy(), take_anybody
 
     async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, if the peer gives any."""
@@ -71,7 +70,7 @@ class Swarm(Network):
     async def gather(self) -> set[str]:
         """Whose rollouts are gathered, with all the time in the world."""
         command = Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0)
-        parts = (self.view, self.store, self.gossip, self.bodies)
+        parts = (self.view, self.store, self.gossip, self.bodies, self.wait_policy)
         await gather.Gathering(*parts, self.must_be_member, command).run()
         told = self.events[-1]
         assert isinstance(told, RolloutsGathered)
@@ -135,12 +134,12 @@ async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pyte
 async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_and_less(swarm: Swarm) -> None:
     honest = swarm.join(worked=True, answering=True)
     assert await swarm.gather() == {honest}
-    swarm.view.patience.strangers_s = FAILED_S / 16
+    swarm.wait_policy.strangers_s = FAILED_S / 16
     absent = swarm.join(worked=True)
     del swarm.store.kept[names.rollouts(SWARM, 0, 0)][absent]
     with anyio.fail_after(60.0):
         assert await swarm.gather() == {honest}
-    assert swarm.view.patience.strangers_s == 0.0
+    assert swarm.wait_policy.strangers_s == 0.0
     swarm.answering.clear()  # whose bodies are here already
     assert await swarm.gather() == {honest}
 
@@ -148,20 +147,20 @@ async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_a
 def test_those_who_gave_are_waited_for_and_strangers_as_long_as_it_was_worth_it() -> None:
     ranks = {name: Rank(rounds, WORK_BITS, True, b"") for name, rounds in (("a", 0), ("b", 3), ("boss", ALWAYS))}
     ranks["idle"] = Rank(3, 0, True, b"")
-    patience, all_ = Patience(), {"a", "b", "boss"}
-    assert patience.awaited(ranks, UNTRIED_S / 2) == all_, "credit without work is to be had for nothing"
-    patience.judge(ranks, {"a", "boss", "idle"}, ())
-    assert patience.strangers_s == FAILED_S and patience.awaited(ranks, 2 * FAILED_S) == {"a", "boss", "idle"}
+    wait_policy, all_ = WaitPolicy(), {"a", "b", "boss"}
+    assert wait_policy.awaited(ranks, UNTRIED_S / 2) == all_, "credit without work is to be had for nothing"
+    wait_policy.judge(ranks, {"a", "boss", "idle"}, ())
+    assert wait_policy.strangers_s == FAILED_S and wait_policy.awaited(ranks, 2 * FAILED_S) == {"a", "boss", "idle"}
     for _ in range(5):
-        patience.judge(ranks, {"a", "boss"}, ())
-    assert patience.strangers_s == 0.0 and patience.awaited(ranks, 0.0) == {"a", "boss"}
-    patience.judge(ranks, {"a", "boss"}, {"b"})
-    assert patience.strangers_s == 0.0, "what is no rollouts costs no waiting, and shows nothing"
-    patience.judge(ranks, {"a", "b"}, ())
-    assert 0.0 < patience.strangers_s < FAILED_S and patience.awaited(ranks, FAILED_S) == all_
+        wait_policy.judge(ranks, {"a", "boss"}, ())
+    assert wait_policy.strangers_s == 0.0 and wait_policy.awaited(ranks, 0.0) == {"a", "boss"}
+    wait_policy.judge(ranks, {"a", "boss"}, {"b"})
+    assert wait_policy.strangers_s == 0.0, "what is no rollouts costs no waiting, and shows nothing"
+    wait_policy.judge(ranks, {"a", "b"}, ())
+    assert 0.0 < wait_policy.strangers_s < FAILED_S and wait_policy.awaited(ranks, FAILED_S) == all_
 
 
-def gather_by_turns(patience: Patience, turns: int, gatherings: int) -> tuple[int, int]:
+def gather_by_turns(wait_policy: WaitPolicy, turns: int, gatherings: int) -> tuple[int, int]:
     """Two peers give to each gathering, and of others each to all but one in `turns`.
 
     Returns how many gatherings waited in vain, and how many did not wait for the two.
@@ -171,15 +170,15 @@ def gather_by_turns(patience: Patience, turns: int, gatherings: int) -> tuple[in
     vain = hasty = 0
     for number in range(gatherings):
         got = honest | {each for place, each in enumerate(crowd) if number % turns != place}
-        awaited = patience.awaited(ranks, UNTRIED_S)
+        awaited = wait_policy.awaited(ranks, UNTRIED_S)
         vain += bool(awaited - got)
         hasty += number > 0 and not honest <= awaited
-        patience.judge(ranks, got, ())
+        wait_policy.judge(ranks, got, ())
     return vain, hasty
 
 
 @pytest.mark.parametrize("turns", [2, 3, 8, 50])
 def test_those_who_give_by_turns_have_few_gatherings_last_to_their_ends(turns: int) -> None:
-    vain, hasty = gather_by_turns(Patience(), turns, 600)
-    assert vain <= turns + VAIN_MAX + 600 / FORGOTTEN_AFTER
+    vain, hasty = gather_by_turns(WaitPolicy(), turns, 600)
+    assert vain <= turns + TIMED_OUT_MAX + 600 / FORGOTTEN_AFTER
     assert hasty == 0, "who gives each time is waited for whatever others do"

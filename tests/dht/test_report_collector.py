@@ -1,19 +1,21 @@
-"""A coordinator takes reports as they are brought, and reads shards for those alone that were not."""
+"""The coordinator takes reports that are stored with it, and reads shards only for missing ones."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.dht.membership import Presences
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.report_collector import TOGETHER_S, ReportCollector
+from swarmd.dht.report_collector import TOGETHER_S, ChangeLimit, ReportCollector
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
-from swarmd.dht.wire.records import ClockRecord, ReportRecord, SignedRecord
+from swarmd.dht.wire.records import ClockRecord, Record, ReportRecord, SignedRecord
+from swarmd.errors import RecordRejected
 from tests.dht.network import Network, VirtualTime
 
 SWARM = "s"
@@ -113,3 +115,24 @@ def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> Non
     assert not awaits(key, MEMBERS[0])
     coordinator.time.run(1.0)
     assert not awaits(key, MEMBERS[0])
+
+
+def test_a_change_is_taken_when_its_time_has_come() -> None:
+    now = VirtualTime()
+    changes = ChangeLimit(2, 10.0, now)
+    changes.admit("a", 1)
+    assert not changes.admit("a", 2)
+    now.now = 10.0
+    assert changes.admit("a", 2) and not changes.admit("a", 2)
+
+
+def test_after_some_changes_no_further_one_is_taken() -> None:
+    now = VirtualTime()
+    changes = ChangeLimit(2, 10.0, now)
+    for number in range(3):
+        now.now = 10.0 * number
+        assert changes.admit("a", number)
+    now.now = 1000.0
+    with pytest.raises(RecordRejected):
+        changes.admit("a", 3)
+    assert not changes.admit("a", 2)

@@ -1,6 +1,6 @@
-"""Collecting the reports of the stage that is open: as their owners bring them, and from the keys they lie under.
+"""Collects the reports of the open stage: those that peers store with this node, and those read from the DHT's keys.
 
-No hivemind in it.
+Does not import hivemind.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ from swarmd.core.events import ReportSeen
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.membership import Presences
-from swarmd.dht.ports import Record
 from swarmd.dht.record_store import KeyWatch, RecordStore
-from swarmd.dht.rounds.clock import find_shards
-from swarmd.dht.store.seniority import Places, pick
+from swarmd.dht.rounds import find_shards
+from swarmd.dht.store.seniority import Slots, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
-from swarmd.dht.wire.records import ReportRecord
+from swarmd.dht.wire.records import Record, ReportRecord
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Running, TimeSource
 
-NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
-IDLE_MAX = 16  # of those that have not worked
+NEWCOMERS_MAX = 256  # peers without credit whose reports count in a stage; those with most proof of work come first
+IDLE_MAX = 16  # of these, peers without proof of work
 CHANGES_MAX = 4  # of one peer's report of one stage; an honest one never changes, see `swarmd.dht.wire.evidence`
 CHANGES_APART_S = 10.0
-READ_AT_ONCE = 8  # shards that are read in each `dht.poll_s`, of those in which a member's report is missing
-EARLY_POLLS = 4  # so many polls lie between two reads while most reports are missing: their owners still train
-TOGETHER_S = 0.05  # what is brought within so long is handed on together
+READ_AT_ONCE = 8  # shards read on each poll, of those in which a member's report is missing
+EARLY_POLLS = 4  # polls between two reads while most reports are missing: most members are still training
+TOGETHER_S = 0.05  # stored reports that arrive within this time are taken together
 
 
 class ChangeLimit:
-    """How often what one peer says of one stage may change, before it is no longer listened to.
+    """Limits how often one peer's report of one stage may change.
 
     Args:
-        changes_max: taken after the first.
-        apart_s: the least time between two.
-        now: a monotone clock in seconds.
+        changes_max: changes accepted per peer.
+        apart_s: least time between two changes.
+        now: a monotonic clock in seconds.
     """
 
     def __init__(self, changes_max: int, apart_s: float, now: TimeSource) -> None:
@@ -47,13 +46,13 @@ class ChangeLimit:
         self._apart_s = apart_s
         self._now = now
         self._taken: dict[str, tuple[object, int, float]] = {}  # peer → (latest, changes, when)
-        self._waiting: dict[str, object] = {}  # seen too early; it is taken when it is still there in time
+        self._waiting: dict[str, object] = {}  # peer → value seen too early; accepted if it is still there later
 
     def admit(self, peer: str, content: object) -> bool:
-        """Record a value and return whether to report it: false if it was reported before or changes too early.
+        """Note a value and return whether it is new; False if it is unchanged, or changes too early.
 
         Raises:
-            RecordRejected: "flood" for each change that is not taken, or has been replaced before its time; once.
+            RecordRejected: "flood", once for each value that is not accepted or was replaced too early.
         """
         now = self._now()
         if peer not in self._taken:
@@ -69,54 +68,54 @@ class ChangeLimit:
         before = self._waiting.get(peer)
         self._waiting[peer] = content
         if before != content and (before is not None or changes >= self._changes_max):
-            raise RecordRejected("flood", f"{peer} changes what it says of one stage too often")
+            raise RecordRejected("flood", f"{peer} changes its report of one stage too often")
         return False
 
 
 class SeenReports:
-    """Tells of the reports of one stage, each once, of those whose reports count.
+    """Emits each report of one stage once, for a bounded number of peers.
 
     Attributes:
-        peers: whose reports were seen: those whom the swarm knows, and a bounded number of newcomers.
+        peers: peers whose reports were seen: credited ones, and a bounded number of newcomers.
     """
 
     def __init__(self, view: SwarmView, gossip: Gossip, round: int, stage: int) -> None:
         self.peers: set[str] = set()
         self._view = view
         self._evidence = gossip.evidence
-        self._key = names.key_id(names.reports(view.swarm, round, stage))  # under which newcomers draw their lots
-        self._awaited: set[str] = set()  # of them, those that a stage may wait for
-        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._key = names.key_id(names.reports(view.swarm, round, stage))  # breaks ties between newcomers
+        self._with_work: set[str] = set()  # of `peers`, those with credit or proof of work
+        self._slots = Slots(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
         self._changes = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, view.runtime.now)
 
     def see(self, records: Mapping[str, Record]) -> None:
-        """Take owner → record, new or seen before."""
+        """Take records, by owner, whether they are new or seen before."""
         self._choose({peer: record for peer, record in records.items() if peer not in self.peers})
         for peer, record in records.items():
             content = record.content
             if peer in self.peers and isinstance(content, ReportRecord) and self._admit(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
-                self._view.emit(ReportSeen(*place, record=record.encode(), worked=peer in self._awaited))
+                self._view.emit(ReportSeen(*place, record=record.encode(), worked=peer in self._with_work))
 
     def _choose(self, fresh: Mapping[str, Record]) -> None:
         ranks = self._view.seniority.ranks_of(fresh, self._key)
-        chosen = pick(ranks, self._places.try_occupy)
+        chosen = pick(ranks, self._slots.try_occupy)
         self.peers.update(chosen)
-        self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
+        self._with_work.update(peer for peer in chosen if not ranks[peer].no_proof_of_work)
 
     def _admit(self, peer: str, content: ReportRecord) -> bool:
         try:
-            return not self._evidence.bars(peer, content.round) and self._changes.admit(peer, content)
+            return not self._evidence.bans(peer, content.round) and self._changes.admit(peer, content)
         except RecordRejected as error:
             self._view.rejections.count(peer, error.reason, error.message)
             return False
 
 
 class ReportCollector:
-    """Reports every member's report of the stage that is collected.
+    """Emits every member's report of the stage that is being collected.
 
-    Where the stage lies in shards, a member's report counts as soon as the member itself has brought it, whether or not
-    this node has room to keep it for others. Shards are read for the reports of known members that were not brought.
+    In a sharded stage the coordinator takes a report as soon as its owner stores it with the coordinator, whether or
+    not there is room to keep it. It reads shards only for reports of known members that have not arrived that way.
 
     Args:
         presences: the members that this node knows.
@@ -129,20 +128,20 @@ class ReportCollector:
         self._presences = presences
         self._command: CollectReports | None = None
         self._seen = SeenReports(view, gossip, -1, -1)
-        self._keys: dict[str, KeyWatch] = {}  # name → its watch; by shard where there are any
+        self._keys: dict[str, KeyWatch] = {}  # name → its watch; in order of shards if there are any
         self._awaited_keys: frozenset[bytes] = frozenset()  # of the shards
         self._shards = 0
-        self._unread: set[int] = set()  # shards that are read though nobody known is missing there
-        self._turns: list[int] = []  # shards, the one that was read longest ago first
-        self._walking: Running | None = None
-        self._brought: dict[str, Record] = {}  # by owner, not handed on yet
+        self._unread: set[int] = set()  # shards to read even if no known member's report is missing there
+        self._turns: list[int] = []  # shards, the one read longest ago first
+        self._reading: Running | None = None
+        self._stored: dict[str, Record] = {}  # reports stored with this node, by owner, until `_hand_on` takes them
         store.deliver_reports(self.awaits, self.take)
 
     async def collect(self, command: CollectReports) -> None:
-        """Report every member's report of a stage, and those that were seen before once more. Raises NetworkDown."""
+        """Emit every member's report of a stage, also those emitted before. Raises NetworkDown."""
         shards = await find_shards(self._view, self._store, command.round)
         self._end(command)
-        begins = self._command is None  # in this life: what was brought to the one before lies in the shards
+        begins = self._command is None  # reports stored with this node before it restarted are only in the shards
         self._command, self._shards = command, shards
         self._seen = SeenReports(self._view, self._gossip, command.round, command.stage)
         if shards:
@@ -152,58 +151,58 @@ class ReportCollector:
             self._keys = {name: self._store.watch(name, self._seen.see)}
 
     def _end(self, next: CollectReports) -> None:
-        """Collect no longer what was collected before this."""
+        """Stop collecting the stage before `next`."""
         view, store, before = self._view, self._store, self._command
         for name in self._keys:
             store.unwatch(name)
-        if self._walking is not None:
-            self._walking.stop()
-        self._keys, self._awaited_keys, self._walking = {}, frozenset(), None
+        if self._reading is not None:
+            self._reading.stop()
+        self._keys, self._awaited_keys, self._reading = {}, frozenset(), None
         if before is not None and (before.round, before.stage) != (next.round, next.stage):
-            self._brought = {}
+            self._stored = {}
             view.contact.closed(bool(self._seen.peers - {view.peer_id}), view.members - 1)
 
     def _collect_shards(self, command: CollectReports, begins: bool) -> None:
         view, store, dht = self._view, self._store, self._view.config.dht
-        brought = view.coordinating  # to whom else nobody brings anything
-        polls = dht.record_s / dht.poll_s if brought else max(1.0, self._shards / READ_AT_ONCE)
+        stored_here = view.coordinating  # peers store their reports with the coordinator, besides the shards
+        polls = dht.record_s / dht.poll_s if stored_here else max(1.0, self._shards / READ_AT_ONCE)
         self._turns = list(range(self._shards))
         self._unread = set(self._turns) if begins else set()
         for shard in self._turns:
             name = names.reports(view.swarm, command.round, command.stage, self._shards, shard)
             seen = partial(self._see_shard, shard)
-            self._keys[name] = store.watch(name, seen, polls, later=brought or self._shards > READ_AT_ONCE)
-        if brought:
+            self._keys[name] = store.watch(name, seen, polls, later=stored_here or self._shards > READ_AT_ONCE)
+        if stored_here:
             self._awaited_keys = frozenset(map(names.key_id, self._keys))
-            self._walking = view.runtime.start(self._walk())
+            self._reading = view.runtime.start(self._read_shards())
 
-    # --- what its owner brings ---
+    # --- reports stored with this node ---
 
     def awaits(self, key: bytes, owner: str) -> bool:
-        """Whether a report of this owner under this key is waited for: of a member, once."""
-        if key not in self._awaited_keys or owner in self._seen.peers or owner in self._brought:
+        """Whether this owner's report under this key is waited for: it is a member, and none has arrived yet."""
+        if key not in self._awaited_keys or owner in self._seen.peers or owner in self._stored:
             return False
         member = self._presences.known.get(owner)
         return (member is not None and member.here) or self._view.is_credited(owner)
 
     def take(self, record: Record) -> bool:
-        """Take a report that was stored with this node. False where it is none that is collected from shards."""
+        """Take a report that was stored with this node. Returns whether its stage is collected from shards."""
         if not self._shards or record.content.key not in self._keys:
             return False
-        if not self._brought:
+        if not self._stored:
             self._view.runtime.start(self._hand_on())
-        self._brought[record.owner] = record
+        self._stored[record.owner] = record
         return True
 
     async def _hand_on(self) -> None:
         await self._view.runtime.sleep(TOGETHER_S)
-        brought, self._brought = self._brought, {}
-        self._seen.see(brought)
+        stored, self._stored = self._stored, {}
+        self._seen.see(stored)
 
-    # --- what lies in shards ---
+    # --- reports in shards ---
 
-    async def _walk(self) -> None:
-        """Have shards read in which reports are missing, until this is stopped."""
+    async def _read_shards(self) -> None:
+        """Read the shards in which reports are missing, until stopped."""
         poll, poll_s = 0, self._view.config.dht.poll_s
         while True:
             missing, late = self._missing()
@@ -213,7 +212,7 @@ class ReportCollector:
             await self._view.runtime.sleep(poll_s)
 
     def _missing(self) -> tuple[set[int], int]:
-        """(shards in which reports of known members are missing, how many of these members there are)."""
+        """The shards in which reports of known members are missing, and the number of these members."""
         command, here = self._command, self._presences.known.items()
         assert command is not None
         late = [peer for peer, known in here if known.here and peer not in self._seen.peers]
@@ -221,7 +220,7 @@ class ReportCollector:
         return {shard_of(self._view.swarm, peer, *place) for peer in late}, len(late)
 
     def _read(self, wanted: set[int]) -> None:
-        """Have some of these shards read, those first that were read longest ago."""
+        """Read some of these shards, those read longest ago first."""
         watches = list(self._keys.values())
         due = [shard for shard in self._turns if shard in wanted][:READ_AT_ONCE]
         self._turns = [*(shard for shard in self._turns if shard not in due), *due]

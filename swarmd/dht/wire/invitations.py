@@ -1,11 +1,11 @@
-"""Who may write, if a swarm has no list: everybody, whom a member has invited, or whoever has worked for it.
+"""Who may write if a swarm has no list of members: everyone, invited guests, or peers that have worked for it.
 
-- An invitation is the creator's, or of one whom the creator has invited, and names the guest; it travels in the guest's
-  records, so that everybody can check it without asking anybody.
-- A host says in its own membership record, which is signed, what it has withdrawn, and every node that has read it
-  keeps it. The creator may withdraw any invitation, whoever made it; a guest of the creator those that it made itself.
-- What this node's operator made, and withdrew, is a list in its directory, which `swarmd swarm invite` writes and the
-  network worker reads.
+- An invitation is made by the swarm's creator, or by a guest of the creator, and names the guest. It is part of the
+  guest's records, so every node can check it by itself.
+- A host lists the invitations that it has withdrawn in its signed membership, and every node that has read it remembers
+  them. The creator may withdraw any invitation, a guest of the creator those that it made itself.
+- The invitations that this node's operator made and withdrew are a list in the node's directory, which `swarmd swarm
+  invite` writes and the network worker reads.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-invitation-v1\x00"
-INVITATION_BYTES_MAX = 300  # of one by a guest of the creator, which has the creator's in it
-CHAIN_MAX = 2  # invitations one inside the other: the creator's, and one by its guest
+INVITATION_BYTES_MAX = 300  # of one by a guest of the creator, which contains the creator's
+CHAIN_MAX = 2  # invitations inside one another: the creator's, and one by its guest
 VERIFIED_MAX = 4096  # invitations whose signatures need not be checked again
 
 Rule = Literal["open", "invitation", "work"]
@@ -42,21 +42,21 @@ Rule = Literal["open", "invitation", "work"]
 ID_BYTES = 6
 WITHDRAWN_MAX = 32  # of one host at a time
 HOSTS_MAX = 256  # whose lists are kept
-CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: each has a file written and all records judged anew
+CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: after each a file is written and all records are judged
 
-MADE_MAX = 4096  # listed; the oldest that are not withdrawn are forgotten
+MADE_MAX = 4096  # that are listed; the oldest that are not withdrawn are dropped
 MADE_BYTES_MAX = 2 * 1024 * 1024
 
 log = get_logger(__name__)
 
 
 class Invitation(msgspec.Struct, frozen=True, array_like=True):
-    """That a host wants a guest in its swarm."""
+    """A host's invitation of a guest to its swarm."""
 
     host: str  # peer id, of an Ed25519 key
     until: Real  # POSIX seconds; 0: without an end
     signature: bytes
-    own: bytes = b""  # the host's own invitation; empty where the host is the creator, for the signature is not over it
+    own: bytes = b""  # the host's own invitation, which is not signed; empty if the host is the creator
 
 
 def _message(swarm: str, guest: str, host: str, until: float) -> bytes:
@@ -64,15 +64,15 @@ def _message(swarm: str, guest: str, host: str, until: float) -> bytes:
 
 
 def invite(identity: Identity, swarm: str, creator: str, guest: str, until: float = 0.0, own: bytes = b"") -> bytes:
-    """An invitation, encoded.
+    """Make an encoded invitation.
 
     Args:
         identity: the host's.
         creator: peer id of the swarm's creator.
-        own: the host's own invitation; left out where it is the creator.
+        own: the host's own invitation; not used if it is the creator.
 
     Raises:
-        ConfigError: the host may not invite, or the guest is nobody.
+        ConfigError: the host may not invite, or the guest is not a peer id.
     """
     if not is_peer_id(guest):
         raise ConfigError(f"{guest!r} is no peer id", "`swarmd identity show` prints a node's")
@@ -90,7 +90,7 @@ def invite(identity: Identity, swarm: str, creator: str, guest: str, until: floa
 
 
 def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: float, depth: int = CHAIN_MAX) -> float:
-    """Is it a good invitation of this guest? Returns until when, infinity where it has no end. Withdrawn it may be.
+    """Check an invitation of this guest, except whether it was withdrawn. Returns until when it holds, or infinity.
 
     Raises:
         RecordRejected: "not-invited".
@@ -106,7 +106,7 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
     if not until > now or len(invitation.signature) != ED25519_BYTES or not is_peer_id(invitation.host):
         raise RecordRejected("not-invited", "an invitation that is over, or is not signed")
     if invitation.host == creator:
-        if invitation.own:  # of the guest's choice, and read where all of an invitation is looked at
+        if invitation.own:  # of the guest's choice, as it is not signed: one invitation would be any number of them
             raise RecordRejected("not-invited", "the creator needs no invitation of its own, and here is one")
     else:
         until = min(until, check_invitation(invitation.own, swarm, creator, invitation.host, now, depth - 1))
@@ -116,7 +116,7 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
 
 
 def chain_of(encoded: bytes) -> tuple[Invitation, ...]:
-    """A checked invitation, and the host's own that is in it."""
+    """A checked invitation, and the host's own inside it."""
     chain: list[Invitation] = []
     while encoded and len(chain) < CHAIN_MAX:
         chain.append(msgspec.msgpack.decode(encoded, type=Invitation))
@@ -127,7 +127,7 @@ def chain_of(encoded: bytes) -> tuple[Invitation, ...]:
 def must_be_invited(
     encoded: bytes, swarm: str, creator: str, peer: str, withdrawn: Callable[[Invitation], bool] = lambda each: False
 ) -> None:
-    """Raises ConfigError where others would take nothing of this peer."""
+    """Raise ConfigError if other nodes would refuse this peer's records."""
     try:
         check_invitation(encoded, swarm, creator, peer, time.time())
         _check_standing(encoded, peer, withdrawn)
@@ -137,12 +137,12 @@ def must_be_invited(
 
 
 def write_invitation(encoded: bytes) -> str:
-    """As text, for a command line or a configuration."""
+    """An invitation as text, for a command line or a configuration."""
     return base64.urlsafe_b64encode(encoded).decode("ascii").rstrip("=")
 
 
 def read_invitation(text: str) -> bytes:
-    """What `write_invitation` wrote. Raises ConfigError."""
+    """Decode what `write_invitation` wrote. Raises ConfigError."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -150,21 +150,21 @@ def read_invitation(text: str) -> bytes:
 
 
 def _check_standing(encoded: bytes, guest: str, withdrawn: Callable[[Invitation], bool]) -> None:
-    """Raises RecordRejected where it was withdrawn, or the host's own was."""
+    """Raise RecordRejected("withdrawn") if the invitation, or the host's own, was withdrawn."""
     for invitation in chain_of(encoded):
         if withdrawn(invitation):
             raise RecordRejected("withdrawn", f"the invitation of {guest} was withdrawn")
 
 
 class Admission:
-    """The rule of a swarm, for records.
+    """The rule by which a swarm without a list of members takes records.
 
     Args:
         rule: of the swarm.
         swarm: its id.
         creator: peer id of its creator.
-        bits: of work that `rule` "work" asks for.
-        withdrawn: says whether an invitation has been withdrawn.
+        bits: of work that rule "work" asks for.
+        withdrawn: whether an invitation has been withdrawn.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Admission:
         self._verified: FIFOCache[tuple[str, bytes], float] = FIFOCache(VERIFIED_MAX)
 
     def check(self, owner: str, work: int, invitation: bytes, now: TimeSource) -> None:
-        """May the owner write? Raises RecordRejected: "not-invited", "withdrawn" or "no-work"."""
+        """Check that the owner may write. Raises RecordRejected: "not-invited", "withdrawn" or "no-work"."""
         if self._rule == "work" and work_bits(self._swarm, owner, work) < self._bits:
             raise RecordRejected("no-work", f"{owner} has not worked {self._bits} bits")
         if self._rule == "invitation":
@@ -200,12 +200,12 @@ class Admission:
 
 
 def id_of(invitation: Invitation) -> bytes:
-    """What names an invitation: a part of its signature's digest, for the same one may be encoded in several ways."""
+    """The id of an invitation: a part of its signature's digest, for one invitation may have several encodings."""
     return hashlib.sha256(invitation.signature).digest()[:ID_BYTES]
 
 
 def read_id(text: str) -> bytes:
-    """An id as `swarmd swarm invite --list` prints it. Raises ConfigError."""
+    """Read an id as `swarmd swarm invite --list` prints it. Raises ConfigError."""
     try:
         found = bytes.fromhex(text)
     except ValueError:
@@ -217,7 +217,7 @@ def read_id(text: str) -> bytes:
 
 
 def id_of_text(encoded: bytes) -> bytes:
-    """The id of an invitation as it was handed out. Raises ConfigError."""
+    """The id of an encoded invitation. Raises ConfigError."""
     try:
         return id_of(msgspec.msgpack.decode(encoded, type=Invitation))
     except DECODE_ERRORS as error:
@@ -230,7 +230,7 @@ def pack(ids: Iterable[bytes]) -> bytes:
 
 
 def is_packed(packed: bytes) -> bool:
-    """Whether this is a list of ids that is not too long."""
+    """Is this an encoded list of ids that is not too long?"""
     return len(packed) <= WITHDRAWN_MAX * ID_BYTES and len(packed) % ID_BYTES == 0
 
 
@@ -240,7 +240,7 @@ def unpack(packed: bytes) -> frozenset[bytes]:
 
 
 class HostWithdrawals(msgspec.Struct, frozen=True, array_like=True):
-    """What one host has withdrawn, and the expiration of the record that says so."""
+    """The invitations that one host has withdrawn, and the expiration of the record that says so."""
 
     host: str
     expiration: Real
@@ -248,18 +248,18 @@ class HostWithdrawals(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptWithdrawals(msgspec.Struct, frozen=True):
-    """The file that a node keeps them in."""
+    """The contents of the file in which a node keeps withdrawals."""
 
     swarm: str
     told: tuple[HostWithdrawals, ...]
 
 
 class Withdrawals:
-    """What was heard of withdrawn invitations.
+    """Withdrawn invitations, as their hosts say.
 
     Args:
-        creator: whose word counts for all invitations of the swarm.
-        told: what was heard in earlier lives.
+        creator: may withdraw all invitations of the swarm.
+        told: what hosts said in earlier runs.
         now: a monotone clock in seconds.
     """
 
@@ -271,16 +271,16 @@ class Withdrawals:
 
     @property
     def told(self) -> tuple[HostWithdrawals, ...]:
-        """All of it, to be kept."""
+        """All withdrawals, to be kept."""
         return tuple(self._told.values())
 
     def learn(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
-        """Take a host's word. True where it changes anything; a guest that changes it too often is heard later.
+        """Take over a host's list. True if it changes anything; changes of a guest are limited in rate.
 
         Args:
-            packed: the ids, of a record that was checked.
-            expiration: of this record; an older one than the last does not count.
-            latest: expiration beyond which no record counts: one of a clock that was ahead is no measure.
+            packed: the ids, from a record that was checked.
+            expiration: of this record; one that is older than the last does not count.
+            latest: expiration beyond which no record counts, so that one of a clock that was ahead is replaced.
         """
         before = self._told.get(host)
         if before is None and (not packed or (len(self._told) >= HOSTS_MAX and host != self._creator)):
@@ -295,18 +295,18 @@ class Withdrawals:
         return changes
 
     def has(self, invitation: Invitation) -> bool:
-        """Whether the one who made it, or the creator, has withdrawn it."""
+        """Has the host that made it, or the creator, withdrawn it?"""
         found = id_of(invitation)
         return any(found in self._ids.get(host, ()) for host in (self._creator, invitation.host))
 
 
 def keep_withdrawals(path: Path, swarm: str, told: tuple[HostWithdrawals, ...]) -> None:
-    """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    """Write withdrawals over earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
     write_durably(path, msgspec.msgpack.encode(KeptWithdrawals(swarm, told)))
 
 
 def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
-    """What was kept of this swarm; nothing where nothing is there that can be read."""
+    """The withdrawals that were kept of this swarm; empty if there are none that can be read."""
     try:
         kept = msgspec.msgpack.decode(read_start(path, HOSTS_MAX * 512), type=KeptWithdrawals)
     except (OSError, *DECODE_ERRORS):
@@ -318,18 +318,18 @@ class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
     """An invitation that was made here, or one of another host that the creator withdrew here."""
 
     id: Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
-    guest: str = ""  # peer id; empty where it was made elsewhere
+    guest: str = ""  # peer id; empty if it was made elsewhere
     made_at: Real | None = None  # POSIX seconds
     until: Real = 0.0  # POSIX seconds; 0: without an end
     withdrawn_at: Real | None = None
 
     def is_over(self, now: float) -> bool:
-        """Whether it came to its end by itself."""
+        """Has it expired?"""
         return bool(self.until) and self.until <= now
 
 
 class OwnInvitations:
-    """The list of them in a node's directory; read and written anew with each call.
+    """The list of invitations in a node's directory; read from and written to the file by each call.
 
     Args:
         path: its file; the network worker reads it while the node runs.
@@ -340,7 +340,7 @@ class OwnInvitations:
         self._last = b""
 
     def read(self) -> tuple[IssuedInvitation, ...]:
-        """All of them, oldest first. Raises ConfigError where the file is there and is none."""
+        """All invitations, oldest first. Raises ConfigError if the file cannot be read."""
         try:
             return msgspec.json.decode(read_start(self._path, MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
         except FileNotFoundError:
@@ -350,7 +350,7 @@ class OwnInvitations:
             raise ConfigError(f"the list of invitations {self._path} cannot be read: {error}", fix) from error
 
     def note(self, encoded: bytes, guest: str, until: float, now: float) -> str:
-        """Add one that has just been made. Returns its id. Raises ConfigError, NoSpaceLeft, LogWriteFailed."""
+        """Add one that was just made. Returns its id. Raises ConfigError, NoSpaceLeft, LogWriteFailed."""
         found = id_of(msgspec.msgpack.decode(encoded, type=Invitation)).hex()
         before = next((each for each in self.read() if each.id == found), IssuedInvitation(found))
         self._write(msgspec.structs.replace(before, guest=guest, made_at=now, until=until), now)
@@ -360,8 +360,8 @@ class OwnInvitations:
         """Withdraw one.
 
         Args:
-            id_: which.
-            everybodys: whether this host may withdraw what others made, being the creator.
+            id_: of the invitation.
+            everybodys: whether this host is the creator, who may withdraw invitations of others.
 
         Raises:
             ConfigError: it was not made here, or too many are withdrawn.
@@ -384,11 +384,11 @@ class OwnInvitations:
         return withdrawn
 
     def packed(self, now: float) -> bytes:
-        """Those withdrawn that have not come to their end, as they travel. Raises ConfigError."""
+        """The withdrawn invitations that have not expired, encoded for the wire. Raises ConfigError."""
         return pack(bytes.fromhex(each.id) for each in _standing(self.read(), now)[:WITHDRAWN_MAX])
 
     def packed_lately(self) -> bytes:
-        """The same, for a node that runs: the last that could be read if the list cannot be."""
+        """The same for a running node: if the list cannot be read, the last one that could."""
         try:
             self._last = self.packed(time.time())
         except ConfigError as error:

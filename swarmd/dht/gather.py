@@ -1,63 +1,139 @@
-"""Gathering peers' rollouts of a stage into the blob store, until all are there or the time is over."""
+"""Gathers peers' rollouts of a stage into the blob store, until all are there or the time is over.
+
+- `WaitPolicy` decides whose rollouts a gathering waits for, and how long. It waits for peers whose rollouts came last
+  time. Other peers with proof of work ("strangers") share one time limit, which shrinks when their rollouts do not come
+  and grows when they do: an attacker may have any number of such identities. Two peers that deliver in turns could make
+  every gathering last to its end. Gatherings that waited in vain for a peer that had delivered last time are therefore
+  counted, and while there are several, only peers that delivered in each of the last 2, 4, 8 ... gatherings are waited
+  for.
+- `SampledShards` chooses which shards of a large swarm's stage are read, `Sources` which peers rollouts are taken from.
+- `Gathering` carries out one `Gather` command: it reads reports and rollouts, fetches the bodies that did not come with
+  their records, and looks again until all that it waits for are there.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+
+from cachetools import FIFOCache
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.ports import Bodies, Findings, MemberCheck, Record
+from swarmd.dht.ports import Bodies, Findings, MemberCheck
 from swarmd.dht.record_store import RecordStore
-from swarmd.dht.rounds.clock import Shard, find_shards
-from swarmd.dht.store.seniority import Places, Rank, Sample, pick
+from swarmd.dht.rounds import Shard, find_shards
+from swarmd.dht.store.seniority import ALWAYS, Rank, Sample, Slots, pick
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
+from swarmd.dht.wire.records import Record, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import Limiter, TaskGroup, within
 
-PEERS_MAX = 256  # gathered from at most so many peers that the swarm knows, at random, where a stage has no shards
-NEWCOMERS_MAX = 64  # and of newcomers from so many: those that worked most, then by lot
-IDLE_MAX = 16  # of those that have not worked
+PEERS_MAX = 256  # credited peers that rollouts of an unsharded stage are taken from, chosen at random
+NEWCOMERS_MAX = 64  # newcomers that they are taken from; those with most proof of work come first
+IDLE_MAX = 16  # of these, peers without proof of work
 
-READ_MAX = 8  # shards of one stage, where the first ones hold too few peers
-SPARE = 4  # of so many peers one more is asked than is needed, so that nobody waits for single ones
-NEWCOMERS = 4  # beside so many peers that the swarm knows, there is a place for a newcomer
-SAMPLED_IDLE_MAX = 4  # peers that have not worked
+READ_MAX = 8  # shards of one stage that are read if the first ones hold too few peers
+SPARE = 4  # one peer more than needed is asked for every `SPARE` peers, so that single slow ones do not matter
+NEWCOMERS = 4  # one newcomer is asked for every `NEWCOMERS` credited peers
+SAMPLED_IDLE_MAX = 4  # peers without proof of work, in a sampled stage
 
 LOOK_AGAIN_S = 0.3
-ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it
-YOUNG_S = 30.0  # after this worker's start its peers may have been restarted too, and still publish again
-SETTLE_S = 2.0  # what they get for that
-LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
-LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
+ANSWER_S = 0.5  # the answer comes this long before the command's time is over
+YOUNG_S = 30.0  # this long after this worker's start, peers may have been restarted too and still be publishing
+SETTLE_S = 2.0  # time that they get for that
+LEAST_S = 0.5  # time for a command that comes too late, for instance after a restart
+LAST_FETCH_S = 0.5  # a fetch that would have less time than this is not begun
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
-NEWCOMERS_BYTES_MAX = TOTAL_BYTES_MAX // 4  # of all together that the swarm has not credited
-FETCHES_AT_ONCE = 16  # of peers that are waited for
-OTHERS_AT_ONCE = 4  # of those that nobody waits for
-LINGER_S = 1.0  # what the latter get when everything else is there, unless strangers have failed lately
+NEWCOMERS_BYTES_MAX = TOTAL_BYTES_MAX // 4  # for all peers without credit together
+FETCHES_AT_ONCE = 16  # from peers that are waited for
+OTHERS_AT_ONCE = 4  # from other peers
+LINGER_S = 1.0  # extra time for other peers when all that is waited for is there
 ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
-FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
+FETCH_S = 10.0  # timeout for one body
 SLOW = "slow"
-WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
-FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
+WHOLE_MAX = 8  # with more missing peers than this, each one's record is read by itself instead of the whole key
+FAILURES_MAX = 2  # failed fetches of one peer's body before a sampled stage replaces the peer
+
+UNTRIED_S = 3600.0  # time limit for strangers while none has failed: longer than any gathering
+FAILED_S = 1.0  # longest time limit once one has failed
+STRANGERS_LEAST_S = 0.1  # a time limit below this becomes 0
+TIMED_OUT_ALLOWED = 1  # gatherings that waited in vain without any consequence
+TIMED_OUT_MAX = 12.0
+FORGOTTEN_AFTER = 64  # successful gatherings until one that waited in vain is forgotten
 
 log = get_logger(__name__)
 
 
+class WaitPolicy:
+    """Decides whose rollouts are waited for, from which peers delivered in earlier gatherings."""
+
+    def __init__(self) -> None:
+        self.strangers_s = UNTRIED_S
+        self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → latest gatherings in a row it delivered to
+        self._gatherings = 0
+        self._timed_out = 0.0  # of them, those that waited in vain and are not forgotten
+
+    def awaited(self, announced: Mapping[str, Rank], waited_s: float) -> set[str]:
+        """Of the peers that announced rollouts, those to wait for after having waited this long."""
+        strangers = self._strangers(announced) if waited_s < self.strangers_s else set()
+        return strangers | {peer for peer, rank in announced.items() if self._is_trusted(peer, rank)}
+
+    def judge(self, announced: Mapping[str, Rank], got: Collection[str], refused: Collection[str]) -> None:
+        """Learn from a finished gathering.
+
+        Args:
+            announced: peers that announced rollouts.
+            got: of them, those whose rollouts came.
+            refused: peers whose bodies were invalid.
+        """
+        strangers = self._strangers(announced)
+        if strangers.difference(got, refused):
+            self.strangers_s = min(self.strangers_s / 2, FAILED_S) if self.strangers_s > STRANGERS_LEAST_S else 0.0
+        elif strangers.intersection(got):
+            self.strangers_s = max(self.strangers_s, min(max(2 * self.strangers_s, STRANGERS_LEAST_S), FAILED_S))
+        proven = {peer for peer, rank in announced.items() if rank.rounds < ALWAYS and self._is_proven(peer)}
+        if proven.difference(got, refused):
+            self._timed_out = min(self._timed_out + 1, TIMED_OUT_MAX)
+        else:
+            self._timed_out = max(self._timed_out - 1 / FORGOTTEN_AFTER, 0.0)
+        self._gatherings += 1
+        given = {peer: self._rows.pop(peer, 0) for peer in announced}
+        self._rows.update({peer: rows + 1 for peer, rows in given.items() if peer in got})
+
+    def _is_trusted(self, peer: str, rank: Rank) -> bool:
+        return rank.rounds >= ALWAYS or self._is_proven(peer)
+
+    def _is_proven(self, peer: str) -> bool:
+        return self._rows.get(peer, 0) >= self._row_min
+
+    @property
+    def _row_min(self) -> int:
+        """Gatherings in a row that a peer must have delivered to; having delivered to all of them is enough."""
+        doublings = max(math.ceil(self._timed_out) - TIMED_OUT_ALLOWED, 0)
+        return max(1, min(1 << doublings, self._gatherings))
+
+    def _strangers(self, announced: Mapping[str, Rank]) -> set[str]:
+        return {
+            peer for peer, rank in announced.items() if not rank.no_proof_of_work and not self._is_trusted(peer, rank)
+        }
+
+
 class Sources:
-    """The peers that one stage is gathered from: whoever is not among them is neither fetched from nor waited for.
+    """The peers that one stage's rollouts are taken from. Others are neither fetched from nor waited for.
 
     Args:
         sample: as `random.sample`.
-        known_max: of peers that the swarm knows.
-        newcomers_max, idle_max: of those that have worked, and of those that have not.
-        fill: whether newcomers that have worked may also have what those that the swarm knows leave free.
+        known_max: most credited peers.
+        newcomers_max, idle_max: most newcomers with, and without, proof of work.
+        fill: whether newcomers with proof of work may take places that credited peers leave free.
     """
 
     def __init__(
@@ -72,37 +148,37 @@ class Sources:
         self._sample = sample
         self._room = known_max
         self._fill = fill
-        self._places = Places(0, newcomers_max, idle_max)
+        self._slots = Slots(0, newcomers_max, idle_max)
 
     def choose(self, ranks: Mapping[str, Rank]) -> None:
-        """Of peers not yet among them: at random of those known, and of newcomers those who come first."""
+        """Choose among peers not yet chosen: credited ones at random, and the newcomers that rank first."""
         fresh = {peer: rank for peer, rank in ranks.items() if peer not in self.peers}
-        known = [peer for peer, rank in fresh.items() if rank.known]
+        known = [peer for peer, rank in fresh.items() if rank.is_credited]
         chosen = self._sample(known, min(len(known), self._room))
         self._room -= len(chosen)
-        chosen += pick({peer: rank for peer, rank in fresh.items() if not rank.known}, self._try_newcomer)
+        chosen += pick({peer: rank for peer, rank in fresh.items() if not rank.is_credited}, self._try_newcomer)
         self.peers |= dict.fromkeys(chosen)
 
     def _try_newcomer(self, rank: Rank) -> bool:
-        if self._places.try_occupy(rank):
+        if self._slots.try_occupy(rank):
             return True
-        fills = self._fill and rank.worked and self._room > 0
+        fills = self._fill and rank.has_proof_of_work and self._room > 0
         self._room -= fills
         return fills
 
     def replace(self) -> None:
-        """One of them gave nothing that counts: another may take its place."""
+        """Give the place of one credited peer to another."""
         self._room += 1
 
 
 class SampledShards:
-    """A stage's shards that are read: one drawn by chance, and another as long as peers are missing.
+    """The shards of a stage that are read: a random one, and more while too few peers are found.
 
-    By this node's own chance, so that nobody knows where it will look. A stage without shards is read whole.
+    Each node draws its own, so that nobody can predict where it will look. A stage without shards is read whole.
 
     Args:
-        shards: of the stage, 0 for none.
-        wanted: number of peers to gather from, of a stage with shards.
+        shards: number of shards of the stage, 0 for none.
+        wanted: number of peers to gather from if there are shards.
         sample: as `random.sample`.
     """
 
@@ -117,50 +193,51 @@ class SampledShards:
         self.sources = few if self.is_sample else Sources(sample)  # the peers to gather from
 
     def next(self) -> Shard | None:
-        """One more shard to read; None where there is none, or enough were read."""
+        """One more shard to read, or None if there is none left."""
         if not self._unread:
             return None
         self.read.append(self._unread.pop())
         return self.read[-1]
 
     def lacks(self, useless: int) -> bool:
-        """Whether too few peers were found yet, of whom so many gave nothing."""
+        """Whether too few peers were found, not counting `useless` of them."""
         return self.is_sample and len(self.sources.peers) - useless < self._wanted
 
     def is_exhausted(self, useless: int) -> bool:
-        """Whether too few were found, of whom so many gave nothing, and there is no shard left to read."""
+        """Whether too few were found, not counting `useless` of them, and no shard is left to read."""
         return self.lacks(useless) and not self._unread
 
     def is_full(self, gathered: int) -> bool:
-        """Whether so many peers' rollouts are all that is wanted."""
+        """Whether the rollouts of this many peers are enough."""
         return self.is_sample and gathered >= self._wanted
 
 
 class BodyBytes:
-    """Bytes of a stage's bodies; newcomers leave most of the room to peers that were credited."""
+    """Counts bytes of a stage's bodies; peers without credit may use a part of the room."""
 
     def __init__(self) -> None:
         self._newcomers = self._total = 0
 
     def reserve(self, credited: bool, size_bytes: int) -> None:
-        """Count a body that is about to be fetched. Raises RecordRejected("oversized") without room."""
+        """Count a body that is about to be fetched. Raises RecordRejected("oversized") if there is no room."""
         over = not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX
         if over or self._total + size_bytes > TOTAL_BYTES_MAX:
             raise RecordRejected("oversized", "the rollouts of this stage are too large together")
         self.give_back(credited, -size_bytes)
 
     def give_back(self, credited: bool, size_bytes: int) -> None:
-        """A body did not come."""
+        """Give back the room of a body that was not fetched."""
         self._total -= size_bytes
         self._newcomers -= 0 if credited else size_bytes
 
 
 class Gathering:
-    """One `Gather` command being done.
+    """Carries out one `Gather` command.
 
     Args:
-        must_be_member: raises NetworkDown if a peer has shown no membership.
-        command: says which stage, and until when.
+        wait_policy: shared by all gatherings of this node.
+        must_be_member: raises NetworkDown if a peer has no membership.
+        command: which stage, and until when.
     """
 
     def __init__(
@@ -169,6 +246,7 @@ class Gathering:
         store: RecordStore,
         gossip: Gossip,
         bodies: Bodies,
+        wait_policy: WaitPolicy,
         must_be_member: MemberCheck,
         command: Gather,
     ) -> None:
@@ -176,53 +254,53 @@ class Gathering:
         self._store = store
         self._evidence = gossip.evidence
         self._bodies = bodies
+        self._wait_policy = wait_policy
         self._must_be_member = must_be_member
         self._command = command
         self._place = (view.swarm, command.source_round, command.source_stage)
         self._got: dict[str, RolloutsRef] = {}
-        self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
+        self._refused: set[tuple[str, str]] = set()  # (peer, digest) of invalid bodies
         self._bytes = BodyBytes()
         self._runtime = view.runtime
         self._sample: SampledShards | None = None  # once the stage's shards are known
-        self._failures: Counter[str] = Counter()  # fetches that failed, by peer
-        self._replaced = 0  # of those that gave nothing, so many when others were chosen last
-        self._expected: set[str] = set()  # peers whose reports name rollouts
-        self._announced: dict[str, Rank] = {}  # of the owners of reports that name rollouts
-        self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
-        self._ranked: dict[str, tuple[Record, Rank]] = {}  # of all reports that were looked at
-        self._awaited: set[str] = set()  # of them, those that gathering waits for
+        self._failures: Counter[str] = Counter()  # failed fetches, by peer
+        self._replaced = 0  # number of useless peers when others were chosen last
+        self._announced: dict[str, Rank] = {}  # owners of reports that name rollouts
+        self._ranks: dict[str, Rank] = {}  # of them, those whose rollouts are looked for
+        self._ranked: dict[str, tuple[Record, Rank]] = {}  # owner → its report that was ranked last
+        self._awaited: set[str] = set()  # of `_ranks`, peers that are waited for
         self._limiter = Limiter(view.runtime, FETCHES_AT_ONCE)
         self._others_limiter = Limiter(view.runtime, OTHERS_AT_ONCE)
         self._fetches = TaskGroup(view.runtime)
-        self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
+        self._fetching: set[str] = set()  # peers whose bodies are being fetched, or are queued
         self._complete_at: float | None = None  # when all that is waited for was there
         self._began_at = view.runtime.time()
-        self._looked = False  # has any peer answered?
+        self._looked = False  # whether any peer has answered
 
     async def run(self) -> None:
-        """Gather and tell, shortly before the time is over. Raises NetworkDown when nothing could be looked for."""
+        """Gather, and emit `RolloutsGathered` shortly before the time is over. Raises NetworkDown if none answered."""
         command = self._command
         if command.source_round >= 0:
             with suppress(TimeoutError):
                 await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
             if not self._looked:
                 raise NetworkDown("nobody answered when rollouts were looked for")
-            self._view.patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
+            self._wait_policy.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
-        missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
+        missing = len((self._ranks.keys() | {peer for peer, _ in self._refused}) - self._got.keys())
         place = (command.id, command.round, command.stage)
         self._view.emit(RolloutsGathered(*place, rollouts, missing))
 
     async def _gather(self) -> None:
-        """Look, fetch, look again, until everything awaited is there or has shown to be false.
+        """Look and fetch repeatedly until everything that is waited for is there or was refused.
 
-        Fetches of other peers' bodies that go on then get a moment more, and are cancelled.
+        Unfinished fetches from other peers then get a little more time, and are cancelled.
         """
         try:
             while True:
                 try:
                     await self._look()
-                    await self._fetches.wait_idle(LOOK_AGAIN_S)  # whoever is slow does not keep this from looking
+                    await self._fetches.wait_idle(LOOK_AGAIN_S)  # look again even while slow fetches go on
                     if self._looked and self._is_complete() and self._end_lingering():
                         return
                 except NetworkDown as error:
@@ -232,13 +310,11 @@ class Gathering:
             self._fetches.stop()
 
     async def _look(self) -> None:
-        """See who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
+        """Read who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
         if self._sample is None:
-            shards, wanted = (
-                await find_shards(self._view, self._store, self._place[1]),
-                self._view.config.dht.gather_peers,
-            )
-            self._sample = SampledShards(shards, wanted, self._view.random.sample)
+            view = self._view
+            shards = await find_shards(view, self._store, self._place[1])
+            self._sample = SampledShards(shards, view.config.dht.gather_peers, view.random.sample)
         self._replaced = len(self._useless())
         for shard in self._sample.read:
             await self._look_at(shard)
@@ -249,7 +325,7 @@ class Gathering:
             await self._look_at(fresh)
 
     async def _look_at(self, shard: Shard) -> None:
-        """Look at a shard of the stage, or at all of it where it has none. Raises NetworkDown."""
+        """Read one shard of the stage, or all of it if it has no shards. Raises NetworkDown."""
         await self._see_reports(names.reports(*self._place, *shard))
         name = names.rollouts(*self._place, *shard)
         found = await self._find_rollouts(name)
@@ -257,7 +333,7 @@ class Gathering:
         await self._begin_fetches(name, found.records)
 
     async def _find_rollouts(self, name: str) -> Findings:
-        """The records of rollouts, which may hold bodies; of many peers those alone that are wanted still."""
+        """Read the records of rollouts, which may contain bodies. With many peers, only those still missing."""
         sampled = self._sample is not None and self._sample.is_sample
         if sampled or len(self._ranks) <= WHOLE_MAX:
             return await self._store.find(name)
@@ -266,7 +342,7 @@ class Gathering:
         return await self._store.find_each(name, missing, [peer for peer in missing if peer in self._awaited])
 
     def _useless(self) -> set[str]:
-        """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""
+        """Peers whose bodies were refused; also those whose fetches failed often, if others can replace them."""
         refused = {peer for peer, _ in self._refused}
         gone = {peer for peer, failed in self._failures.items() if failed >= FAILURES_MAX} - self._got.keys()
         replaceable = self._sample is not None and not self._sample.is_exhausted(len(refused | gone))
@@ -275,20 +351,20 @@ class Gathering:
     def _end_lingering(self) -> bool:
         """Note when all that is waited for was there.
 
-        Returns whether to end: nothing is being fetched any more, or what is has had its moment since then.
+        Returns whether to end: no fetch goes on any more, or the extra time for it is over.
         """
         assert self._sample is not None, "it was looked"
         if self._sample.is_full(len(self._got)):
             return True
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
-        lingered_s = min(LINGER_S, self._view.patience.strangers_s)
+        lingered_s = min(LINGER_S, self._wait_policy.strangers_s)
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
-        """All awaited rollouts are here or refused, or all that are wanted of a large swarm are here.
+        """Whether all awaited rollouts are here or refused, or enough of a sampled stage are here.
 
-        In a swarm that was just restarted, peers get a moment first, also while none of them is known yet.
+        Shortly after this worker's start, peers get some time first, even while none of them is known yet.
         """
         if self._sample is not None and self._sample.is_full(len(self._got)):
             return True
@@ -299,19 +375,18 @@ class Gathering:
             return False  # others may take their places
         now, view = self._runtime.time(), self._view
         settled = now > self._began_at + SETTLE_S or now > view.started_at + YOUNG_S
-        return settled or 1 < view.members <= len(self._expected) + 1
+        return settled or 1 < view.members <= len(self._ranks) + 1
 
     def _remaining_s(self) -> float:
         return self._command.until_at - ANSWER_S - self._runtime.time()
 
     async def _see_reports(self, name: str) -> None:
-        """See whose reports under a key name rollouts, and choose whom to gather from.
+        """Read which peers' reports under a key name rollouts, and choose which peers to gather from and wait for.
 
-        It is worth waiting for those who gave theirs before, and for a while for others that worked, unless their last
-        body stopped coming.
+        A peer whose last body was too slow is not waited for.
         """
         found = await self._store.find(name)
-        self._looked = self._looked or found.answered  # nobody is asked for rollouts that all lie here already
+        self._looked = self._looked or found.answered  # peers may not be asked for rollouts if all are here already
         announced = {
             peer: record
             for peer, record in found.records.items()
@@ -322,7 +397,7 @@ class Gathering:
         self._choose_awaited()
 
     def _rank(self, announced: dict[str, Record], key: bytes) -> dict[str, Rank]:
-        """Where the reports stand; one that was looked at before keeps its rank."""
+        """Rank the reports' owners; an unchanged report keeps its rank."""
         known = self._ranked
         fresh = {peer: record for peer, record in announced.items() if peer not in known or known[peer][0] != record}
         for peer, rank in self._view.seniority.ranks_of(fresh, key).items():
@@ -334,18 +409,17 @@ class Gathering:
         self._sample.sources.choose(self._announced)
         chosen = self._sample.sources.peers
         self._ranks = {peer: rank for peer, rank in self._announced.items() if peer in chosen}
-        self._expected = set(self._ranks)
-        awaited = self._view.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        awaited = self._wait_policy.awaited(self._ranks, self._runtime.time() - self._began_at)
         self._awaited = {peer for peer in awaited if not self._view.slow[peer]}
 
     async def _begin_fetches(self, name: str, records: Mapping[str, Record]) -> None:
-        """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
+        """Take the bodies that came with their records, and begin to fetch the others.
 
-        Those who kept to time before come first, and among them those whom the node knows.
+        Peers that were fast before come first, and among them those that the node knows.
         """
         chosen = self._chosen(name, records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
-        looks_for_members = self._view.shards.members.shards > 0  # which takes its time, as a fetch does
+        looks_for_members = self._view.shards.members.shards > 0  # which takes as long as a fetch
         for peer, content in wanted:
             if content.body and not looks_for_members:
                 await self._try(peer, content)
@@ -355,7 +429,7 @@ class Gathering:
                 self._begin_fetch(peer, content)
 
     def _chosen(self, name: str, records: Mapping[str, Record]) -> list[str]:
-        """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
+        """Of the owners of these records, the peers that rollouts are taken from."""
         assert self._sample is not None, "the stage's shards are known"
         own = self._view.peer_id
         fresh = {peer: record for peer, record in records.items() if peer != own and not self._is_barred(peer)}
@@ -365,7 +439,7 @@ class Gathering:
         return [peer for peer in sources.peers if peer in records and peer not in done]
 
     def _is_barred(self, peer: str) -> bool:
-        return self._evidence.bars(peer, self._command.source_round)
+        return self._evidence.bans(peer, self._command.source_round)
 
     def _wanted(self, record: Record) -> RolloutsRecord | None:
         content = record.content
@@ -396,18 +470,19 @@ class Gathering:
             if error.reason == SLOW:
                 self._view.note_slow(peer)
         except SwarmdError as error:
-            log.info("rollouts of %s are not to be had: %s", peer, error)
+            log.info("cannot get the rollouts of %s: %s", peer, error)
             self._note_failure(peer)
 
     def _note_failure(self, peer: str) -> None:
-        """Where any other peer is as good, one that gives nothing is not asked for ever."""
+        """In a sampled stage, replace a peer whose fetches failed several times."""
         assert self._sample is not None, "it was looked"
         self._failures[peer] += self._sample.is_sample
         if self._failures[peer] == FAILURES_MAX:
             self._replace(peer)
 
     def _replace(self, peer: str) -> None:
-        if self._sample is not None and self._sample.is_sample and peer in self._ranks and self._ranks[peer].known:
+        rank = self._ranks.get(peer)
+        if self._sample is not None and self._sample.is_sample and rank is not None and rank.is_credited:
             self._sample.sources.replace()
 
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:

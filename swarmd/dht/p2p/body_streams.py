@@ -1,10 +1,9 @@
-"""Fetching bodies, and chunks of weights, over libp2p streams of our own: from their owners, or from whom these name.
+"""Bodies, and chunks of weights, are served and fetched over libp2p streams.
 
-Each has a protocol and bounds of its own, so that weights never take the room of bodies.
-
-Request: the 32 bytes of the digest. Answer: the size as an unsigned 64-bit big-endian number, then so many bytes; a
-size of 2**64 - 1 means that the peer has no such body, or will not give it now. Then come the names of a few peers to
-whom it has given the body, as in `swarmd.dht.rounds.fetch`.
+- Bodies and weights have a protocol and bounds each, so that weights never use up what bodies need.
+- The request is the 32 bytes of the digest. The answer is the size as an unsigned 64-bit big-endian number, then that
+  many bytes. A size of 2**64 - 1 means that the peer does not have the body, or will not give it now; then it names a
+  few peers to which it has given the body (`encode_names`), and these are asked instead.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ import msgspec
 from cachetools import FIFOCache
 
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.limits import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.limits import ConcurrencyBudget, Flow, PeerBounds, PeerCheck, RemotePeer
 from swarmd.dht.p2p.node import CALL_ERRORS, DhtNode, NodeRun
-from swarmd.dht.ports import PeerCheck
 from swarmd.dht.wire.bodies import BodySource
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.records import BODY_BYTES_MAX
@@ -33,8 +31,8 @@ from swarmd.logger import get_logger
 from swarmd.weights.manifest import CHUNK_BYTES_MAX
 from swarmd.weights.offered import GIVEN_BYTES_PER_S
 
-BODIES_MAX = 256  # of which it is known who has them
-HOLDERS_MAX = 16  # of one body: those that were given it last
+BODIES_MAX = 256  # whose holders are remembered
+HOLDERS_MAX = 16  # of one body: the peers that were given it last
 NAMED_MAX = 4  # in one answer
 NAMES_BYTES_MAX = 1024
 
@@ -51,54 +49,54 @@ READ_AT_ONCE = 2  # from the disk
 SERVE_S = 60.0
 REQUEST_S = 5.0
 CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
-BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
+BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # that are given
 BURST_S = 32.0
-OTHERS_MAX = 2  # of the peers that an owner names, so many are asked
-OTHERS_S = 3.0  # and each gets so long: it is not the owner's fault if one has nothing
+OTHERS_MAX = 2  # peers named by an owner that are asked
+OTHERS_S = 3.0  # for each of them
 
 
 class BodyHolders:
-    """Peers that were given a body to its end, by digest; the oldest are forgotten first."""
+    """Peers that were given a whole body, by digest; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._holders: FIFOCache[str, FIFOCache[str, None]] = FIFOCache(BODIES_MAX)
 
     def note(self, digest: str, peer: str) -> None:
-        """A peer was given a body."""
+        """Remember that a peer was given a body."""
         holders = self._holders.get(digest) or FIFOCache(HOLDERS_MAX)
         holders[peer] = None
         self._holders[digest] = holders
 
     def some(self, digest: str, asker: str) -> list[str]:
-        """A few that have a body, by chance, so that they share what it costs; never the asker itself."""
+        """A few random holders of a body, so that they share the cost; never the asker itself."""
         holders = [peer for peer in self._holders.get(digest, ()) if peer != asker]
         return random.sample(holders, min(len(holders), NAMED_MAX))
 
 
 def encode_names(peers: list[str]) -> bytes:
-    """Length as two bytes, big-endian, and a msgpack array of peer ids."""
+    """Encode peer ids: the length as two bytes, big-endian, and a msgpack array."""
     encoded = msgspec.msgpack.encode(peers)
     return len(encoded).to_bytes(2, "big") + encoded
 
 
 def read_names(encoded: bytes) -> list[str]:
-    """Peer ids that another node names, the first `NAMED_MAX`. Raises RecordRejected: "malformed", "nested"."""
+    """The first `NAMED_MAX` peer ids that another node names. Raises RecordRejected: "malformed", "nested"."""
     check_plain(encoded)
     try:
         return [name for name in _names.decode(encoded)[:NAMED_MAX] if is_peer_id(name)]
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no names of peers: {error!s:.200}") from error
+        raise RecordRejected("malformed", f"not names of peers: {error!s:.200}") from error
 
 
 class StreamBounds(msgspec.Struct, frozen=True):
-    """A protocol, and what a node gives away over it."""
+    """A protocol, and bounds on what a node gives over it."""
 
     protocol: str
     size_bytes_max: int  # of one body
     served: PeerBounds  # at once
     served_bytes: PeerBounds  # of them, in memory
     bytes_per_s: PeerBounds
-    others_s: float = OTHERS_S  # for each that an owner names
+    others_s: float = OTHERS_S  # for each peer that an owner names
 
 
 BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S)
@@ -117,14 +115,14 @@ T = TypeVar("T")
 
 
 class BodyServer:
-    """Gives bodies out of the blob store, or chunks of weights, to those who may take part.
+    """Serves bodies from the blob store, or chunks of weights, to admitted peers.
 
     Args:
         node: gets the stream's handler.
-        blobs: what there is.
-        admits: who may ask.
-        bounds: the protocol that it speaks, and how much it gives.
-        part_of: who was given one part is named for all of them.
+        blobs: what is served.
+        admits: whether a peer may ask.
+        bounds: the protocol, and how much is given.
+        part_of: digest → what it is a part of: a peer that was given one part is named for all of them.
     """
 
     def __init__(
@@ -137,7 +135,7 @@ class BodyServer:
     ) -> None:
         self._blobs = blobs
         self._admits = admits
-        self._door = node.door
+        self._peer_limits = node.peer_limits
         self._flow = Flow(bounds.bytes_per_s, BURST_S)
         self._serving = ConcurrencyBudget(bounds.served)
         self._bytes = ConcurrencyBudget(bounds.served_bytes)
@@ -147,10 +145,10 @@ class BodyServer:
         node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request. It is over when all of the answer was taken: until then the stream has its place.
+        """Answer one request; the stream keeps its slot until the whole answer was taken.
 
         Raises:
-            RecordRejected: "idle" when nothing is asked for, "slow" when the body is not taken.
+            RecordRejected: "idle" if nothing is asked for, "slow" if the body is not taken.
         """
         try:
             with anyio.move_on_after(SERVE_S):
@@ -162,9 +160,9 @@ class BodyServer:
             await _close(writer)
 
     async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Give what is asked for, or say that it is not to be had. Returns whether a body was given."""
+        """Give what is asked for, or refuse it. Returns whether a body was given."""
         digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
-        caller = self._door.caller(peer)
+        caller = self._peer_limits.caller(peer)
         if not self._admits(peer):
             await _give(writer, ABSENT.to_bytes(8, "big"))
         elif not self._blobs.has(digest) or not self._serving.try_acquire(caller):
@@ -177,7 +175,7 @@ class BodyServer:
         return False
 
     async def _name_others(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
-        """Give no body, but the names of some that have it."""
+        """Answer without the body, with the names of some peers that have it."""
         await _give(
             writer, ABSENT.to_bytes(8, "big") + encode_names(self._holders.some(self._part_of(digest), caller.peer))
         )
@@ -190,7 +188,7 @@ class BodyServer:
             return False
         try:
             if not self._flow.try_charge(caller, len(body)):
-                self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
+                self._peer_limits.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
                 await self._name_others(caller, digest, writer)
                 return False
             writer.write(len(body).to_bytes(8, "big"))
@@ -213,32 +211,32 @@ async def _give(writer: asyncio.StreamWriter, chunk: bytes) -> None:
     try:
         await _in_time(writer.drain(), CHUNK_S, "slow", "it does not take the body that it asked for")
     except RecordRejected:
-        writer.transport.abort()  # what is left would never be written
+        writer.transport.abort()  # the rest would never be written
         raise
 
 
 async def _until_taken(reader: asyncio.StreamReader) -> None:
-    """Wait until the other side has closed, for it has all then; no longer than for a part of a body.
+    """Wait until the peer has closed the stream, which it does when it has everything; at most `CHUNK_S`.
 
-    A stream that this side closes first is reset by p2pd, now and then before the last 32 KiB are out.
+    p2pd resets a stream that this side closes first, sometimes before the last 32 KiB are sent.
     """
     with anyio.move_on_after(CHUNK_S):
         await reader.read(1)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a stream. Raises RecordRejected("slow") where the last of what was written is not taken; it is dropped."""
+    """Close a stream. Raises RecordRejected("slow") if the end of what was written is not taken; it is dropped."""
     writer.close()
     try:
         with suppress(OSError):
             await _in_time(writer.wait_closed(), CHUNK_S, "slow", "it does not take the end of what it asked for")
     except BaseException:
-        writer.transport.abort()  # else it would wait in this process for as long as the peer likes
+        writer.transport.abort()  # otherwise it would stay in this process for as long as the peer likes
         raise
 
 
 async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) -> T:
-    """Wait so long. Raises RecordRejected with the reason."""
+    """Await a step. Raises RecordRejected with the reason if it takes longer than `within_s`."""
     with anyio.move_on_after(within_s):
         return await step
     raise RecordRejected(reason, f"{what} within {within_s:g} s")
@@ -247,41 +245,41 @@ async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) 
 async def fetch_body(
     node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = BODIES
 ) -> bytes:
-    """Fetch a body from its owner, or, where that gives none, from others to whom it has given it.
+    """Fetch a body from its owner or, if it gives none, from peers to which it has given it.
 
-    With `WEIGHTS`, fetch a chunk or a manifest from whoever offers it, or has fetched it.
+    With `WEIGHTS`, fetch a chunk or a manifest from a peer that offers it, or from one that has fetched it.
 
     Raises:
-        NetworkDown: the owner is not there, has no such body, or is too slow, and nobody whom it names gives it either.
+        NetworkDown: the owner is not there, does not have it, or is too slow, nor does a peer that it names give it.
         RecordRejected: what the owner sends has another size or digest, or stops coming.
     """
-    return await node.call(lambda life: _fetch_from_any(life, peer, digest, size_bytes, bounds), timeout_s)
+    return await node.call(lambda run: _fetch_from_any(run, peer, digest, size_bytes, bounds), timeout_s)
 
 
-async def _fetch_from_any(life: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
-    body, others = await _fetch(life, owner, digest, size_bytes, bounds)
-    own = life.p2p.peer_id.to_base58()
+async def _fetch_from_any(run: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
+    body, others = await _fetch(run, owner, digest, size_bytes, bounds)
+    own = run.p2p.peer_id.to_base58()
     for other in [peer for peer in others if peer not in (own, owner)][:OTHERS_MAX]:
         if body is None:
-            body = await _try_other(life, other, digest, size_bytes, bounds)
+            body = await _try_other(run, other, digest, size_bytes, bounds)
     if body is None:
         raise NetworkDown(f"{owner} has no body {digest[:12]}, nor has anybody whom it names")
     return body
 
 
-async def _try_other(life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
-    """The body from a peer that the owner has named; None where it gives none, whatever it does."""
+async def _try_other(run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
+    """The body from a peer that the owner has named; None if it fails in any way."""
     with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(bounds.others_s):
-        return (await _fetch(life, peer, digest, size_bytes, bounds))[0]
+        return (await _fetch(run, peer, digest, size_bytes, bounds))[0]
     log.debug("%s was named for the body %s and does not give it", peer, digest)
     return None
 
 
 async def _fetch(
-    life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
+    run: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
 ) -> tuple[bytes | None, list[str]]:
-    """(the body, peers that have it where this one does not give it). Raises RecordRejected, `CALL_ERRORS`."""
-    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
+    """(the body, or None and the peers that have it). Raises RecordRejected, `CALL_ERRORS`."""
+    _, reader, writer = await run.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
     try:
         writer.write(bytes.fromhex(digest))
         await writer.drain()
@@ -299,7 +297,7 @@ async def _fetch(
 
 
 async def _read_others(reader: asyncio.StreamReader) -> list[str]:
-    """The peers that are named in the place of a body; none by whoever names none. Raises RecordRejected."""
+    """The peers that are named instead of a body, if any. Raises RecordRejected."""
     try:
         size = int.from_bytes(await _in_time(reader.readexactly(2), REQUEST_S, "slow", "no answer"), "big")
         if size > NAMES_BYTES_MAX:
@@ -310,7 +308,7 @@ async def _read_others(reader: asyncio.StreamReader) -> list[str]:
 
 
 async def _receive(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
-    """So many bytes, each part of them in time. Raises RecordRejected("slow"), EOFError."""
+    """Read `size_bytes`, each part in time. Raises RecordRejected("slow"), EOFError."""
     body = bytearray()
     while len(body) < size_bytes:
         wanted = min(CHUNK_BYTES, size_bytes - len(body))

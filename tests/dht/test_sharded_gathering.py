@@ -1,4 +1,4 @@
-"""Gathering from a large swarm: a sample of its shards is read, and complete as soon as there are enough peers."""
+"""Gathering from a large swarm: a sample of shards is read, until enough peers are found."""
 
 import hashlib
 import time
@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
-from swarmd.dht.rounds import gather
+from swarmd.dht import gather
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, RolloutsRecord, SignedRecord
 from swarmd.errors import NetworkDown
 from tests.dht.driver import SWARM
-from tests.dht.rounds.test_gathering import Swarm, body_of
+from tests.dht.test_gathering import Swarm, body_of
 
 pytestmark = pytest.mark.anyio
 

@@ -1,49 +1,49 @@
-"""A node's records are published, watched and fetched, whatever keepers and strangers do."""
+"""Publishing, watching and fetching this node's records and bodies, with failing replicas and hostile peers."""
 
 import asyncio
 import socket
-from random import Random
+import stat
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import msgpack
+import msgspec
 import pytest
 
-from swarmd.dht.limits import RequestLimits
+from swarmd.config import Config, DhtConfig, SwarmConfig
+from swarmd.dht.p2p import body_streams as fetch
+from swarmd.dht.p2p.body_streams import DIGEST_BYTES, BodyServer
 from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.limits import PeerLimits
+from swarmd.dht.publisher import FAILED_S, RENEWALS, Kept, OwnRecordFile, OwnRecords, Publisher
 from swarmd.dht.record_store import WHOLE_POLLS, KeyWatch
-from swarmd.dht.rounds import fetch
-from swarmd.dht.rounds.fetch import DIGEST_BYTES, BodyServer
-from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, OwnRecordStore, Publisher
-from swarmd.dht.wire.records import Payload
+from swarmd.dht.wire.records import Payload, ReportRecord
 from swarmd.errors import NetworkDown, RecordRejected
-from swarmd.sim.coroutines import VirtualRuntime
-from swarmd.worker.runtime import LoopRuntime
-from tests.dht.making import ALICE, MEMBERSHIP, SWARM
+from tests.dht.making import ALICE, CLOCK, MEMBERSHIP, REPORT, SWARM
+from tests.dht.network import Network, VirtualTime
 
 pytestmark = pytest.mark.anyio
 
 NOW, TTL_S = 1.7e9, 900.0
-NOBODY = (lambda record: None, lambda record: None)  # is told of what is published
 
 
-class NoDisk:
-    def load(self) -> list[object]:
-        return []
-
-    async def save(self, kept: list[object]) -> None: ...
+def publisher_to(network: Any, time: VirtualTime, records: OwnRecords) -> Publisher:
+    """The publisher of a coordinator."""
+    config = Config(SwarmConfig(id=SWARM), role="coordinator", dht=DhtConfig(record_s=TTL_S))
+    gossip: Any = SimpleNamespace(told=lambda record: None, renewed=lambda record: None)
+    return Publisher(Network(config, time.runtime).view, network, records, gossip)
 
 
 def test_a_record_expires_after_one_of_a_clock_that_was_ahead_as_soon_as_peers_take_that() -> None:
-    clock = [NOW]
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
-    runtime = VirtualRuntime(lambda *_: None, lambda: clock[0], lambda: clock[0])
-    publisher = Publisher(None, store, runtime, TTL_S, True, *NOBODY)  # type: ignore[arg-type]
+    time, records = VirtualTime(NOW), OwnRecords(SWARM)
+    publisher = publisher_to(None, time, records)
     ahead = NOW + 3000.0 + TTL_S
-    store.keep(MEMBERSHIP, ahead)
-    store.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
-    assert store.floors(MEMBERSHIP.key) == (NOW + TTL_S, ahead), "nobody would take a later one"
-    clock[0] += 300.0
+    records.keep(MEMBERSHIP, ahead)
+    records.keep(MEMBERSHIP, publisher._expiration(MEMBERSHIP.key))
+    assert records.floors(MEMBERSHIP.key) == (NOW + TTL_S, ahead), "nobody would take a later one"
+    time.now += 300.0
     assert publisher._expiration(MEMBERSHIP.key) > ahead
 
 
@@ -73,14 +73,6 @@ class RenewingNetwork:
             raise self.error
 
 
-class Lock:
-    """Nobody else publishes."""
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *raised: object) -> None: ...
-
-
 @pytest.mark.parametrize(
     ("error", "wait_s"),
     [
@@ -90,21 +82,16 @@ class Lock:
     ],
 )
 async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
-    error: Exception | None, wait_s: float, monkeypatch: pytest.MonkeyPatch
+    error: Exception | None, wait_s: float
 ) -> None:
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
-    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    network: Any = RenewingNetwork(error)
-    publisher = Publisher(network, store, runtime, TTL_S, True, *NOBODY)
-    publisher._live[MEMBERSHIP.key] = MEMBERSHIP
-    store.keep(MEMBERSHIP, NOW + TTL_S)
-    monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
+    network = RenewingNetwork(error)
+    publisher = publisher_to(network, VirtualTime(NOW), OwnRecords(SWARM, [Kept(REPORT, NOW + TTL_S)]))
     with pytest.raises(Enough):
         await publisher.run()
     assert network.waits[-1] == wait_s
 
 
-class HastyKeepers:
+class HastyReplicas:
     """Two strangers are the first to say that they have taken a record, and then show it to nobody."""
 
     def __init__(self, trusted: str, near: list[str]) -> None:
@@ -116,7 +103,7 @@ class HastyKeepers:
     def near(self, name: str) -> list[str]:
         return ["hasty", "hastier", *self.others]
 
-    def guides(self, name: str) -> list[str]:
+    def trusted_peers(self, name: str) -> list[str]:
         return [self.trusted] if self.trusted else []
 
     async def spread(self, name: str, record: Any, peers: list[str]) -> list[str]:
@@ -129,28 +116,24 @@ class HastyKeepers:
         self.settled.append(name)
 
 
-async def publish_to(keepers: HastyKeepers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def publish_to(replicas: HastyReplicas, monkeypatch: pytest.MonkeyPatch) -> None:
     network = RenewingNetwork(None)
-    monkeypatch.setattr(network, "call", lambda operation: operation(keepers))
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
-    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    publisher = Publisher(network, store, runtime, TTL_S, True, *NOBODY)  # type: ignore[arg-type]
-    monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
-    await publisher.publish(MEMBERSHIP)
+    monkeypatch.setattr(network, "call", lambda operation: operation(replicas))
+    await publisher_to(network, VirtualTime(NOW), OwnRecords(SWARM)).publish(MEMBERSHIP)
 
 
 @pytest.mark.parametrize(("trusted", "near"), [("coordinator", []), ("", ["one", "other"])])
 async def test_strangers_that_take_a_record_first_and_show_it_to_nobody_do_not_keep_it_from_counting(
     trusted: str, near: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keepers = HastyKeepers(trusted, near)
-    await publish_to(keepers, monkeypatch)
-    assert keepers.settled == [MEMBERSHIP.key]
+    replicas = HastyReplicas(trusted, near)
+    await publish_to(replicas, monkeypatch)
+    assert replicas.settled == [MEMBERSHIP.key]
 
 
 async def test_one_stranger_is_no_proof_where_others_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NetworkDown, match="only one of 3 peers"):
-        await publish_to(HastyKeepers("", ["one"]), monkeypatch)
+        await publish_to(HastyReplicas("", ["one"]), monkeypatch)
 
 
 BODY = bytes(48 * 1024)  # less than a transport takes before anybody has to wait
@@ -170,7 +153,7 @@ class Stream:
 async def begin() -> Stream:
     """Have the body asked for, over a socket that holds little."""
     server = BodyServer(
-        cast(Any, SimpleNamespace(door=RequestLimits(), streams={})),
+        cast(Any, SimpleNamespace(peer_limits=PeerLimits(), streams={})),
         cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY)),
         lambda peer: True,
     )
@@ -246,7 +229,7 @@ class Reading:
 async def watched(reading: Reading, seconds: float, hints_every_s: float) -> list[str]:
     """Whose records a watch has seen after its first read."""
     seen: list[str] = []
-    watch = KeyWatch(cast(Any, reading), LoopRuntime(), Random(1), "key", POLL_S, seen.extend)
+    watch = KeyWatch(Network().view, cast(Any, reading), "key", POLL_S, seen.extend)
     running = asyncio.ensure_future(watch.run())
     await asyncio.sleep(0.02)
     seen.clear()
@@ -266,3 +249,27 @@ async def test_a_hint_now_and_then_has_just_what_it_names_read() -> None:
     await watched(reading, WHOLE_POLLS * POLL_S / 2, hints_every_s=WHOLE_POLLS * POLL_S / 4)
     hinted = [wanted for wanted in reading.asked_for if wanted]
     assert hinted and all(set(wanted) == {"stranger"} for wanted in hinted)
+
+
+def test_the_file_of_own_records_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
+    path = tmp_path / "records.bin"
+    kept = OwnRecordFile(path, SWARM)
+    for round in range(6):
+        kept.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
+    kept.keep(CLOCK, 7.0)
+    kept.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
+    anyio.run(kept.save)
+    again = OwnRecordFile(path, SWARM)
+    rounds = [content.round for content, *_ in again.kept if isinstance(content, ReportRecord)]
+    assert rounds == [3, 4, 5]
+    assert (again.floors(CLOCK.key)[0], again.floors(MEMBERSHIP.key)[0]) == (8.0, 0.0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert OwnRecordFile(path, "another").kept == []
+
+
+@pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
+def test_a_damaged_file_of_own_records_is_put_aside(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "records.bin"
+    path.write_bytes(content)
+    assert OwnRecordFile(path, SWARM).kept == []
+    assert path.with_suffix(".damaged").read_bytes() == content

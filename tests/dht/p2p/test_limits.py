@@ -1,4 +1,4 @@
-"""Bounds at the door: for each peer, for each address prefix, in all."""
+"""Limits for each peer, for each address prefix, and for all together."""
 
 import hashlib
 import math
@@ -9,10 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.limits import (
+from swarmd.core.events import Event, MemberSeen, RecordsRejected
+from swarmd.dht.gather import WHOLE_MAX
+from swarmd.dht.p2p.body_streams import ABSENT, BURST_S, BYTES_PER_S, BodyServer
+from swarmd.dht.p2p.limits import (
     KNOWN_MAX,
+    NAMED_BURST,
+    NAMED_PER_S,
     REFUSALS_MAX,
+    REPEAT_S,
     REQUEST_BYTES_MAX,
     RESERVE,
     REST,
@@ -21,14 +26,12 @@ from swarmd.dht.limits import (
     Flow,
     GossipLimits,
     PeerBounds,
+    PeerLimits,
     Rate,
+    Rejections,
     RemotePeer,
-    RequestLimits,
     Unreached,
 )
-from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
-from swarmd.dht.rounds.gather import WHOLE_MAX
-from swarmd.dht.rounds.report_collector import ChangeLimit
 from swarmd.dht.session import Session
 from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.store.validator import NEARBY_BYTES, SHOWN_RECORD_BYTES
@@ -75,45 +78,45 @@ def test_processor_time_is_owed_until_it_has_come_back() -> None:
 
 
 def test_a_refused_call_holds_nothing() -> None:
-    door = RequestLimits()
+    peer_limits = PeerLimits()
     for _ in range(3):
         with pytest.raises(RecordRejected):
-            door.enter_call(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
-    assert door.calls.total == door.requests.total == 0
+            peer_limits.acquire_call_slot(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
+    assert peer_limits.calls.total == peer_limits.requests.total == 0
 
 
 def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
     told: list[tuple[str, str]] = []
-    door = RequestLimits(lambda peer, reason, detail: told.append((peer, reason)))
+    peer_limits = PeerLimits(lambda peer, reason, detail: told.append((peer, reason)))
     for _ in range(REFUSALS_MAX - 1):
-        door.refusal("a", "calls", "")
-    assert not door.unwanted
-    door.refusal("a", "calls", "")
-    assert door.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
+        peer_limits.refusal("a", "calls", "")
+    assert not peer_limits.unwanted
+    peer_limits.refusal("a", "calls", "")
+    assert peer_limits.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
 
 
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
-    door = RequestLimits(is_credited={"elder"}.__contains__)
-    door.meet("elder")
+    peer_limits = PeerLimits(is_credited={"elder"}.__contains__)
+    peer_limits.meet("elder")
     for number in range(KNOWN_MAX + 1):
-        door.meet(f"crowd-{number}")
-    assert door.caller("elder").known
-    assert not door.caller("crowd-0").known and door.caller(f"crowd-{KNOWN_MAX}").known
+        peer_limits.meet(f"crowd-{number}")
+    assert peer_limits.caller("elder").known
+    assert not peer_limits.caller("crowd-0").known and peer_limits.caller(f"crowd-{KNOWN_MAX}").known
 
 
 @pytest.mark.parametrize("worked", [True, False])
 def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None:
     session, told = Session.__new__(Session), list[Event]()
-    session.door, session._observe = RequestLimits(), told.append
+    session.peer_limits, session._observe = PeerLimits(), told.append
     session._emit(MemberSeen("stranger", "", worked))
-    assert session.door.caller("stranger").known == worked and len(told) == 1
+    assert session.peer_limits.caller("stranger").known == worked and len(told) == 1
 
 
 BODY = bytes(8 << 20)
 
 
 class Taker:
-    """Takes what it is given."""
+    """A stream writer that counts bytes."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -135,8 +138,9 @@ class Taker:
 async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
     digest = hashlib.sha256(BODY).digest()
     blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
-    door, began, given = RequestLimits(), time.monotonic(), 0
-    server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
+    peer_limits, began, given = PeerLimits(), time.monotonic(), 0
+    node: Any = SimpleNamespace(streams={}, peer_limits=peer_limits)
+    server = BodyServer(node, cast(Any, blobs), lambda peer: True)
 
     async def readexactly(size_bytes: int) -> bytes:
         return digest
@@ -146,7 +150,7 @@ async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_al
 
     for number in range(100):
         taker, peer = Taker(), f"peer {number}"
-        door.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
+        peer_limits.note_connections([(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")])
         stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
         await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly, read=read)), cast(Any, taker))
         given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
@@ -199,38 +203,16 @@ FIELDS_BYTES = 700  # of a record of rollouts with an RSA signature
 @pytest.mark.parametrize("members", [2, 9, 10, 17, 32, 64, 100, 128, 250])
 def test_all_members_behind_one_address_are_answered_at_once(members: int, body_bytes: int) -> None:
     refused: list[str] = []
-    door = RequestLimits(lambda peer, reason, detail: refused.append(reason))
+    peer_limits = PeerLimits(lambda peer, reason, detail: refused.append(reason))
     shown = members if members - 1 <= WHOLE_MAX else math.ceil(members / BREADTH)
     answer = shown * (len(deflate(NOISE[:body_bytes], members)) + FIELDS_BYTES + SHOWN_RECORD_BYTES) + NEARBY_BYTES
     for number in range(members):  # of which p2pd has taken none yet
         peer = f"peer-{number}"
-        door.place(peer, "10.0.0.0/24")
-        door.meet(peer)
-        door.allow_answer(peer, answer)
-        door.enter_answer(door.caller(peer), answer)
+        peer_limits.note_connections([(peer, "10.0.0.0/24")])
+        peer_limits.meet(peer)
+        peer_limits.allow_answer(peer, answer)
+        peer_limits.acquire_answer(peer_limits.caller(peer), answer)
     assert not refused
-
-
-@pytest.fixture
-def changes(now: list[float]) -> ChangeLimit:
-    return ChangeLimit(2, 10.0, lambda: now[0])
-
-
-def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit, now: list[float]) -> None:
-    changes.admit("a", 1)
-    assert not changes.admit("a", 2)
-    now[0] = 10.0
-    assert changes.admit("a", 2) and not changes.admit("a", 2)
-
-
-def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit, now: list[float]) -> None:
-    for number in range(3):
-        now[0] = 10.0 * number
-        assert changes.admit("a", number)
-    now[0] = 1000.0
-    with pytest.raises(RecordRejected):
-        changes.admit("a", 3)
-    assert not changes.admit("a", 2)
 
 
 def said(limits: GossipLimits, senders: list[str], known: bool = False) -> int:
@@ -256,3 +238,31 @@ def test_a_crowd_leaves_a_reserve_to_those_that_are_known(seconds: float) -> Non
     said(limits, crowd)
     assert said(limits, ["member"] * 5, known=True) == 4, "one sender's bound holds for members too"
     assert said(limits, crowd) == 0, "what comes back is members' first"
+
+
+def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
+    clock = VirtualTime()
+    rejections = Rejections(clock)
+    rejections.count("a", "stale")
+    assert rejections.due() == [RecordsRejected("a", "stale", 1)]
+    for _ in range(5):
+        rejections.count("a", "stale")
+    rejections.count("b", "stale")
+    assert rejections.due() == [RecordsRejected("b", "stale", 1)]
+    clock.now += REPEAT_S
+    assert rejections.due() == [RecordsRejected("a", "stale", 5)]
+    assert rejections.due() == []
+
+
+def test_refusals_of_ever_new_peers_fill_no_log() -> None:
+    now = 0.0
+    rejections = Rejections(lambda: now)
+    told = []
+    for step in range(600):
+        now = step * 0.1
+        rejections.count(f"peer-{step}", "calls")
+        told += rejections.due()
+    named = [event for event in told if event.peer]
+    assert len(named) <= NAMED_BURST + NAMED_PER_S * 60 and len(told) - len(named) <= 2
+    now = 200.0
+    assert sum(event.count for event in told + rejections.due()) == 600

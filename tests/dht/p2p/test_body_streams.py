@@ -1,18 +1,17 @@
-"""Bodies and weights come from any peer that has them, and from none that only says so."""
+"""Bodies and weights are fetched from any peer that has them; peers that only claim to have them are found out."""
 
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
 
-from swarmd.dht.adapters import HiveChunks
-from swarmd.dht.limits import ConcurrencyBudget, PeerBounds
-from swarmd.dht.rounds import fetch
-from swarmd.dht.rounds.fetch import (
+from swarmd.dht.p2p import body_streams as fetch
+from swarmd.dht.p2p.body_streams import (
     BODIES_MAX,
     HOLDERS_MAX,
     NAMED_MAX,
@@ -23,13 +22,14 @@ from swarmd.dht.rounds.fetch import (
     fetch_body,
     read_names,
 )
+from swarmd.dht.p2p.limits import ConcurrencyBudget, PeerBounds
+from swarmd.dht.ports import ChunkFetch
 from swarmd.dht.weights import GivenWeights, fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
-from tests.dht.driver import until
-from tests.dht.p2p.conftest import Single, Start, pair
+from tests.dht.p2p.conftest import Single, Start, trio
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
 from tests.weights.test_tensors import moved
@@ -67,19 +67,16 @@ async def serving(node: Single, root: Path) -> Served:
     """Have a node serve what it keeps under a folder."""
     blobs = Blobs(root / node.identity.peer_id)
     server = BodyServer(node.node, blobs, lambda peer: True)
-    await node.life.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
+    await node.run.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
     return Served(node, server, blobs)
 
 
 async def three(start: Start, root: Path) -> tuple[Served, Served, Served]:
     """An owner, and two that know it and each other."""
-    one, two = await pair(start)
-    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
-    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
-    owner, first, second = [await serving(node, root) for node in (one, two, three)]
+    owner, first, second = [await serving(node, root) for node in await trio(start)]
     owner.blobs.put(BODY)
     for peer in (first, second):
-        one.node.door.meet(peer.peer_id)
+        owner.node.node.peer_limits.meet(peer.peer_id)
     return owner, first, second
 
 
@@ -128,6 +125,11 @@ def test_names_that_are_none_are_refused(encoded: bytes) -> None:
 VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
 
 
+def chunks_of(node: Single) -> ChunkFetch:
+    """What fetches chunks and manifests for a node."""
+    return partial(fetch_body, node.node, bounds=WEIGHTS)
+
+
 class Node(NamedTuple):
     """A node that gives weights."""
 
@@ -143,7 +145,7 @@ class Node(NamedTuple):
 
     async def take(self, owner: Node, offered: WeightsOffer, timeout_s: float = 60.0) -> bytes:
         """Fetch what a peer offers, and give it on."""
-        source, digest = HiveChunks(self.single.node), offered.manifest.hex()
+        source, digest = chunks_of(self.single), offered.manifest.hex()
         manifest = await fetch_manifest(source, [owner.peer_id], offered)
         path = self.fetched.directory / f"{manifest.whole.digest}.safetensors"
         await fetch_weights(source, [owner.peer_id], manifest, path, timeout_s, 2**30)
@@ -159,18 +161,15 @@ async def giving(single: Single, root: Path) -> Node:
     offered, fetched = OfferedWeights(place / "own"), FetchedWeights(place / "peers", wanted.__contains__)
     given = GivenWeights(offered, fetched)
     server = BodyServer(single.node, given, lambda peer: True, WEIGHTS, given.part_of)
-    await single.life.p2p.add_binary_stream_handler(WEIGHTS.protocol, server.serve)
+    await single.run.p2p.add_binary_stream_handler(WEIGHTS.protocol, server.serve)
     return Node(single, server, offered, fetched, wanted)
 
 
 async def three_nodes(start: Start, root: Path) -> tuple[Node, Node, Node, WeightsOffer]:
     """An owner with an offer, and two that know it and each other."""
-    one, two = await pair(start)
-    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
-    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
-    owner, first, second = [await giving(single, root) for single in (one, two, three)]
+    owner, first, second = [await giving(single, root) for single in await trio(start)]
     for peer in (first, second):
-        one.node.door.meet(peer.peer_id)
+        owner.single.node.peer_limits.meet(peer.peer_id)
         peer.fetched.directory.mkdir(parents=True)
     made = offer(owner.offered, VALUES, 7)
     for node in (owner, first, second):
@@ -195,11 +194,11 @@ async def test_one_that_has_other_chunks_is_named_and_not_believed(start: Start,
     with path.open("r+b") as file:
         file.seek(CHUNK_BYTES)
         file.write(b"damaged!")
-    manifest = await fetch_manifest(HiveChunks(second.single.node), [owner.peer_id], made)
+    manifest = await fetch_manifest(chunks_of(second.single), [owner.peer_id], made)
     owner.is_busy()
     place = second.fetched.directory / path.name
     with pytest.raises(WeightsUnavailable, match="1 of 4 chunks"):
-        await fetch_weights(HiveChunks(second.single.node), [owner.peer_id], manifest, place, 60.0, 2**30)
+        await fetch_weights(chunks_of(second.single), [owner.peer_id], manifest, place, 60.0, 2**30)
     assert not place.exists()
 
 

@@ -1,9 +1,9 @@
-"""The network worker watches what it and p2pd hold, and makes room before the machine has to.
+"""The network worker watches the memory, files and tasks of itself and p2pd, and frees them in time.
 
-What was freed is given back to the machine as the process grows: the C library keeps it otherwise, as much again as is
-in use. Then three steps, each when the one before was not enough: strangers are disconnected; a p2pd that holds too
-much is ended, and started again by the node; a worker that holds too much ends itself, and the daemon starts a fresh
-one at once. None of it counts as a failure of the node: it comes from outside.
+Freed memory is returned to the machine as the process grows; the C library would keep as much again as is in use. Then
+there are three steps, each if the one before was not enough: unknown peers are disconnected; a p2pd that holds too much
+is killed, and the node starts it again; a worker that holds too much ends itself, and the daemon starts another one at
+once. None of this counts as a failure of the node, for peers cause it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from swarmd.errors import OutOfRoom
 from swarmd.logger import get_logger
 
 LOOK_S = 1.0
-PRESSED = 0.75  # share of a mark from which on strangers have to go
-P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
-COLLECTED = 0.7  # share of p2pd's mark above which it collects garbage all the time: more than 512 connections need
-SPARED = 3  # attempts to make room in which strangers who are served keep their connection
-PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
-HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
-EASE_S = 3.0  # between two attempts to make room
-TRIM_S = 10.0  # between two looks at how much the process has grown since it last gave freed memory back
+PRESSED = 0.75  # share of a threshold above which unknown peers are disconnected
+P2PD_SHARE = 0.5  # of the worker's threshold; idle, p2pd has some 60 MiB, with 512 connections 150
+COLLECTED = 0.7  # share of p2pd's threshold above which it collects garbage constantly: more than 512 connections need
+SPARED = 3  # attempts to free memory in which unknown peers that are being served stay connected
+PATIENCE_S = 10.0  # above a threshold, after unknown peers were disconnected
+HANDSHAKES_S = 60.0  # p2pd's files may be abandoned handshakes, which it gives up after 15 s
+EASE_S = 3.0  # between two attempts to free memory
+TRIM_S = 10.0  # between two checks whether the process has grown since it last returned freed memory
 TRIM_BYTES = 4 << 20  # by which it must have grown
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-FILES_MAX = 4096  # open in the network worker or in p2pd; above it a fresh process takes its place
+FILES_MAX = 4096  # open in the network worker or in p2pd; above it the process is replaced
 TASKS_MAX = 4096  # at once in the network worker; above it, the same
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
 
@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 
 class MemoryThresholds(NamedTuple):
-    """Above these a process has to be replaced."""
+    """Thresholds above which a process has to be replaced."""
 
     memory_bytes: int  # resident, of the worker; p2pd has half of it
     files: int
@@ -62,7 +62,7 @@ class ProcessUsage(NamedTuple):
     tasks: int = 0
 
     def share(self, marks: MemoryThresholds) -> float:
-        """Of the mark that is nearest; 1 and more is above it."""
+        """Share of the threshold that is nearest; more than 1 is above it."""
         return max(self.memory_bytes / marks.memory_bytes, self.files / marks.files, self.tasks / marks.tasks)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class ProcessUsage(NamedTuple):
 
 
 def usage_of(pid: int) -> ProcessUsage:
-    """Of another process, or of nothing when it is gone."""
+    """Usage of another process; zero if it is gone."""
     with suppress(OSError, IndexError, ValueError):
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
         return ProcessUsage(pages * PAGE_BYTES, len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208 - names alone are counted
@@ -79,7 +79,7 @@ def usage_of(pid: int) -> ProcessUsage:
 
 
 def bound_files(files_max: int) -> None:
-    """Have this process, and what it starts, open so many files, as far as the machine lets it."""
+    """Let this process and its children open `files_max` files, as far as the machine allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files_max if hard == resource.RLIM_INFINITY else min(files_max, hard)
     with suppress(ValueError, OSError):
@@ -91,10 +91,9 @@ class MemoryWatch:
 
     Args:
         node: whose p2pd is watched too.
-        marks: what is too much.
-        disconnect_strangers: makes room in p2pd, also from those who are served where that is not enough (True);
-            returns how many it was.
-        fills_process: whether all that this process holds is to be counted, or p2pd's part alone.
+        marks: the thresholds.
+        disconnect_strangers: disconnects unknown peers, also those that are being served if True; returns how many.
+        fills_process: whether this process is counted, or p2pd only.
     """
 
     def __init__(
@@ -125,17 +124,17 @@ class MemoryWatch:
             await self.look(self.own(), self._of_p2pd())
 
     def own(self) -> ProcessUsage:
-        """What this process holds, where it is the network's alone."""
+        """Usage of this process; zero if it does other things than the network, too."""
         if not self._fills_process:
             return ProcessUsage()
         return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
 
     def _of_p2pd(self) -> ProcessUsage:
-        life = self._node.life
-        return usage_of(life.p2p.pid) if life is not None else ProcessUsage()
+        run = self._node.p2pd_run
+        return usage_of(run.p2p.pid) if run is not None else ProcessUsage()
 
     def _current_marks(self) -> MemoryThresholds:
-        """The open files that the machine allows may be fewer than those configured."""
+        """The thresholds, with no more files than the machine allows."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = self._marks.files if soft == resource.RLIM_INFINITY else max(soft - DESCRIPTORS_KEPT, 1)
         return self._marks._replace(files=min(self._marks.files, allowed))
@@ -157,9 +156,9 @@ class MemoryWatch:
             raise OutOfRoom(f"the network worker makes room for a fresh process: it holds {own}")
 
     def _note_share(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
-        """Note a share of what may be used, 1 being the mark.
+        """Record a share of a threshold.
 
-        Returns whether it has been above the mark for `patience_s` although room was made; at once when far above it.
+        Returns whether it has been above 1 for `patience_s` although memory was freed; at once if far above.
         """
         if share < 1.0:
             self._over_since.pop(whose, None)
@@ -168,7 +167,7 @@ class MemoryWatch:
         return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
 
     def _give_back(self, own: ProcessUsage, now: float) -> None:
-        """Give freed memory back to the machine where the process has grown."""
+        """Return freed memory to the machine if the process has grown."""
         if now - self._trimmed_at < TRIM_S:
             return
         self._trimmed_at = now
@@ -179,27 +178,27 @@ class MemoryWatch:
             self._trimmed_bytes = min(self._trimmed_bytes, own.memory_bytes)
 
     async def _ease(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
-        life = self._node.life
+        run = self._node.p2pd_run
         gone = 0
-        if life is not None:
-            with suppress(Exception):  # a p2pd that does not answer is ended below
+        if run is not None:
+            with suppress(Exception):  # a p2pd that does not answer is killed below
                 with anyio.move_on_after(PATIENCE_S / 2):
-                    gone = await self._disconnect_strangers(life, self._eased >= SPARED)
+                    gone = await self._disconnect_strangers(run, self._eased >= SPARED)
         self._eased += 1
         gc.collect()
         _trim()
         log.warning("little room is left: worker %s, p2pd %s; %d strangers were disconnected", own, p2pd, gone)
 
     def _end_p2pd(self, p2pd: ProcessUsage) -> None:
-        life = self._node.life
+        run = self._node.p2pd_run
         for whose in ("p2pd", "files"):
             self._over_since.pop(whose, None)
-        if life is not None and life.p2p.returncode is None:
+        if run is not None and run.p2p.returncode is None:
             log.warning("p2pd holds %s and is started again", p2pd)
-            life.p2p._child.kill()
+            run.p2p._child.kill()
 
 
 def _trim() -> None:
-    """Give freed memory back to the machine, where the C library can."""
+    """Return freed memory to the machine, if the C library can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

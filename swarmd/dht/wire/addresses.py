@@ -1,11 +1,11 @@
-"""The peers and addresses of a configuration, and what multiaddrs say. No hivemind in it.
+"""Peers and addresses in configurations, and what multiaddrs mean. No hivemind in it.
 
 - A configuration's addresses are checked before anything starts.
-- Anybody may say that it is reached at somebody else's address: at a host that all nodes of a swarm would then call
-  again and again, or at a service of this very machine. So a host where nobody answered who should is left alone for a
-  while, longer each time, and what is of one machine alone is not dialled by a node that is to be reached from others.
-- Peer ids cost nothing, addresses do: many ids may stand behind one, so bounds go by the prefix of an address, and one
-  range of addresses has few places in the routing table.
+- A peer may claim any address: a host that all nodes of a swarm would then call again and again, or a service of this
+  machine. So a host where the expected peer did not answer is not dialled for a while, longer each time, and a node
+  that is to be reached from other machines does not dial loopback or link-local addresses.
+- Peer ids cost nothing, addresses do: many ids may share an address. So bounds apply to the prefix of an address, and
+  one range of addresses has few places in the routing table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from swarmd.worker.runtime import TimeSource
 
 HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")
 PORT_MAX = 65535
-LENGTH_MAX = 256  # characters; peers take no membership with a longer one, nor with what cannot be printed
+LENGTH_MAX = 256  # characters; peers refuse a membership with a longer one
 
 _PEER_ID_FIX = "A peer id begins with 12D3Koo or Qm; `swarmd identity show` prints a node's"
 
@@ -39,22 +39,22 @@ IP4, IP6 = b"\x04", b"\x29"  # codes of multiaddr
 CIRCUIT = b"\xa2\x02"  # /p2p-circuit
 RELAYED = "relayed"
 ELSEWHERE = "elsewhere"
-HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port: whatever stands in these is no protocol's code
-V6_PREFIX_BYTES = 7  # a /56, what one customer gets
+HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port, in which no protocol's code can be
+V6_PREFIX_BYTES = 7  # a /56, which is what one customer gets
 
 RANGE_PEERS_MAX = 16  # in the routing table, of one /24 of IPv4 or one /56 of IPv6
 V4_PREFIX, V6_PREFIX = 24, 56
 
 PAUSE = Backoff(20.0, 600.0)
-HOSTS_MAX = 1024  # that failed; the one that did longest ago is forgotten
-ZONE = "ip6zone/"  # before an address that counts on one interface of a machine
+HOSTS_MAX = 1024  # hosts that failed; the one that failed longest ago is dropped
+ZONE = "ip6zone/"  # before an address that is valid on one interface of a machine
 
 
 def check_addresses(config: Config) -> None:
-    """Every peer id and address of the file.
+    """Check every peer id and address of a configuration.
 
     Raises:
-        ConfigError: one is none; the message names the key.
+        ConfigError: one is wrong; the message names the key.
     """
     if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer("swarm.coordinator", config.swarm.coordinator)
@@ -69,7 +69,7 @@ def check_addresses(config: Config) -> None:
 
 
 def check_bootstrap(addresses: Iterable[str], key: str = "dht.bootstrap") -> None:
-    """Addresses of nodes to join through. Raises ConfigError, which says by `key` where they were given."""
+    """Check addresses of nodes to join through. Raises ConfigError, which names the `key` where they were given."""
     for address in addresses:
         _check_places(key, [split_address(address, key)[0]])
         _check_called(key, [address])
@@ -87,7 +87,7 @@ def _check_places(key: str, addresses: Iterable[str]) -> None:
 
 
 def _check_called(key: str, addresses: Iterable[str]) -> None:
-    """Can anybody's p2pd call there?"""
+    """Raise ConfigError for an address that no p2pd can call."""
     for address in addresses:
         if re.search("/(tcp|udp)/0+(/|$)", address):
             raise ConfigError(f"{key}: {address!r} names no port", "Write the port at which the node is reached")
@@ -100,7 +100,7 @@ def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
     """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>.
 
     Args:
-        key: where it was given, for people.
+        key: where it was given, for the error.
 
     Raises:
         ConfigError: it does not.
@@ -113,7 +113,7 @@ def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
 
 
 def suggest_address(text: str) -> str:
-    """How what was given could be written: hosts and ports are no addresses of libp2p."""
+    """Suggest a multiaddr for a wrong one, such as a plain host and port."""
     found = re.fullmatch(r"(?:\w+://)?([\w.-]+?)(?::(\d{1,5}))?/?", text)
     _, kind, host = ("/" + text.strip("/") + "//").split("/")[:3]
     if text.startswith("/ip") and kind in HOSTS and not _is_host(kind, host):
@@ -127,7 +127,7 @@ def suggest_address(text: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Does a multiaddr begin with a host and, where one is named, a port? What follows is left to libp2p."""
+    """Does a multiaddr begin with a host and, if one is named, a port? What follows is left to libp2p."""
     if len(text) > LENGTH_MAX or not text.isprintable():
         return False
     root, host, name, transport, port = (text.split("/") + [""] * 5)[:5]
@@ -146,7 +146,7 @@ def _is_host(kind: str, text: str) -> bool:
 
 
 def is_free(address: str) -> bool:
-    """Could one listen at this multiaddr? True also for what is not plain TCP over IP."""
+    """Could a process listen at this multiaddr? True also if it is not plain TCP over IP."""
     place = tcp_place(address)
     if place is None or place[1] == 0:
         return True
@@ -170,7 +170,7 @@ def tcp_place(address: str) -> tuple[str, int] | None:
 
 
 def readable(addresses: Iterable[Any]) -> list[str]:
-    """Those of hivemind's multiaddrs as text of which hivemind knows every protocol: p2pd knows more, and uses them."""
+    """hivemind's multiaddrs as text, without those with a protocol that only p2pd knows."""
     texts = list[str]()
     for address in addresses:
         with suppress(ValueError):
@@ -179,7 +179,7 @@ def readable(addresses: Iterable[Any]) -> list[str]:
 
 
 def origin_of(address: Any) -> str:
-    """Where a connection comes from, as text: its multiaddr up to the first protocol that hivemind does not know."""
+    """The origin of a connection, as text: its multiaddr up to the first protocol that hivemind does not know."""
     parts = [""]
     with suppress(ValueError):
         for protocol, value in address.items():
@@ -188,38 +188,32 @@ def origin_of(address: Any) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Is this multiaddr of this host only?"""
+    """Is this multiaddr a loopback address?"""
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
 def prefix_of(address: bytes) -> str:
-    """Of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed", which all of those share."""
+    """Prefix of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed" if it is relayed."""
     kind = address[:1]
     if CIRCUIT in address[HOST_BYTES.get(kind, 0) :]:
         return RELAYED
     if len(address) >= 5 and kind == IP4:
         return str(IPv4Address(address[1:5]))
     if len(address) >= 17 and kind == IP6:
-        return prefix_of_v6(address[1:17])
+        host = _parse_host(address[1:17])
+        packed = address[1 : 1 + V6_PREFIX_BYTES] + bytes(16 - V6_PREFIX_BYTES)
+        return str(host) if host.version == 4 else f"{IPv6Address(packed)}/56"
     return ELSEWHERE
 
 
 def _parse_host(host: str | bytes) -> IPv4Address | IPv6Address:
-    """An address; an IPv6 one that stands for an IPv4 address counts as that. Raises ValueError."""
+    """An IP address; a mapped IPv4 address counts as IPv4. Raises ValueError."""
     address = ipaddress.ip_address(host)
     return (address.version == 6 and address.ipv4_mapped) or address
 
 
-def prefix_of_v6(packed: bytes) -> str:
-    """Of the 16 bytes of an IPv6 address; one that stands for an IPv4 address counts as that."""
-    address = _parse_host(packed)
-    if address.version == 4:
-        return str(address)
-    return f"{IPv6Address(packed[:V6_PREFIX_BYTES] + bytes(16 - V6_PREFIX_BYTES))}/56"
-
-
 def range_of(address: str) -> str:
-    """The range that a multiaddr belongs to; empty where nobody pays for it: this host, a private network, a relay."""
+    """The range that a multiaddr belongs to; empty for addresses that cost nothing: local, private and relayed ones."""
     kind, _, rest = address.lstrip("/").partition("/")
     if kind not in ("ip4", "ip6") or "p2p-circuit" in address:
         return ""
@@ -236,8 +230,8 @@ def surplus(peers: Iterable[str], addresses: Mapping[str, Iterable[str]], truste
     """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range.
 
     Args:
-        peers: peer ids, those first that stay rather.
-        addresses: peer id → multiaddrs that it is connected from; whoever is not connected stays.
+        peers: peer ids, those that are to stay first.
+        addresses: peer id → multiaddrs that it is connected from; peers that are not connected stay.
         trusted: peer ids that always stay.
     """
     counts, always, gone = Counter[str](), frozenset(trusted), []
@@ -256,7 +250,7 @@ def host_of(place: str) -> str:
 
 
 def is_elsewhere(place: str) -> bool:
-    """Whether a multiaddr may be another machine's: not of this one alone, nor of whatever is on the same wire."""
+    """Whether a multiaddr may be another machine's: not loopback, and not link-local."""
     host = host_of(place)
     if place.strip("/").startswith(ZONE):
         return False
@@ -269,7 +263,7 @@ def is_elsewhere(place: str) -> bool:
 
 
 class DialledHosts:
-    """Remembers where dialling led to nobody."""
+    """Remembers hosts at which dialling has failed."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now
@@ -283,11 +277,11 @@ class DialledHosts:
         return self._now() >= until
 
     def note(self, place: str, reached: bool) -> None:
-        """A place was dialled, and the peer was reached there or not."""
+        """Remember whether the peer was reached at a place that was dialled."""
         failures, until = self._failed.pop(host_of(place), (0, 0.0))
         if reached:
             return
-        if self._now() >= until:  # others of the host were under way already
+        if self._now() >= until:  # otherwise several dials of one host were under way
             failures += 1
             until = self._now() + PAUSE.after(failures)
         self._failed[host_of(place)] = failures, until

@@ -1,4 +1,4 @@
-"""Who invites, who withdraws, and whose records count by it."""
+"""Inviting, withdrawing, and which peers' records count."""
 
 import math
 import os
@@ -12,7 +12,10 @@ from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import find_work
-from swarmd.dht.invitations import (
+from swarmd.dht.p2p.limits import Rejections
+from swarmd.dht.store.validator import Validator
+from swarmd.dht.wire import names
+from swarmd.dht.wire.invitations import (
     CHANGES_BURST,
     CHANGES_PER_S,
     HOSTS_MAX,
@@ -36,10 +39,6 @@ from swarmd.dht.invitations import (
     read_withdrawals,
     write_invitation,
 )
-from swarmd.dht.limits import Rejections
-from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
-from swarmd.dht.store.validator import Validator
-from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Payload, RecordPolicy
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import (
@@ -203,7 +202,7 @@ def test_a_record_that_was_judged_before_is_refused_once_its_invitation_is_withd
     withdrawals = Withdrawals(CREATOR)
     validator = Validator(withdrawing(withdrawals), Rejections(lambda: 0.0))
     signed = signed_by(ALICE, replace(MEMBERSHIP, invitation=OF_ALICE))
-    place = (names.key_id(MEMBERSHIP.key), MSGPackSerializer.dumps(signed.owner), signed.value, signed.expiration)
+    place = (names.key_id(MEMBERSHIP.key), signed.owner, signed.value, signed.expiration)
     assert validator.judge(*place) == signed
     withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
     validator.forget()

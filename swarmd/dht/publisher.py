@@ -1,23 +1,31 @@
-"""Publishing own records: stored, read back from another peer, told to all, and kept alive."""
+"""Publishing own records: store them at peers, read them back, announce them, and renew them while they count.
+
+- A record counts as published once a trusted peer, or two others, have shown it: a single untrusted peer might show it
+  to its writer only.
+- An expiration is later than all that were used under the same key before, also before a restart.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import msgspec
 
-from swarmd.dht.ports import Keepers, Network, Record, RecordSink
+from swarmd.dht.gossip import Gossip
+from swarmd.dht.ports import Keepers, Network, RecordSink
+from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Membership,
     Payload,
+    Record,
     ReportRecord,
     RolloutsRecord,
     check_payload,
@@ -26,7 +34,6 @@ from swarmd.dht.wire.records import (
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import Runtime
 from swarmd.worker.tasks import Limiter
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
@@ -39,14 +46,6 @@ FAILED_S = 60.0  # after a renewal that failed for some records, until all are r
 COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
 
 log = get_logger(__name__)
-
-
-class OwnRecord(msgspec.Struct, array_like=True):
-    """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
-
-    payload: bytes
-    expiration: float
-    before: float = 0.0
 
 
 class Kept(NamedTuple):
@@ -62,27 +61,16 @@ class Kept(NamedTuple):
     before: float = 0.0
 
 
-class OwnRecordStorage(Protocol):
-    """What keeps own records from life to life."""
-
-    def load(self) -> list[Kept]:
-        """What was saved last."""
-
-    async def save(self, kept: list[Kept]) -> None:
-        """Keep these in the place of what was saved before."""
-
-
-class OwnRecordStore:
-    """Own records by key.
+class OwnRecords:
+    """This node's own records by key, the latest few of each kind; in memory, see `OwnRecordFile`.
 
     Args:
-        store: keeps them.
         swarm: records of another swarm are dropped.
+        kept: what was saved last.
     """
 
-    def __init__(self, store: OwnRecordStorage, swarm: str) -> None:
-        self._store = store
-        self._kept = {kept.content.key: kept for kept in store.load() if kept.content.swarm == swarm}
+    def __init__(self, swarm: str, kept: Iterable[Kept] = ()) -> None:
+        self._kept = {each.content.key: each for each in kept if each.content.swarm == swarm}
 
     def __contains__(self, key: str) -> bool:
         """Is there a record under a key?"""
@@ -93,53 +81,47 @@ class OwnRecordStore:
         kept = self._kept.get(key)
         return (kept.expiration, kept.before) if kept else (0.0, 0.0)
 
-    def contents(self) -> list[Payload]:
-        """All records that are kept, oldest first."""
-        return [kept.content for kept in self._kept.values()]
+    @property
+    def kept(self) -> list[Kept]:
+        """All records, oldest first."""
+        return list(self._kept.values())
 
     def keep(self, content: Payload, expiration: float) -> None:
         """Keep a record in place of the one under the same key; `save` makes it durable."""
         before = max(self.floors(content.key))
         self._kept.pop(content.key, None)
         self._kept[content.key] = Kept(content, expiration, before)
-        self._drop_oldest(type(content))
-
-    def _drop_oldest(self, kind: type[Payload]) -> None:
-        same = [key for key, kept in self._kept.items() if isinstance(kept.content, kind)]
-        for key in same[: -KEPT[kind]]:
+        same = [key for key, kept in self._kept.items() if isinstance(kept.content, type(content))]
+        for key in same[: -KEPT[type(content)]]:
             del self._kept[key]
 
     async def save(self) -> None:
         """Make all of it durable, as far as the store can."""
-        await self._store.save(list(self._kept.values()))
 
 
-class OwnRecordFile:
-    """A file of own records, see `OwnRecordStorage`.
+class OwnRecord(msgspec.Struct, array_like=True):
+    """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
+
+    payload: bytes
+    expiration: float
+    before: float = 0.0
+
+
+class OwnRecordFile(OwnRecords):
+    """Own records in a file.
 
     Args:
         path: the file; a damaged one is put aside and an empty one begun, for its records can be made again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, swarm: str) -> None:
+        super().__init__(swarm, _read_own_records(path))
         self._path = path
         self._saving = anyio.Lock()
 
-    def load(self) -> list[Kept]:
-        try:
-            entries = msgspec.msgpack.decode(self._path.read_bytes(), type=list[OwnRecord])
-            return [Kept(check_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
-        except FileNotFoundError:
-            return []
-        except (OSError, *DECODE_ERRORS, RecordRejected) as error:
-            log.warning("own records in %s cannot be read and are put aside: %s", self._path, error)
-            with contextlib.suppress(OSError):  # what is in the way says so when records are written
-                self._path.replace(self._path.with_suffix(".damaged"))
-            return []
-
-    async def save(self, kept: list[Kept]) -> None:
-        """Write the file. A full disk costs the records' survival of a restart, not the network."""
-        entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in kept]
+    async def save(self) -> None:
+        """Write the file. If the disk is full, records do not survive a restart; the network goes on."""
+        entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in self.kept]
         async with self._saving:
             try:
                 write = partial(replace_durably, self._path, msgspec.msgpack.encode(entries), mode=0o600)
@@ -148,58 +130,57 @@ class OwnRecordFile:
                 log.warning("own records cannot be written to %s: %s", self._path, error)
 
 
+def _read_own_records(path: Path) -> list[Kept]:
+    try:
+        entries = msgspec.msgpack.decode(path.read_bytes(), type=list[OwnRecord])
+        return [Kept(check_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
+    except FileNotFoundError:
+        return []
+    except (OSError, *DECODE_ERRORS, RecordRejected) as error:
+        log.warning("own records in %s cannot be read and are put aside: %s", path, error)
+        with contextlib.suppress(OSError):  # if something else is in the way, the next save says so
+            path.replace(path.with_suffix(".damaged"))
+        return []
+
+
 class Publisher:
-    """Writes this node's records.
+    """Publishes this node's records.
 
     Args:
         network: where to.
         own_records: remembers them.
-        runtime: the clock.
-        ttl_s: how long a record lives.
-        alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
-        told: called with every record as soon as a peer has it, to hint at it.
-        renewed: called in place of `told` with what is published again for no other reason than that it is time.
+        gossip: announces every record as soon as a peer has it.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        own_records: OwnRecordStore,
-        runtime: Runtime,
-        ttl_s: float,
-        alone: bool,
-        told: RecordSink,
-        renewed: RecordSink,
-    ) -> None:
+    def __init__(self, view: SwarmView, network: Network, own_records: OwnRecords, gossip: Gossip) -> None:
         self._network = network
         self._own_records = own_records
-        self._runtime = runtime
-        self._ttl_s = ttl_s
-        self._alone = alone
-        self._told = told
-        self._renewed = renewed
+        self._runtime = view.runtime
+        self._ttl_s = view.config.dht.record_s
+        self._alone = view.coordinating  # the swarm's first node: its own storage is enough while there is no peer
+        self._gossip = gossip
         self._floors: dict[str, float] = {}
         self._locks: dict[str, Limiter] = {}
         self._live: dict[str, Payload] = {
-            content.key: content for content in own_records.contents() if not isinstance(content, Membership)
+            kept.content.key: kept.content for kept in own_records.kept if not isinstance(kept.content, Membership)
         }
 
     def remembers(self, kind: type[Payload]) -> bool:
-        """Whether a record of this kind was published from this data directory lately."""
+        """Whether this data directory holds a record of this kind that was published lately."""
         return any(isinstance(content, kind) for content in self._live.values())
 
     async def publish(self, content: Payload) -> Record:
-        """Publish a record and prove that it is there.
+        """Publish a record and prove that peers have it.
 
         Raises:
             NetworkDown: the network is down, or too few peers could show the record; it may be published again.
-            RecordRejected: the record itself cannot count.
+            RecordRejected: the record itself does not count.
         """
         async with self._lock_of(content.key):
-            return await self._publish(content, self._told)
+            return await self._publish(content, self._gossip.told)
 
     def _lock_of(self, key: str) -> Limiter:
-        """One record of a key at a time: a renewal must not overtake the record that replaces it."""
+        """Publish one record of a key at a time: a renewal must not overtake the record that replaces it."""
         if key not in self._locks:
             self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.is_used}
             self._locks[key] = Limiter(self._runtime, 1)
@@ -216,13 +197,14 @@ class Publisher:
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _expiration(self, key: str) -> float:
-        """Later than all before under this key, but for those that nobody takes yet: of a clock that was ahead."""
+        """An expiration later than all before under this key, except those of a clock that was ahead, which no peer
+        takes yet."""
         now = self._runtime.time()
         before = (self._floors.get(key, 0.0), *self._own_records.floors(key))
         return max(now + self._ttl_s, *(floor + STEP_S for floor in before if not is_far(floor + STEP_S, now)))
 
     async def _remember(self, content: Payload, record: Record) -> None:
-        """From now on this is what is renewed, after a restart too, and nothing older under its key."""
+        """Have this record renewed from now on, after a restart too, and nothing older under its key."""
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content
@@ -230,39 +212,38 @@ class Publisher:
         self._live = {key: content for key, content in self._live.items() if key in self._own_records}
         await self._own_records.save()
 
-    async def _place(self, key: str, record: Record, told: RecordSink, keepers: Keepers) -> Record | None:
+    async def _place(self, key: str, record: Record, told: RecordSink, replicas: Keepers) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
         try:
-            keepers.admit(key, record)
+            replicas.admit(key, record)
         except RecordRejected:
-            held = keepers.held(key, record.owner)
+            held = replicas.held(key, record.owner)
             if held is not None:
                 return held
             raise
-        near = keepers.near(key)
+        near = replicas.near(key)
         if not near:
-            await self._prove_alone(keepers)
-            told(record)  # clients are in nobody's table, and listen
+            await self._prove_alone(replicas)
+            told(record)  # nodes in client mode are in no routing table, and listen to gossip
             return None
-        guides = keepers.guides(key)
-        peers = list(dict.fromkeys((*near, *guides)))
-        took = await keepers.spread(key, record, peers)
+        trusted = replicas.trusted_peers(key)
+        peers = list(dict.fromkeys((*near, *trusted)))
+        took = await replicas.spread(key, record, peers)
         if took:
             told(record)
         others = [peer for peer in peers if peer not in took]
-        asked = [peer for part in (took, others) for peer in sorted(part, key=lambda peer: peer not in guides)]
-        later = await self._prove(keepers, key, record, asked, guides, alone=len(took or peers) == 1)
+        asked = [peer for part in (took, others) for peer in sorted(part, key=lambda peer: peer not in trusted)]
+        later = await self._prove(replicas, key, record, asked, trusted, alone=len(took or peers) == 1)
         if later is None:
-            keepers.settle(key, record, peers)
+            replicas.settle(key, record, peers)
         return later
 
     async def _prove(
-        self, keepers: Keepers, key: str, record: Record, peers: list[Hashable], guides: list[Hashable], alone: bool
+        self, replicas: Keepers, key: str, record: Record, peers: list[Hashable], trusted: list[Hashable], alone: bool
     ) -> Record | None:
-        """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
+        """Read the record back from a trusted peer, or from two others.
 
-        A single stranger might show it to its writer only. Who says first that it has taken the record, and then does
-        not show it, is no reason to ask none of the others, who have it by then.
+        A peer that was the first to say that it has stored the record may not show it; then the others are asked.
 
         Args:
             peers: in the order in which they are asked.
@@ -276,24 +257,24 @@ class Publisher:
         """
         shown = 0
         for peer in peers:
-            seen, later = await keepers.shows(peer, key, record)
+            seen, later = await replicas.shows(peer, key, record)
             if later is not None:
                 return later
             shown += seen
-            if shown >= INDEPENDENT or (seen and (peer in guides or (alone and peer == peers[0]))):
+            if shown >= INDEPENDENT or (seen and (peer in trusted or (alone and peer == peers[0]))):
                 return None
         who = f"only one of {len(peers)} peers" if shown else "no peer"
         raise NetworkDown(f"{who} could show {key} after it was stored")
 
-    async def _prove_alone(self, keepers: Keepers) -> None:
+    async def _prove_alone(self, replicas: Keepers) -> None:
         if not self._alone:
             raise NetworkDown("there is no peer to keep a record")
-        await keepers.prove_link()
+        await replicas.prove_link()
 
     async def run(self) -> None:
-        """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
-        this machine's clock was set."""
-        told = self._told
+        """Renew every record three times before it expires, and when p2pd was restarted, when peers are back after
+        there were none, and when this machine's clock was set."""
+        told = self._gossip.told
         while True:
             await self._network.wait_up()
             await self._network.disturbed(COMPANY_S, lonely=True)
@@ -301,10 +282,10 @@ class Publisher:
             pause_s, began = self._ttl_s / RENEWALS if whole else FAILED_S, self._runtime.now()
             await self._network.disturbed(pause_s, lonely=False)
             is_quiet = whole and self._runtime.now() >= began + pause_s
-            told = self._renewed if is_quiet else self._told
+            told = self._gossip.renewed if is_quiet else self._gossip.told
 
     async def _renew_all(self, told: RecordSink) -> bool:
-        """Returns whether all that can be published again are."""
+        """Renew all records. Returns whether all that still count were renewed."""
         whole = True
         for content in list(self._live.values()):
             try:

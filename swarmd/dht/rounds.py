@@ -1,0 +1,417 @@
+"""A swarm's rounds: which stage is open, and what this node publishes and reads in it.
+
+- `SwarmClock`: the coordinator announces the open stage; every node, including the coordinator, follows the
+  announcements.
+- `Stages`: publishes a stage's rollouts, the report that names them, and the coordinator's leaderboards.
+- `LeaderboardFollower`: fetches the leaderboard of the previous round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from swarmd.core.commands import Announce, PublishLeaderboard, PublishReport, ReadClock
+from swarmd.core.events import LeaderboardPublished, NoRoundYet, ReportPublished, RoundAnnounced, RoundPublished
+from swarmd.dht.evidence import announcement_of
+from swarmd.dht.gossip import Gossip
+from swarmd.dht.ports import Bodies, OwnNode
+from swarmd.dht.publisher import Publisher
+from swarmd.dht.record_store import KeyWatch, RecordStore
+from swarmd.dht.swarm_view import SwarmView
+from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import LeaderboardBody, encode_board
+from swarmd.dht.wire.names import MembersPlace, shard_of
+from swarmd.dht.wire.records import (
+    BODY_BYTES_MAX,
+    ClockRecord,
+    LeaderboardRecord,
+    Record,
+    ReportRecord,
+    RolloutsRecord,
+    is_far,
+)
+from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.logger import get_logger
+
+POLLS_BETWEEN_READS = 6  # of the clock in a large swarm, where it also arrives by gossip
+CALL_FIRST_S = 1.0  # first call to the coordinator after the start; each interval is twice the one before
+CALL_EVERY_S = 10.0  # longest interval, unless the swarm is so large that `CALLS_PER_S` demands a longer one
+CALLS_PER_S = 100.0  # calls that the coordinator gets from all followers together
+FETCH_S = 10.0  # timeout for fetching a leaderboard's body
+
+log = get_logger(__name__)
+
+
+class SwarmClock:
+    """Publishes the coordinator's announcements of the open stage, and follows them on every node.
+
+    Args:
+        reached: called with the round of each announcement.
+    """
+
+    def __init__(
+        self,
+        view: SwarmView,
+        store: RecordStore,
+        publisher: Publisher,
+        gossip: Gossip,
+        reached: Callable[[int], None] = lambda round: None,
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._publisher = publisher
+        self._gossip = gossip
+        self._reached = reached
+        self._name = names.clock(view.swarm)
+        self._watch: KeyWatch | None = None  # set by `follow`
+        self._deadline_at = math.inf  # of the stage announced last, POSIX seconds
+        self._latest: Record | None = None
+        self._told: RoundAnnounced | None = None
+        gossip.clock.follow(self._hear)
+
+    def follow(self) -> None:
+        """Watch the clock for the rest of the session, and check that the coordinator can be reached."""
+        view, store = self._view, self._store
+        self._watch = store.watch(self._name, self._see)
+        if not view.coordinating and view.coordinator:
+            view.runtime.start(self._call_coordinator())
+            view.runtime.start(self._look_when_overdue(self._watch))
+
+    async def _call_coordinator(self) -> None:
+        """Ask the coordinator itself from time to time whether it is there: records can come from any other node.
+
+        The first calls come early: an absence is noticed much sooner once the coordinator has answered.
+        """
+        view, store, pause_s = self._view, self._store, CALL_FIRST_S
+        while True:
+            await view.runtime.sleep(pause_s)
+            pause_s = min(2 * pause_s, max(CALL_EVERY_S, view.members / CALLS_PER_S))
+            view.contact.asked_every(pause_s)
+            try:
+                if await store.answers(view.coordinator):
+                    view.contact.answered()
+            except NetworkDown:
+                continue
+
+    async def _look_when_overdue(self, watch: KeyWatch) -> None:
+        """In a large swarm, read the clock on every poll while a stage is overdue and the next is not announced."""
+        view = self._view
+        while True:
+            await view.runtime.sleep(view.config.dht.poll_s)
+            if view.shards.is_large and view.policy.now() > self._deadline_at:
+                watch.look()
+
+    def _hear(self, record: Record) -> None:
+        """Take a gossiped record. Raises RecordRejected if it is not valid."""
+        view, store = self._view, self._store
+        if record.owner != view.coordinator:
+            raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
+        self._see({record.owner: store.judge(self._name, record)})
+
+    async def announce(self, command: Announce) -> None:
+        """Publish the open stage. Raises NetworkDown."""
+        content = ClockRecord(
+            swarm=self._view.swarm,
+            round=command.round,
+            stage=command.stage,
+            opened_at=command.opened_at,
+            deadline_at=command.deadline_at,
+            final=command.final,
+            opening=command.opening,
+            shards=command.shards,
+            sharded_since=command.sharded_since,
+            shards_before=command.shards_before,
+            steady_min=command.steady_min,
+        )
+        self._view.shards.note(content)
+        await self._publisher.publish(content)
+        self._view.emit(RoundPublished(command.id, command.round, command.stage))
+
+    async def read(self, command: ReadClock) -> None:
+        """Read the clock and emit it, even if it was emitted before.
+
+        Raises:
+            NetworkDown: nobody answered, so it is unknown whether there is a round.
+        """
+        found = await self._store.find(self._name)
+        self._keep_if_later(found.records)
+        if self._latest is not None:
+            self._report(self._latest)
+        elif found.answered or self._view.coordinating:
+            self._view.emit(NoRoundYet())
+        else:
+            raise NetworkDown("no peer answered when the clock was read")
+
+    def _see(self, records: Mapping[str, Record]) -> None:
+        if self._keep_if_later(records) and self._latest is not None and announcement_of(self._latest) != self._told:
+            self._report(self._latest)
+
+    def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
+        """Keep the coordinator's record if it is later than the known one. Returns whether it was kept.
+
+        A known record that lies far in the future does not count: it is from before a clock was set back.
+        """
+        record, known = records.get(self._view.coordinator), self._latest
+        if known is not None and is_far(known.expiration, self._view.policy.now()):
+            known = None
+        if record is None or (known is not None and record.expiration <= known.expiration):
+            return False
+        self._latest = record
+        self._pass_on(record)
+        return True
+
+    def _pass_on(self, record: Record) -> None:
+        """Store the record for peers that ask for it, and gossip it unless it came by gossip."""
+        view, store, gossip, content = self._view, self._store, self._gossip, record.content
+        if isinstance(content, ClockRecord):
+            view.contact.announced(content.deadline_at, content.final)
+            view.shards.note(content)
+            self._deadline_at = math.inf if content.final else content.deadline_at
+            if self._watch is not None:
+                self._watch.read_every(view.config.dht.poll_s * (POLLS_BETWEEN_READS if view.shards.is_large else 1))
+        store.hold(self._name, record)
+        gossip.clock.pass_on(record)
+
+    def _report(self, record: Record) -> None:
+        self._told = announcement_of(record)
+        self._view.policy.announce(self._told.round)
+        self._view.emit(self._told)
+        self._reached(self._told.round)
+
+
+class Shard(NamedTuple):
+    """The shard of a stage that holds a peer's records."""
+
+    shards: int  # number of shards of the stage; 0 if it is not sharded
+    shard: int
+
+
+async def find_shards(view: SwarmView, store: RecordStore, round: int) -> int:
+    """Number of shards of a round's stages. Reads the clock if this node does not know it yet.
+
+    Raises:
+        NetworkDown: nobody answered, so the number is unknown.
+    """
+    known = view.shards.of(round)
+    if known is not None:
+        return known
+    await _read_clock(view, store, f"for the shards of round {round}")
+    return view.shards.latest_of(round)
+
+
+async def find_members_place(view: SwarmView, store: RecordStore) -> MembersPlace:
+    """Where memberships are stored. Reads the clock if this node does not know it yet. Raises NetworkDown."""
+    if view.shards.awaits_place:
+        await _read_clock(view, store, "for the shards of memberships")
+    return view.shards.members
+
+
+async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None:
+    found = await store.find(names.clock(view.swarm))
+    clock = found.records.get(view.coordinator)
+    if clock is not None and isinstance(clock.content, ClockRecord):
+        view.shards.note(clock.content)
+    elif not found.answered and not view.coordinating:
+        raise NetworkDown(f"no peer answered when the clock was read {purpose}")
+
+
+async def find_own_shard(view: SwarmView, store: RecordStore, round: int, stage: int) -> Shard:
+    """The shard of a stage that holds this node's own records. Raises NetworkDown."""
+    shards = await find_shards(view, store, round)
+    return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
+
+
+class Stages:
+    """Publishes reports, rollouts and leaderboards.
+
+    Args:
+        learn: called with each leaderboard before it is published.
+    """
+
+    def __init__(
+        self,
+        view: SwarmView,
+        store: RecordStore,
+        publisher: Publisher,
+        bodies: Bodies,
+        node: OwnNode,
+        learn: Callable[[LeaderboardBody], None],
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._publisher = publisher
+        self._bodies = bodies
+        self._node = node
+        self._learn = learn
+        self._remembers = publisher.remembers(ReportRecord)
+        self._too_large: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts no peer stored with their body
+
+    async def publish_report(self, command: PublishReport) -> None:
+        """Publish a stage's rollouts, then the report that names them.
+
+        Raises:
+            NetworkDown: may be tried again.
+            SwarmdError: the rollouts are not in the blob store, or too large.
+        """
+        place = await find_own_shard(self._view, self._store, command.round, command.stage)
+        if await self._look_for_other_report(command, place):
+            self._view.emit(ReportPublished(command.id, command.round, command.stage))
+            return
+        await self._publish_rollouts(command, place)
+        rollouts = command.rollouts
+        report = ReportRecord(
+            swarm=self._view.swarm,
+            round=command.round,
+            stage=command.stage,
+            reward=command.reward,
+            digest=rollouts.digest,
+            size_bytes=rollouts.size_bytes,
+            groups=rollouts.groups,
+            work=await self._node.work(),
+            invitation=self._view.invitation,
+            shards=place.shards,
+            shard=place.shard,
+        )
+        await self._publisher.publish(report)
+        self._remembers = True
+        self._view.emit(ReportPublished(command.id, command.round, command.stage))
+
+    async def _look_for_other_report(self, command: PublishReport, place: Shard) -> bool:
+        """Whether peers hold a different report of this node for this stage; it then counts and no other is signed.
+
+        Only asked if this node remembers no report of its own: its data directory may be new while its key is not, or
+        a second node may use the same key. A node that signs two different reports of one stage is excluded.
+        """
+        if self._remembers:
+            return False
+        name = names.reports(self._view.swarm, command.round, command.stage, *place)
+        own = self._view.peer_id
+        found = await self._store.find(name, {own: math.inf})  # asks every peer near the key, for this record only
+        standing = found.records[own].content if own in found.records else None
+        if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
+            return False
+        log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
+        return True
+
+    async def _publish_rollouts(self, command: PublishReport, shard: Shard) -> None:
+        rollouts = command.rollouts
+        if not rollouts.groups:  # nothing to share
+            return
+        body = await self._bodies.get(rollouts.digest)
+        _check_size(len(body))
+        place = (command.round, command.stage)
+        inline = b"" if place == self._too_large else await self._inline(body, shard)
+        content = RolloutsRecord(
+            swarm=self._view.swarm,
+            round=command.round,
+            stage=command.stage,
+            digest=rollouts.digest,
+            size_bytes=len(body),
+            groups=rollouts.groups,
+            body=inline,
+            work=await self._node.work(),
+            invitation=self._view.invitation,
+            shards=shard.shards,
+            shard=shard.shard,
+        )
+        try:
+            await self._publisher.publish(content)
+        except (NetworkDown, RecordRejected):
+            self._too_large = place  # next time without the body: peers then fetch it from this node
+            raise
+
+    async def _inline(self, body: bytes, shard: Shard) -> bytes:
+        """The compressed body to put into the record, or b"" for none.
+
+        None in a sharded stage, where a reader wants all records of a shard but only some bodies. A node in client mode
+        cannot be dialled, so its record always contains the body.
+        """
+        view, bodies = self._view, self._bodies
+        to_fetch = not view.config.dht.client_mode
+        if shard.shards and to_fetch:
+            return b""
+        return await bodies.deflate(body, view.members // max(shard.shards, 1), to_fetch)
+
+    async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
+        """Publish the standings and reports of a round. Raises NetworkDown."""
+        board = LeaderboardBody(command.round, command.standings, command.reports)
+        self._learn(board)
+        body = encode_board(board)
+        _check_size(len(body))
+        digest = await self._bodies.put(body)
+        assert digest == hashlib.sha256(body).hexdigest()
+        record = LeaderboardRecord(
+            swarm=self._view.swarm,
+            round=command.round,
+            digest=digest,
+            size_bytes=len(body),
+            body=await self._bodies.deflate(body, 1),
+        )
+        await self._publisher.publish(record)
+        self._view.emit(LeaderboardPublished(command.id, command.round))
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > BODY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")
+
+
+class LeaderboardFollower:
+    """Fetches each round's leaderboard.
+
+    Args:
+        take: called with each leaderboard, in the event loop.
+    """
+
+    def __init__(
+        self, view: SwarmView, store: RecordStore, bodies: Bodies, take: Callable[[LeaderboardBody], None]
+    ) -> None:
+        self._view = view
+        self._store = store
+        self._bodies = bodies
+        self._take = take
+        self._name = ""
+
+    def reach(self, round: int) -> None:
+        """Look for the leaderboard of the round before this one until it is found.
+
+        Does nothing on the coordinator, which makes the leaderboards, and with a contract, where there are none.
+        """
+        view, store = self._view, self._store
+        name = names.leaderboard(view.swarm, round - 1)
+        follows = bool(view.coordinator) and not view.coordinating and view.config.chain is None
+        if round < 1 or name == self._name or not follows:
+            return
+        store.unwatch(self._name)
+        self._name = name
+        store.watch(name, self._see)
+
+    def _see(self, records: Mapping[str, Record]) -> None:
+        record = records.get(self._view.coordinator)
+        if record is not None and isinstance(record.content, LeaderboardRecord):
+            self._store.unwatch(self._name)
+            self._view.runtime.start(self._fetch(record.content))
+
+    async def _fetch(self, record: LeaderboardRecord) -> None:
+        """Fetch a leaderboard's body. On failure it is skipped: the next round has another."""
+        try:
+            board = await self._body_of(record)
+        except SwarmdError as error:
+            log.info("the leaderboard of round %d: %s", record.round, error)
+        else:
+            self._take(board)
+
+    async def _body_of(self, record: LeaderboardRecord) -> LeaderboardBody:
+        view, bodies = self._view, self._bodies
+        if record.body:
+            body = await bodies.inflate(record.body, record.size_bytes)
+        else:
+            body = await bodies.fetch(view.coordinator, record.digest, record.size_bytes, FETCH_S)
+        await bodies.check(body, record.digest, record.size_bytes)
+        board = bodies.open_board(body)
+        if board.round != record.round:
+            raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")
+        return board

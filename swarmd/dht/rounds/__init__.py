@@ -1,1 +1,0 @@
-"""A swarm's rounds on the DHT: the clock, reports, rollouts, leaderboards, and what is checked of them."""
