@@ -23,7 +23,7 @@ from bench import half_flat
 from swarmd.config import Config, decode
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.source import locate_model
 
 
@@ -107,7 +107,7 @@ class Bare:
 def main(config: Path, peer: str) -> None:
     """Say that the model is loaded, then train until stdin ends."""
     answers, sys.stdout = sys.stdout, sys.stderr
-    quieten()
+    silence_libraries()
     half_flat.make_known()
     bare = Bare(decode(config.read_bytes()), peer)
     print(json.dumps({"parameters": bare.model.num_parameters()}), file=answers, flush=True)

@@ -38,7 +38,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 
 AVERAGED, BOTH = "weights averaged", "averaged and sharing"
 PAIRED = PAIRS, PAIRS_BOTH = "averaged in pairs", "in pairs and sharing"  # as a swarm's nodes do it
@@ -245,7 +245,7 @@ def run(
     """
     check_names("arm", arms, ARMS)
     check_names("regime", regimes, REGIMES)
-    quieten()
+    silence_libraries()
     recipe = recipe or read_recipe(variant=variant)
     if not set(seeds) <= set(recipe.seeds):
         report = None  # it is of the recipe's seeds

@@ -18,7 +18,7 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling import Sampler, Sampling, pad_left
 
@@ -31,7 +31,7 @@ Draw = Callable[[Sequence[Sequence[int]], int], Sequence[Sequence[int]]]
 
 
 def run(directory: Path) -> Iterable[Row]:
-    quieten()
+    silence_libraries()
     training = TrainingConfig(device="cpu", threads=1)
     policy = load_policy(training)
     prompts = draw_prompts(policy, training, max(count for count, _ in SHAPES))

@@ -38,7 +38,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.memory import GIB, estimate_need, read_shape
 from swarmd.training.models.model import load_policy, load_tokenizer
 from swarmd.training.models.source import EMBEDDED_DIR
@@ -103,7 +103,7 @@ def run(directory: Path, device: str = "cuda") -> Iterable[Row]:
     """Rows as they come; on a processor, with a tiny model, only to rehearse."""
     if device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("torch finds no CUDA device; `--device cpu` rehearses the script with a tiny model")
-    quieten()
+    silence_libraries()
     half_flat.make_known()
     set_aside_loaded()
     began = time.monotonic()

@@ -22,7 +22,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 
 ROUNDS = 8
 SEEDS = (0, 1, 2)
@@ -32,7 +32,7 @@ GOAL = 2.0  # times the accuracy before the first step
 
 def run(directory: Path, seeds: Sequence[int] = SEEDS, rounds: int = ROUNDS) -> Iterable[Row]:
     """Rows by number of nodes and round, over seeds."""
-    quieten()
+    silence_libraries()
     for name, size in SIZES.items():
         runs = [learn(directory / f"{size}-{seed}", f"learning-{size}-{seed}", size, rounds) for seed in seeds]
         before = sample(*(accuracies[0] for accuracies in runs))

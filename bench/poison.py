@@ -33,7 +33,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 
 ROUNDS = 50
 STEPS = 20  # in a round
@@ -208,7 +208,7 @@ def run_missing(
     tell: Callable[[C], None],
 ) -> Iterator[tuple[str, list[C]]]:
     """Name and outcomes, by seed, of every (arm, payload), at the lowest priority; what is known is not run again."""
-    quieten()
+    silence_libraries()
     os.nice(max(0, 19 - os.nice(0)))
     there = {(each.arm, each.payload, each.seed, each.rounds): each for each in known}
     for arm, payload in cases:

@@ -32,7 +32,7 @@ from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
 from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
-from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, TRUSTED_PEERS, Rank, choose_guides
+from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, TRUSTED_PEERS, Rank, choose_trusted_peers
 from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
 from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
@@ -166,7 +166,7 @@ class Model:
 
     def _guides(self, node: int, coordinator: bool) -> list[int]:
         elders = Random(node).sample(self.eldest, min(ELDERS, len(self.eldest)))
-        named = choose_guides(str(node), "0", (), [str(peer) for peer in elders], self.chance.sample)
+        named = choose_trusted_peers(str(node), "0", (), [str(peer) for peer in elders], self.chance.sample)
         return [int(guide) for guide in named if coordinator or guide != "0"]
 
     def _look_ups(self, coordinator: bool) -> Kind:

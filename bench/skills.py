@@ -31,7 +31,7 @@ from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.embedded import build_tokenizer, list_questions, make_policy
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 
 GUARDED, BARE = "guard", "no guard"
 ARMS = (GUARDED, BARE)
@@ -92,7 +92,7 @@ def run(
         taught: how well a base knows what it is asked.
     """
     check_names("arm", arms, ARMS)
-    quieten()
+    silence_libraries()
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
     found: dict[str, list[Outcome]] = {arm: [] for arm in arms}
     for seed in seeds:

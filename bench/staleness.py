@@ -32,7 +32,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 
 DELAY = 8
 ROUNDS = 12  # after those that all arms have in common
@@ -144,7 +144,7 @@ def run(
         taught: how well a base knows what it is asked.
     """
     check_names("arm", arms, ARMS)
-    quieten()
+    silence_libraries()
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
     found: dict[str, list[Outcome]] = {arm: [] for arm in arms}
     for seed in seeds:

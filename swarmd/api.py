@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from swarmd.config import Config, load_config
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.state import State
 from swarmd.core.values import Worker
 from swarmd.errors import (
@@ -78,7 +78,7 @@ class Log:
         """Peer id of the node whose log it is."""
         return node_of(self.directory)
 
-    def fold(self, last: int | None = None) -> Iterator[Applied]:
+    def fold(self, last: int | None = None) -> Iterator[AppliedEvent]:
         """Each event in order, with the state before and after it and the commands it caused, up to seq `last`.
 
         A log whose beginning was removed is read from its oldest snapshot on.
@@ -86,7 +86,7 @@ class Log:
         applied = fold_log(self.directory)
         return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
-    def __iter__(self) -> Iterator[Applied]:
+    def __iter__(self) -> Iterator[AppliedEvent]:
         return self.fold()
 
     def state(self, last: int | None = None) -> State:

@@ -27,11 +27,11 @@ from swarmd.core.events import StageTrained
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 from swarmd.training.sampling import Sampler
 from swarmd.training.trainer import SwarmTrainer
 
-quieten()
+silence_libraries()
 
 
 def test_half_of_the_groups_are_flat_whoever_scores_them() -> None:

@@ -557,7 +557,7 @@ class Rpc:
                 self._probe(health)
         return well + due
 
-    def leave_current(self, reason: str) -> None:
+    def pause_current_endpoint(self, reason: str) -> None:
         """Pause the endpoint that answered last, if another one is healthy: its answers do not help."""
         current = [health for health in self.healths if health.well and health.endpoint.name == self.current]
         if current and any(health.well for health in self.healths if health not in current):
@@ -589,7 +589,7 @@ class Rpc:
                 health.leave_alone(f"has no block {block.number} yet, others have")
         return True
 
-    async def leave_laggards(self) -> None:
+    async def pause_lagging_endpoints(self) -> None:
         """Pause endpoints that are more than BEHIND_BLOCKS behind the highest head."""
         answers = await self.ask_each("eth_blockNumber", [], Quantity)
         farthest = max((int(number, 16) for _, number in answers), default=0)

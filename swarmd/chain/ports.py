@@ -224,10 +224,10 @@ class Endpoints(Protocol):
     async def has_block(self, block: BlockRef) -> bool:
         """Whether any endpoint has this block on its chain; if so, those without it are paused."""
 
-    async def leave_laggards(self) -> None:
+    async def pause_lagging_endpoints(self) -> None:
         """Pause endpoints that are far behind the highest head."""
 
-    def leave_current(self, reason: str) -> None:
+    def pause_current_endpoint(self, reason: str) -> None:
         """Pause the endpoint that answered last, if another one can be used."""
 
     def distrust_current(self, reason: str) -> bool:

@@ -469,7 +469,7 @@ class Watcher:
         log.debug("poll failed: %s", error.message)
         self._failures += 1
         if self._failures % LEFT_AFTER == 0 and not isinstance(error, EndpointFailed):
-            self._endpoints.leave_current(error.message)
+            self._endpoints.pause_current_endpoint(error.message)
         if self._failures >= (ABSENT_AFTER if isinstance(error, NotThere) else DEGRADED_AFTER) and not self._degraded:
             self._degraded = True
             log.warning("the chain cannot be followed: %s", error.message)
@@ -492,7 +492,7 @@ class Watcher:
             self._moved_at = self._runtime.now()
         elif self._runtime.now() - self._moved_at > STALE_S:
             self._moved_at = self._runtime.now()
-            await self._endpoints.leave_laggards()
+            await self._endpoints.pause_lagging_endpoints()
         if self.branch.tip.number > tip.number or not self._up:
             await self._report_up()
         self.membership.look(await self.confirmed_number())

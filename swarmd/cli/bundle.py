@@ -24,7 +24,7 @@ import typer
 
 from swarmd.backup.archive import refuse_target
 from swarmd.backup.bundle import open_bundle, write_bundle
-from swarmd.cli.explain import tell_latest
+from swarmd.cli.explain import latest_stories
 from swarmd.cli.options import ConfigFile, NodeDir, encode_json, locate, log_of_located
 from swarmd.cli.status import read_status
 from swarmd.config import Config, load_config
@@ -119,7 +119,7 @@ def _texts(
     """Files by name, and notes about those that could not be made."""
     makers: list[tuple[str, Callable[[], bytes]]] = [
         ("status.json", lambda: encode_json(read_status(NodeDirectory(place)))),
-        ("stories.json", lambda: to_json(tell_latest(place))),
+        ("stories.json", lambda: to_json(latest_stories(place))),
         ("files.json", lambda: _files(place)),
         ("findings.json", lambda: _findings(place, file)),
     ]

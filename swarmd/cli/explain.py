@@ -59,7 +59,7 @@ def explain(
     if evidence:
         return show_evidence(directory, as_json)
     now = time.time() if has_daemon(directory) else None
-    stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
+    stories = story_of_round(directory, round_, now) if round_ is not None else latest_stories(directory, now)
     if round_ is not None and stories[0].outcome == "ahead":
         raise _not_reached(directory, round_)
     if as_json:
@@ -67,7 +67,7 @@ def explain(
         return ExitCode.OK
     console = Console()
     for story in stories:
-        console.print(picture_of(story))
+        console.print(render_story(story))
     return ExitCode.OK
 
 
@@ -98,7 +98,7 @@ def has_daemon(directory: Path) -> bool:
     return ask_status(NodeDirectory(find_log(directory).parent).control, ANSWER_S).runs
 
 
-def tell_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
+def story_of_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
     """The story of one round; `now` is in POSIX seconds, if a daemon runs."""
     log = find_log(directory)
     teller = StoryTeller(round_)
@@ -113,15 +113,15 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
     return [teller.story(now)]
 
 
-def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
+def latest_stories(directory: Path, now: float | None = None) -> list[Story]:
     """The last rounds that were skipped, if any were, and the round that the node is at or trained last."""
     state, _ = load(find_log(directory))
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
-    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now)]
+    return [story for round_ in dict.fromkeys(rounds) for story in story_of_round(directory, round_, now)]
 
 
-def picture_of(story: Story) -> RenderableType:
+def render_story(story: Story) -> RenderableType:
     """A story for a person."""
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)

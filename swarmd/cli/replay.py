@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from swarmd.cli.dashboard import PageOptions, serve_log
 from swarmd.cli.local_swarm import parse_setting
 from swarmd.cli.options import LogDir, in_order, log_of
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import Event, RoundsSkipped, tag_of
 from swarmd.core.step import StateFold, step
@@ -131,7 +131,7 @@ class Filter:
         self._stage = stage
         self.first = first
 
-    def takes(self, applied: Applied) -> bool:
+    def takes(self, applied: AppliedEvent) -> bool:
         event = applied.event
         if applied.seq < self.first or (self._types and tag_of(event) not in self._types):
             return False
@@ -160,7 +160,7 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
     return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
 
 
-def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
+def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[AppliedEvent]:
     """Events from `base` to `last`, each with the states around it and its commands."""
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
@@ -253,7 +253,7 @@ class Display:
         self._asks = steps and not json and sys.stdin.isatty()
         self._until_seq = -1
 
-    def show(self, applied: Applied) -> bool:
+    def show(self, applied: AppliedEvent) -> bool:
         """Print one event. Returns whether to go on."""
         if self.json:
             typer.echo(_applied_json(applied))
@@ -262,7 +262,7 @@ class Display:
             typer.echo(line)
         return not self._asks or applied.seq < self._until_seq or self._ask(applied)
 
-    def _ask(self, applied: Applied) -> bool:
+    def _ask(self, applied: AppliedEvent) -> bool:
         """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
@@ -278,7 +278,7 @@ class Display:
             return True
 
 
-def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
+def applied_lines(applied: AppliedEvent, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
     yield event_line(applied.seq, applied.at, applied.event)
     for change in changes_between(applied.before, applied.after):
@@ -288,7 +288,7 @@ def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
         yield typer.style(f"{INDENT}▶ {command_line(command)}", fg="cyan")
 
 
-def _applied_json(applied: Applied) -> bytes:
+def _applied_json(applied: AppliedEvent) -> bytes:
     return to_json(
         {
             "seq": applied.seq,

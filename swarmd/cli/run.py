@@ -16,7 +16,7 @@ from swarmd.daemon.service import run_node
 from swarmd.errors import ExitCode, NotFoundError, SwarmdError, UnitError
 from swarmd.files import refusal
 from swarmd.host import check_host
-from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.logs import configure, log_fatal
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory, quoted
 from swarmd.swarms.registry import check_kind
@@ -44,12 +44,12 @@ def run(
         check_host()
         return run_node(loaded, paths, progress_s=PROGRESS_S if is_watched else 0.0)
     except SwarmdError as error:
-        tell_fatal(error)
+        log_fatal(error)
         return error.exit_code
     except Exception as error:  # written as a line of the log, which covers secrets in its words
         refused = refusal(error)
         if refused is not None:
-            tell_fatal(refused)
+            log_fatal(refused)
         else:
             structlog.get_logger("swarmd").exception("the daemon met an error it does not know; please report it")
         return ExitCode.FAILURE

@@ -21,7 +21,7 @@ from swarmd.config import ChainConfig, Device, Dtype, TrainingConfig, load_confi
 from swarmd.daemon.process import keep_memory_off_disk
 from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.http_server import check_listen, load_token, parse_listen
-from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.logs import configure, log_fatal
 from swarmd.observe.redaction import address_secrets
 from swarmd.paths import NodeDirectory
 
@@ -154,9 +154,9 @@ def reference_server(
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
     configure("info", "auto", secrets=[token] if token else [])
-    from swarmd.training.library_logging import quieten
+    from swarmd.training.library_logging import silence_libraries
 
-    quieten()  # before anything imports datasets
+    silence_libraries()  # before anything imports datasets
     from swarmd.training.reference.server import QueueLimits, ServerLimits, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
@@ -171,6 +171,6 @@ def _serve(server: Coroutine[Any, Any, None]) -> int:
     try:
         asyncio.run(server)
     except SwarmdError as error:
-        tell_fatal(error)
+        log_fatal(error)
         return error.exit_code
     return ExitCode.OK

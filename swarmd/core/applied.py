@@ -1,4 +1,4 @@
-"""What a journal is made of: events applied to states, one by one. Everything that reads a journal takes `Applied`.
+"""What a journal is made of: events applied to states, one by one. All that read a journal take `AppliedEvent`.
 
 Whether the events come from a live node, a log, a snapshot onwards, or a simulated node: `fold` makes them, and a
 `Projection` makes something of them. What a live node observes goes through `advance`: rounds that pass without it
@@ -21,7 +21,7 @@ from swarmd.core.values import SkipCause
 StepRule = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]  # `step`, or one with other charts bound
 
 
-class Applied(msgspec.Struct, frozen=True, gc=False):
+class AppliedEvent(msgspec.Struct, frozen=True, gc=False):
     """One event and what came of it.
 
     Attributes:
@@ -54,18 +54,18 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 class Projection(Protocol):
     """Makes something of a journal: figures, lines, a page, a check."""
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """Take the next event, in the order of the log and once each. Must return at once."""
         ...
 
 
-def apply(state: State, envelope: Envelope, rule: StepRule = step) -> Applied:
+def apply(state: State, envelope: Envelope, rule: StepRule = step) -> AppliedEvent:
     """Apply one event to a state; the state that is given stays as it was."""
     after, commands = rule(state, envelope)
-    return Applied(envelope, state, after, commands)
+    return AppliedEvent(envelope, state, after, commands)
 
 
-def fold(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[Applied]:
+def fold(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[AppliedEvent]:
     """Apply events one after the other.
 
     Args:
@@ -75,11 +75,11 @@ def fold(envelopes: Iterable[Envelope], state: State | None = None) -> Iterator[
     now = State() if state is None else state
     for envelope in envelopes:
         after, commands = step(now, envelope)
-        yield Applied(envelope, now, after, commands)
+        yield AppliedEvent(envelope, now, after, commands)
         now = after
 
 
-def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Applied]:
+def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[AppliedEvent]:
     """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
 
     Args:
@@ -87,7 +87,7 @@ def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[A
         seq: sequence number that the next event gets.
         at: commit time of them all, POSIX seconds.
     """
-    journal: list[Applied] = []
+    journal: list[AppliedEvent] = []
     for fact in facts:
         applied = apply(state, Envelope(seq, at, fact))
         skipped = missed(state, applied.after)

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from swarmd import __version__
 from swarmd.config import Config, encode, settings_of
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, StopRequested
 from swarmd.core.state import State
@@ -242,7 +242,7 @@ class Node:
 
     # --- a projection ---
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """Report to the service manager, limit the time of a stop, and prune old rollouts."""
         self._notifier.status(headline(applied.after))
         if isinstance(applied.event, StopRequested):

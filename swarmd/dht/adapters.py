@@ -15,7 +15,7 @@ from swarmd.dht.identity.identity import Identity
 from swarmd.dht.p2p.body_streams import fetch_body
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
-from swarmd.dht.ports import Keepers
+from swarmd.dht.ports import Replicas
 from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.record_store import RecordStore
 from swarmd.dht.store.lookup import PATIENCE_S, REPLICAS, Found, find_at, local, lookup, lookup_each, lookup_of
@@ -189,7 +189,7 @@ class HiveNetwork:
         self._clock = ClockWatch()
         self._run: NodeRun | None = None  # of p2pd, the latest
 
-    async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
         return await self._node.call(lambda run: operation(HiveReplicas(run)))
 
     async def wait_up(self) -> None:

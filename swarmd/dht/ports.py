@@ -98,7 +98,7 @@ class OwnNode(Protocol):
         """Keep a leaderboard's standings for the next start."""
 
 
-class Keepers(Protocol):
+class Replicas(Protocol):
     """Peers that may keep this node's records, during one run of p2pd."""
 
     def admit(self, name: str, record: Record) -> None:
@@ -129,7 +129,7 @@ class Keepers(Protocol):
 class Network(Protocol):
     """The network on which own records are published."""
 
-    async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
         """Do something with the replicas. Raises NetworkDown: the network is down, dies meanwhile, or is too slow."""
 
     async def wait_up(self) -> None:

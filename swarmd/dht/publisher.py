@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.ports import Keepers, Network, RecordSink
+from swarmd.dht.ports import Network, RecordSink, Replicas
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import (
@@ -212,7 +212,7 @@ class Publisher:
         self._live = {key: content for key, content in self._live.items() if key in self._own_records}
         await self._own_records.save()
 
-    async def _place(self, key: str, record: Record, told: RecordSink, replicas: Keepers) -> Record | None:
+    async def _place(self, key: str, record: Record, told: RecordSink, replicas: Replicas) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
         try:
             replicas.admit(key, record)
@@ -239,7 +239,7 @@ class Publisher:
         return later
 
     async def _prove(
-        self, replicas: Keepers, key: str, record: Record, peers: list[Hashable], trusted: list[Hashable], alone: bool
+        self, replicas: Replicas, key: str, record: Record, peers: list[Hashable], trusted: list[Hashable], alone: bool
     ) -> Record | None:
         """Read the record back from a trusted peer, or from two others.
 
@@ -266,7 +266,7 @@ class Publisher:
         who = f"only one of {len(peers)} peers" if shown else "no peer"
         raise NetworkDown(f"{who} could show {key} after it was stored")
 
-    async def _prove_alone(self, replicas: Keepers) -> None:
+    async def _prove_alone(self, replicas: Replicas) -> None:
         if not self._alone:
             raise NetworkDown("there is no peer to keep a record")
         await replicas.prove_link()

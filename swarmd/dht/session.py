@@ -30,7 +30,7 @@ from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.ports import MemberCheck
 from swarmd.dht.publisher import OwnRecordFile, Publisher
-from swarmd.dht.store.seniority import choose_guides
+from swarmd.dht.store.seniority import choose_trusted_peers
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.weights import FetchListener, GivenWeights, WeightsFetcher
@@ -190,7 +190,8 @@ class Session:
         """Peers that every lookup asks, however far they are from the key: the coordinator, and a random sample of the
         bootstrap peers and of the peers credited longest."""
         view, bootstrap = self.view, [peer for _, peer in self._book.bootstrap]
-        return choose_guides(view.peer_id, view.coordinator, bootstrap, view.seniority.elders, view.random.sample)
+        elders = view.seniority.elders
+        return choose_trusted_peers(view.peer_id, view.coordinator, bootstrap, elders, view.random.sample)
 
     def _named(self) -> set[str]:
         """Peers that the configuration names."""

@@ -144,11 +144,11 @@ def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
     """Choose a device, then estimate the model's memory."""
     import torch
 
-    from swarmd.training.library_logging import quieten
+    from swarmd.training.library_logging import silence_libraries
     from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import measure_room
 
-    quieten()
+    silence_libraries()
     training = question.training
     cuda = str(getattr(torch.version, "cuda", None) or "")
     names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))

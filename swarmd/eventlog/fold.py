@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.core import applied
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command
 from swarmd.core.state import State
 from swarmd.core.step import StateFold
@@ -26,7 +26,7 @@ class Base(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
-def fold(commits: Iterable[Commit], state: State | None = None) -> Iterator[Applied]:
+def fold(commits: Iterable[Commit], state: State | None = None) -> Iterator[AppliedEvent]:
     """Apply commits event by event: `swarmd.core.applied.fold` over their envelopes.
 
     Args:
@@ -36,7 +36,7 @@ def fold(commits: Iterable[Commit], state: State | None = None) -> Iterator[Appl
     return applied.fold((envelope for commit in commits for envelope in commit.envelopes()), state)
 
 
-def fold_log(directory: Path, base: Base | None = None) -> Iterator[Applied]:
+def fold_log(directory: Path, base: Base | None = None) -> Iterator[AppliedEvent]:
     """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`.
 
     Raises:

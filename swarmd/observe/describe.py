@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from swarmd.core import events
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
@@ -72,12 +72,12 @@ class Kind(NamedTuple):
 
     lane: Lane  # of the timeline on the page
     level: Level  # of its line; "info" becomes "debug" if the event changed nothing
-    words: str | Callable[[Any, Applied], Description]  # a text with fields in braces, or what makes the description
+    words: str | Callable[[Any, AppliedEvent], Description]  # a text with fields in braces, or makes the description
     is_news: bool = False  # it keeps its level even if it changed nothing
     is_routine: bool = False  # frequent in each round: no line on a terminal
 
 
-def describe(applied: Applied, stopped_s: float | None = None) -> Description:
+def describe(applied: AppliedEvent, stopped_s: float | None = None) -> Description:
     """An event in words. `stopped_s`: seconds since the event before it, if that is known."""
     event, before, after = applied.event, applied.before, applied.after
     kind = WORDS[type(event)]
@@ -123,7 +123,7 @@ def headline(text: str) -> str:
 # --- events that need more than their fields ---
 
 
-def _started(event: events.NodeStarted, applied: Applied, stopped_s: float | None) -> Description:
+def _started(event: events.NodeStarted, applied: AppliedEvent, stopped_s: float | None) -> Description:
     text, before = f"node started as {event.settings.role} of swarm {event.settings.swarm}", applied.before
     if before.settings is None:
         return Description("info", f"{text}, for the first time", told=True)
@@ -136,13 +136,13 @@ def _started(event: events.NodeStarted, applied: Applied, stopped_s: float | Non
     return Description("warning", f"{text}, after a crash or a kill{lost}", told=True, trouble=True)
 
 
-def _stopped(event: events.NodeStopped, applied: Applied) -> Description:
+def _stopped(event: events.NodeStopped, applied: AppliedEvent) -> Description:
     code = f", exit code {event.code}" if event.code else ""
     level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
     return Description(level, f"node stopped: {headline(event.reason)}{code}", told=True, trouble=bool(event.code))
 
 
-def _stop_asked(event: events.StopRequested, applied: Applied) -> Description:
+def _stop_asked(event: events.StopRequested, applied: AppliedEvent) -> Description:
     level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
     return Description(level, f"stop requested: {headline(event.reason)}", told=True)
 
@@ -160,7 +160,7 @@ _OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
 }
 
 
-def _timer(event: events.TimerFired, applied: Applied) -> Description:
+def _timer(event: events.TimerFired, applied: AppliedEvent) -> Description:
     known = _OVERDUE.get(TimerName(event.name))
     if known is None or applied.before == applied.after:
         return Description("debug", f"deadline {event.name} passed")
@@ -168,7 +168,7 @@ def _timer(event: events.TimerFired, applied: Applied) -> Description:
     return Description("warning" if trouble else "debug", text, told=True, trouble=trouble)
 
 
-def _exited(event: events.WorkerExited, applied: Applied) -> Description:
+def _exited(event: events.WorkerExited, applied: AppliedEvent) -> Description:
     leaving = applied.before.chart in LEAVING
     if event.planned:
         text = f"the {event.worker} worker makes room for a fresh process: {headline(event.reason)}"
@@ -180,7 +180,7 @@ def _exited(event: events.WorkerExited, applied: Applied) -> Description:
     return Description("error" if fatal else "warning", text, told=True, trouble=True)
 
 
-def _linked(event: events.LinkUp, applied: Applied) -> Description:
+def _linked(event: events.LinkUp, applied: AppliedEvent) -> Description:
     before, after = applied.before.link, applied.after.link
     if event.isolated:
         level: Level = "debug" if before.isolated else "warning"
@@ -190,39 +190,39 @@ def _linked(event: events.LinkUp, applied: Applied) -> Description:
     return Description("info", f"connected to the DHT, {count(event.peers, 'peer')}", told=before.chart != after.chart)
 
 
-def _unlinked(event: events.LinkDown, applied: Applied) -> Description:
+def _unlinked(event: events.LinkDown, applied: AppliedEvent) -> Description:
     leaving = applied.before.chart in LEAVING
     text = f"the DHT node is down: {headline(event.reason)}"
     return Description("info" if leaving else "warning", text, told=not leaving, trouble=not leaving)
 
 
-def _announced(event: events.RoundAnnounced, applied: Applied) -> Description:
+def _announced(event: events.RoundAnnounced, applied: AppliedEvent) -> Description:
     over = f"the swarm has run its {event.round} rounds"
     return Description("info", over if event.final else f"round {event.round} stage {event.stage} is open")
 
 
-def _skipped(event: events.RoundsSkipped, applied: Applied) -> Description:
+def _skipped(event: events.RoundsSkipped, applied: AppliedEvent) -> Description:
     span = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
     return Description("warning", f"{span} skipped, cause: {event.cause}", told=True)
 
 
-def _gathered(event: events.RolloutsGathered, applied: Applied) -> Description:
+def _gathered(event: events.RolloutsGathered, applied: AppliedEvent) -> Description:
     groups, peers = sum(ref.groups for ref in event.rollouts), count(len(event.rollouts), "peer")
     text = f"{groups} groups of {peers} gathered for round {event.round} stage {event.stage}"
     missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
     return Description("info", text + missing, told=True, round=event.round)
 
 
-def _published(event: events.ReportPublished, applied: Applied) -> Description:
+def _published(event: events.ReportPublished, applied: AppliedEvent) -> Description:
     text = f"report of round {event.round} stage {event.stage} published"
     return Description("info", text, told=True, round=event.round, settles=True)
 
 
-def _rejected(event: events.RecordsRejected, applied: Applied) -> Description:
+def _rejected(event: events.RecordsRejected, applied: AppliedEvent) -> Description:
     return Description("warning", f"{event.count} records refused: {event.reason}")  # a round has hundreds of them
 
 
-def _trained(event: events.StageTrained, applied: Applied) -> Description:
+def _trained(event: events.StageTrained, applied: AppliedEvent) -> Description:
     marked = is_marked(event)
     parts = [
         f"round {event.round} stage {event.stage} trained in {event.seconds:.1f} s: {event.steps} steps, "
@@ -243,17 +243,17 @@ def _trained(event: events.StageTrained, applied: Applied) -> Description:
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
 
 
-def _cancelled(event: events.TrainingCancelled, applied: Applied) -> Description:
+def _cancelled(event: events.TrainingCancelled, applied: AppliedEvent) -> Description:
     text = f"training of round {event.round} stage {event.stage} cancelled after {event.steps} steps"
     return Description("info", text, told=True, round=event.round)
 
 
-def _weights(event: WeightsEvent, applied: Applied) -> Description:
+def _weights(event: WeightsEvent, applied: AppliedEvent) -> Description:
     level: Level = weights_level(event)
     return Description(level, weights_words(event), True, level in WARNINGS, weights_round(event))
 
 
-def _pushed(event: events.ModelPushed, applied: Applied) -> Description:
+def _pushed(event: events.ModelPushed, applied: AppliedEvent) -> Description:
     if event.error:
         text = f"the model of round {event.round} was not pushed to {event.repo}: {headline(event.error)}"
         return Description("warning", text, told=True, trouble=True)
@@ -261,7 +261,7 @@ def _pushed(event: events.ModelPushed, applied: Applied) -> Description:
     return Description("info", text)
 
 
-def _ready(event: events.TrainerReady, applied: Applied) -> Description:
+def _ready(event: events.TrainerReady, applied: AppliedEvent) -> Description:
     text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
     done, restored = applied.before.done, event.restored
     if done > (restored or (-1, -1)):
@@ -273,7 +273,7 @@ def _ready(event: events.TrainerReady, applied: Applied) -> Description:
     return Description("info", text, told=True)
 
 
-def _equivocated(event: events.Equivocated, applied: Applied) -> Description:
+def _equivocated(event: events.Equivocated, applied: AppliedEvent) -> Description:
     text = equivocation_words(event, applied.after)
     if applied.before.equivocations is applied.after.equivocations:
         return Description("debug", text)
@@ -281,29 +281,29 @@ def _equivocated(event: events.Equivocated, applied: Applied) -> Description:
     return Description(level, text, told=True, round=event.round, settles=True)
 
 
-def _block(event: events.ChainBlock, applied: Applied) -> Description:
+def _block(event: events.ChainBlock, applied: AppliedEvent) -> Description:
     """A block without entries of the contract is told at debug level only."""
     settings = applied.after.settings
     return Description("info" if event.logs else "debug", block_words(event, settings.peer if settings else ""))
 
 
-def _membership(event: events.MembershipRead, applied: Applied) -> Description:
+def _membership(event: events.MembershipRead, applied: AppliedEvent) -> Description:
     return Description(
         "info", "everybody may take part" if event.open else f"{len(event.peers)} peers are on the allow-list"
     )
 
 
-def _reorged(event: events.ChainReorged, applied: Applied) -> Description:
+def _reorged(event: events.ChainReorged, applied: AppliedEvent) -> Description:
     """Reorganisations of one block are normal; deeper ones are a warning."""
     text = f"the chain was reorganised: blocks after {event.fork.number} are dropped, {event.depth} in all"
     deep = event.depth > 1
     return Description("warning" if deep else "info", text, told=deep, trouble=deep)
 
 
-def _submission(words: str, level: Level = "info") -> Callable[[Any, Applied], Description]:
+def _submission(words: str, level: Level = "info") -> Callable[[Any, AppliedEvent], Description]:
     """Words for what became of a submission to the chain."""
 
-    def tell(event: Any, applied: Applied) -> Description:
+    def tell(event: Any, applied: AppliedEvent) -> Description:
         known = _submission_of(event, applied.after)
         text = words.format_map(_Fields(event))
         found: Level = level
@@ -429,7 +429,7 @@ _BULKY = (
 )
 
 
-def line_of(applied: Applied) -> EventLine:
+def line_of(applied: AppliedEvent) -> EventLine:
     """The line for an event."""
     told = describe(applied)
     return EventLine(told.level, told.text, _fields(applied.envelope, applied.before, applied.after))

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 from cachetools import TTLCache
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
 from swarmd.observe.describe import ROUTINE, line_of
@@ -86,13 +86,13 @@ def configure(
 class EventLines:
     """A projection: one line about each event, with its sequence number, round, stage and peer."""
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         line = line_of(applied)
         fields = {("tag" if name == "event" else name): value for name, value in line.fields.items()}
         events_log.log(LEVELS[line.level], line.message, **fields)
 
 
-def tell_fatal(error: SwarmdError) -> None:
+def log_fatal(error: SwarmdError) -> None:
     """Log the last line of a process that ends with a deliberate error."""
     structlog.get_logger("swarmd").critical(
         error.message, error=type(error).__name__, fix=error.fix, exit_code=error.exit_code

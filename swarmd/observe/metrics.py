@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from swarmd import __version__
 from swarmd.config import Config
 from swarmd.core import events
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState, SubmissionState
 from swarmd.core.state import State, Submission
 from swarmd.core.values import Skill
@@ -152,7 +152,7 @@ class Outcomes(msgspec.Struct, array_like=True):
             self.reward_confirmed,
         )
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """Count an event."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         _count_changes(self, envelope.at, before, after)
@@ -577,7 +577,7 @@ class Metrics:
         """Reset all counts: the log begins with this state."""
         self.outcomes = Outcomes(progress_of(base.state))
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """Count an event. Does not fail on any event that a log may hold."""
         if isinstance(applied.event, events.NodeStarted):
             self.outcomes = Outcomes(NodeProgress(started_at=applied.at))

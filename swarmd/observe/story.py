@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
@@ -90,7 +90,7 @@ class StoryTeller:
         self._at = 0.0
         self._state = State()
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """Apply the next event to the story."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._first is None:
@@ -239,7 +239,7 @@ def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
 # --- sentences ---
 
 
-def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
+def sentences_of(applied: AppliedEvent, last_at: float) -> list[Sentence]:
     """What a story says of an event; `last_at` is when the event before it was committed."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
     said = [_clock(applied)]
@@ -255,7 +255,7 @@ def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
     return [sentence for sentence in said if sentence is not None]
 
 
-def _clock(applied: Applied) -> Sentence | None:
+def _clock(applied: AppliedEvent) -> Sentence | None:
     """That the swarm reached another stage, whatever event said so."""
     old, new = applied.before.clock, applied.after.clock
     if new is None or new == old:
@@ -271,7 +271,7 @@ def _clock(applied: Applied) -> Sentence | None:
     return Sentence(applied.at, applied.seq, text)
 
 
-def _entered(applied: Applied) -> Sentence | None:
+def _entered(applied: AppliedEvent) -> Sentence | None:
     """A change of the round's chart that no other sentence tells."""
     at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
     work = after.work

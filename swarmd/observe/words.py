@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from swarmd.core import events
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.coordination import COLLECTING
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Coordination, Equivocation, Member, State, WeightsOutcome
@@ -317,7 +317,7 @@ def waiting_turn(before: State, after: State) -> str:
     return AGAIN if now.waiting.newcomers else NO_NEWCOMERS
 
 
-def closed_without(applied: Applied) -> tuple[int, str]:
+def closed_without(applied: AppliedEvent) -> tuple[int, str]:
     """The round of the stage that an event closed, and whose reports were missing; -1 and "" if none were."""
     closed, opened, event = applied.before.coordination, applied.after.coordination, applied.event
     if closed is None or opened is None or closed.chart not in COLLECTING:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core.applied import Applied, Projection, advance
+from swarmd.core.applied import AppliedEvent, Projection, advance
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     Event,
@@ -166,7 +166,7 @@ WAIT_S_MAX = 30.0  # longest wait, so that a clock that was set is noticed
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """The result of a batch of facts: the events to commit, with rounds that they skip, the state and the commands."""
 
-    journal: tuple[Applied, ...]
+    journal: tuple[AppliedEvent, ...]
     state: State
     commands: tuple[Command, ...]
 

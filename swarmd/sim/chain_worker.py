@@ -233,10 +233,10 @@ class SimEndpoint:
         await self._travel()
         return not self._fails() and self.chain.has(block)
 
-    async def leave_laggards(self) -> None:
+    async def pause_lagging_endpoints(self) -> None:
         await self._travel()
 
-    def leave_current(self, reason: str) -> None:
+    def pause_current_endpoint(self, reason: str) -> None:
         """All endpoints show the same chain."""
 
     def distrust_current(self, reason: str) -> bool:

@@ -5,7 +5,7 @@ Everything is counted from events and commands; the core's own books are only co
 
 from __future__ import annotations
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, Gather, PublishReport
 from swarmd.core.events import Event, RolloutsGathered
 from swarmd.sim.chain import SimReceipt
@@ -38,7 +38,7 @@ class NodeChecks:
         self._honest = honest
         self._submissions = submissions
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """A durable event, once, in the order of the log."""
         before, after = applied.before, applied.after
         self.orders.apply(applied)

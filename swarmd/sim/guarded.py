@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 
 from swarmd.dht.p2p.limits import ALL_HINTS, HINTS, GossipLimits
-from swarmd.dht.store.seniority import choose_guides
+from swarmd.dht.store.seniority import choose_trusted_peers
 from swarmd.dht.wire.records import RolloutsRecord
 from swarmd.errors import NetworkDown
 from swarmd.sim.dht import SimDht, Written, is_alive
@@ -47,7 +47,7 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def guides(self) -> list[str]:
         view, coordinator = self.session.view, self.world.coordinator
-        return choose_guides(self.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.random.sample)
+        return choose_trusted_peers(self.peer, coordinator, BOOTSTRAP, view.seniority.elders, view.random.sample)
 
     def near(self, place: int, count: int) -> list[str]:
         return list(STRANGERS[:count]) if self._is_surrounded() else super().near(place, count)

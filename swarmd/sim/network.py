@@ -36,7 +36,7 @@ from swarmd.dht.gossip import ClockGossip, Gossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.limits import PeerCheck
-from swarmd.dht.ports import EvidenceSink, Keepers, RecordsSink
+from swarmd.dht.ports import EvidenceSink, RecordsSink, Replicas
 from swarmd.dht.publisher import OwnRecords, Publisher
 from swarmd.dht.record_store import KeyWatch, RecordStore
 from swarmd.dht.store.seniority import Rank, Seniority
@@ -310,7 +310,7 @@ def digest_of(body: bytes) -> str:
 
 
 class SimKeepers:
-    """Peers that may keep a worker's records, see `swarmd.dht.ports.Keepers`."""
+    """Peers that may keep a worker's records, see `swarmd.dht.ports.Replicas`."""
 
     def __init__(self, worker: NetworkWorker) -> None:
         self._worker = worker
@@ -379,7 +379,7 @@ class SimNetwork:
         self._epoch = 0
         self._jumps = worker.node.jumps
 
-    async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
+    async def call(self, operation: Callable[[Replicas], Coroutine[Any, Any, T]]) -> T:
         if not self._worker.joined:
             raise NetworkDown("the network is down: p2pd is being started")
         return await operation(SimKeepers(self._worker))

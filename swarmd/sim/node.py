@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from swarmd.core import applied
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     ClockSet,
@@ -178,7 +178,7 @@ class SimNode(Machine):
             if each.seq >= self.checked_seq:
                 self._count(each)
 
-    def _count(self, applied: Applied) -> None:
+    def _count(self, applied: AppliedEvent) -> None:
         self.checked, self.checked_seq = applied.after, applied.seq + 1
         self.world.on_event(self.index, applied)
 
@@ -330,7 +330,7 @@ class SimNode(Machine):
         if not self.piped:
             self.supervisor.has_room()
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """A durable event that the daemon adopts."""
         self._check_order(applied.event, applied.at)
         self.restored = self.restored and not isinstance(applied.event, NodeStarted)

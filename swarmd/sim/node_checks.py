@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import assert_never
 
 from swarmd.core import submissions, weights
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Announce, Command, Gather, KillWorker, PublishReport, Register, Train
 from swarmd.core.events import (
@@ -45,7 +45,7 @@ from swarmd.sim.machine import Machine
 from swarmd.sim.processes import PORTS, Port
 
 
-def check_progress(node: Machine, applied: Applied) -> None:
+def check_progress(node: Machine, applied: AppliedEvent) -> None:
     """A node only moves forward, and what it remembers of the chain is in order."""
     before, after = applied.before, applied.after
     for what, mark in MARKS.items():
@@ -230,7 +230,7 @@ class CommandChecks:
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """A new life of a port begins; a command that failed may be sent again."""
         envelope, before, commands = applied.envelope, applied.before, applied.commands
         if type(envelope.event) in RENEWING:
@@ -319,7 +319,7 @@ class Accounts:
         self.stopped = False  # it was stopped in order, since then
         self.next_round = 0  # the first round not accounted for
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if isinstance(event, RoundsSkipped):
@@ -392,7 +392,7 @@ class WeightsChecks:
         self.averaged: set[str] = set()  # digests of what stages were averaged with
         self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that was begun without any
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         """A durable event, once, in the order of the log."""
         event = applied.event
         if isinstance(event, WeightsFetched) and any(each.id == event.command for each in applied.before.pending):

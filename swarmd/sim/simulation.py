@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
 from swarmd.dht.wire.records import Record
@@ -136,7 +136,7 @@ class Simulation:
     def on_commit(self, node: int, commit: Commit) -> None:
         """A commit is durable."""
 
-    def on_event(self, node: int, applied: Applied) -> None:
+    def on_event(self, node: int, applied: AppliedEvent) -> None:
         """A durable event counts, once, in the order of the node's log."""
 
     def on_dispatch(self, node: int, command: Command) -> None:

@@ -5,7 +5,7 @@ Counted from the node's durable events and from the chain; the core's own books 
 
 from __future__ import annotations
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
@@ -124,7 +124,7 @@ class SubmissionChecks:
 
     # --- the node's books ---
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if isinstance(event, SubmissionPrepared):

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from swarmd.bounds import add_real
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import CollectReports, Command, PublishLeaderboard
 from swarmd.core.events import (
@@ -195,7 +195,7 @@ class CoordinatorModel:
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         then, now = before.coordination, after.coordination
         self._look_at_trainer(applied)
@@ -249,7 +249,7 @@ class CoordinatorModel:
     def _is_barred(self, peer: str, round: int) -> bool:
         return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
 
-    def _look_at_trainer(self, applied: Applied) -> None:
+    def _look_at_trainer(self, applied: AppliedEvent) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if isinstance(envelope.event, NodeStarted):
@@ -276,7 +276,7 @@ class CoordinatorModel:
         if len(self.announced) == 1 and not self.clock_set:
             self.took_s[event.peer] = at - self.announced[0]
 
-    def _close(self, applied: Applied, then: Coordination, now: Coordination) -> None:
+    def _close(self, applied: AppliedEvent, then: Coordination, now: Coordination) -> None:
         """A stage closes at its deadline, or before it if that is unfair to nobody."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._is_alone(after):
@@ -406,7 +406,7 @@ class Honest:
         if kept and isinstance(content, ReportRecord):
             self._stored.setdefault((record.owner, (content.round, content.stage)), self.world.now)
 
-    def look_at(self, node: SimNode, applied: Applied) -> None:
+    def look_at(self, node: SimNode, applied: AppliedEvent) -> None:
         """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
         event = applied.event
         if isinstance(event, Equivocated):

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Announce, Command
 from swarmd.core.events import Event
@@ -189,7 +189,7 @@ class World(Swarm):
             self._trace.update(self._buffer)
             self._buffer.clear()
 
-    def on_event(self, node: int, applied: Applied) -> None:
+    def on_event(self, node: int, applied: AppliedEvent) -> None:
         self.checks.nodes[node].apply(applied)
 
     def on_dispatch(self, node: int, command: Command) -> None:

@@ -28,7 +28,7 @@ from swarmd.swarms.proposer.problems import (
     Steps,
     compose,
     find_steps,
-    is_telling,
+    tells_solutions_apart,
 )
 from swarmd.swarms.text import CLOSING, OPENING
 
@@ -116,7 +116,7 @@ def write_sections(problem: Problem, random: Random) -> dict[str, str] | None:
     family, steps = read_problem(problem)
     for _ in range(TRIES_MAX if EASY.issuperset(step.words for step, _ in steps) else 0):
         small = compose(family, steps, [(value,) for value in draw_small(family, random)]).problem
-        if len({test.arguments for test in small.tests}) == TESTS_MIN and is_telling(small.tests):
+        if len({test.arguments for test in small.tests}) == TESTS_MIN and tells_solutions_apart(small.tests):
             tests = "\n".join(test.line for test in small.tests)
             return dict(zip(SECTIONS, (small.text, tests, write_program(steps)), strict=True))
     return None

@@ -15,7 +15,7 @@ from typing import Any
 HUB_TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"  # the variable, and huggingface_hub's constant
 
 
-def quieten() -> None:
+def silence_libraries() -> None:
     """Silence libraries in a process whose stderr is a log. Call it before datasets is imported; imports transformers.
 
     TRL and the Hub's library then report what is trained only if the environment says so.

@@ -33,7 +33,7 @@ from swarmd.logger import get_logger
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.evaluation import Accuracy, estimate_noise, mean_accuracy
 from swarmd.training.models.model import Policy
-from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights
+from swarmd.weights.offered import ANNOUNCED, SERVED_BYTES_PER_S, OfferedWeights
 from swarmd.weights.tensors import check_finite, digest_architecture, read_tensors
 
 DTYPE = "BF16"
@@ -157,7 +157,7 @@ class WeightsOffering:
         try:
             self._see_room(taken.stat().st_size)
             write_announced(load_file(taken), self._offered.announced)
-            fetch_s = self._offered.announced.stat().st_size / GIVEN_BYTES_PER_S
+            fetch_s = self._offered.announced.stat().st_size / SERVED_BYTES_PER_S
             shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
             architecture = digest_architecture(describe_architecture(policy), shapes)
             offered = self._offered.offer(

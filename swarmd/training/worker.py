@@ -206,11 +206,11 @@ def load_engine(
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
     with importing():
-        from swarmd.training.library_logging import quieten
+        from swarmd.training.library_logging import silence_libraries
         from swarmd.training.models.adapters import spare_unused
 
         spare_unused(config.training)
-        quieten()  # these two before anything imports TRL
+        silence_libraries()  # these two before anything imports TRL
     if ranks.size > 1:
         from swarmd.training.models.device import take_device
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 from cachetools import FIFOCache
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import RolloutsGathered, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import BlobError, NotFoundError, RecordRejected
@@ -76,7 +76,7 @@ class GossipFeed:
             self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # the same of scores
             self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         event = applied.event
         if isinstance(event, RolloutsGathered):
             refs = sorted(event.rollouts, key=lambda ref: ref.digest)[:PEERS_PER_STAGE]

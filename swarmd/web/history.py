@@ -20,7 +20,7 @@ import msgspec
 
 from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.core.applied import Applied, Projection
+from swarmd.core.applied import AppliedEvent, Projection
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
@@ -205,7 +205,7 @@ class LogHistory:
         self._followers = tuple(followers)
         self._place: Place | None = None
         self._keyframes = Keyframes()
-        self._windows: list[list[Applied]] = []
+        self._windows: list[list[AppliedEvent]] = []
 
     @property
     def place(self) -> Place | None:
@@ -248,7 +248,7 @@ class LogHistory:
             for follower, followed in zip(self._followers, followers, strict=True):
                 follower.resume(followed)
 
-    def apply(self, commit: Commit, end: Place) -> list[Applied]:
+    def apply(self, commit: Commit, end: Place) -> list[AppliedEvent]:
         """Fold the next commit; `end` is the place after it."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):
@@ -268,7 +268,7 @@ class LogHistory:
 
     # --- earlier events ---
 
-    def fold_from(self, first: int, count: int) -> list[Applied]:
+    def fold_from(self, first: int, count: int) -> list[AppliedEvent]:
         """Events `first` to `first + count - 1` with the states around them; fewer at the log's end.
 
         Raises:
@@ -290,7 +290,7 @@ class LogHistory:
         applied = fold((commit for commit, _ in commits if commit.end_seq > keyframe.seq), state)
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
 
-    def moment(self, seq: int) -> Applied:
+    def moment(self, seq: int) -> AppliedEvent:
         """One event with the states around it; its neighbours are kept for the next call.
 
         Raises:
@@ -321,7 +321,7 @@ class LogHistory:
             index = bisect_left(kept, round_, key=lambda keyframe: reached(keyframe.state()))
             return kept[index - 1].seq if index else self.first
 
-    def _in_windows(self, first: int, count: int) -> list[Applied] | None:
+    def _in_windows(self, first: int, count: int) -> list[AppliedEvent] | None:
         with self.lock:
             for window in self._windows:
                 start = first - window[0].seq

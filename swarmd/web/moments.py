@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from swarmd.config import Config
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.by_peer import ByPeer
 from swarmd.core.chart import AnyChart, default_charts
 from swarmd.core.commands import Command
@@ -51,7 +51,7 @@ def cover_also(secrets: Iterable[str]) -> None:
     _shown.cache_clear()
 
 
-def event_row(applied: Applied) -> EventRow:
+def event_row(applied: AppliedEvent) -> EventRow:
     """A row of the event list."""
     told = describe(applied)
     round_, stage = place_of(applied.event, applied.after)
@@ -67,7 +67,7 @@ def event_row(applied: Applied) -> EventRow:
     )
 
 
-def moment_of(applied: Applied) -> Moment:
+def moment_of(applied: AppliedEvent) -> Moment:
     """An event with all that came of it."""
     before, after = applied.before, applied.after
     fields = plain(applied.event)

@@ -13,7 +13,7 @@ from typing import Any
 
 from swarmd import __version__
 from swarmd.config import Config
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.state import State
 from swarmd.dht.wire.bodies import read_standings
 from swarmd.errors import NotFoundError, SwarmdError
@@ -72,7 +72,7 @@ class LogNode(SwarmSource):
         super().__init__(THREADS)
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
-        self.told: Callable[[Sequence[Applied]], None] | None = None
+        self.told: Callable[[Sequence[AppliedEvent]], None] | None = None
         self._config = config
         self._live = archive is None
         self._directory = archive or paths.events
@@ -118,11 +118,11 @@ class LogNode(SwarmSource):
             else self._whole
         )
 
-    def _hear(self, whole: bool, batch: list[Applied]) -> None:
+    def _hear(self, whole: bool, batch: list[AppliedEvent]) -> None:
         """Called in the thread that reads all of the log, or in the one that reads its newest part."""
         self._loop.call_soon_threadsafe(self._ring, batch, whole)
 
-    def _ring(self, batch: list[Applied], whole: bool) -> None:
+    def _ring(self, batch: list[AppliedEvent], whole: bool) -> None:
         """Pass on the events of one reading."""
         recent = self._recent
         if recent is not None:
@@ -133,7 +133,7 @@ class LogNode(SwarmSource):
             self.told(batch)
         self.changes.notify()
 
-    def _once(self, batch: list[Applied], whole: bool, recent: LogReading) -> list[Applied]:
+    def _once(self, batch: list[AppliedEvent], whole: bool, recent: LogReading) -> list[AppliedEvent]:
         """Pass on each event of the two readings once and in order; the whole one takes over when it has caught up."""
         seq = self._told_seq
         if not batch or not whole:

@@ -28,7 +28,7 @@ from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ports import HeadListener, NotThere
 from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
 from swarmd.config import ChainConfig, Config, DhtConfig, LogsConfig, SwarmConfig
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import CollectReports, Gather, WatchChain
 from swarmd.core.events import (
     ChainBlock,
@@ -459,7 +459,7 @@ class DhtSwarm(SwarmSource):
 
     def _book(self, event: Event) -> None:
         self._seq += 1
-        applied = Applied(Envelope(self._seq, time.time(), event), self._state, self._state, ())
+        applied = AppliedEvent(Envelope(self._seq, time.time(), event), self._state, self._state, ())
         chain = self._state.chain
         if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
             self._ledger.apply(

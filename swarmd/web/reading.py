@@ -18,7 +18,7 @@ from pathlib import Path
 from cachetools import LRUCache
 from msgspec.structs import replace
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
@@ -76,7 +76,7 @@ def bytes_before(directory: Path, place: Place) -> bytes:
 
 
 # Called in the tail's thread with the events of a commit, or with none if trouble came or went. Raises nothing.
-JournalListener = Callable[[list[Applied]], None]
+JournalListener = Callable[[list[AppliedEvent]], None]
 
 
 class LogTail:
@@ -185,7 +185,7 @@ class LogTail:
 
     def _read(self) -> None:
         history = self._history
-        batch: list[Applied] = []
+        batch: list[AppliedEvent] = []
         for commit, end in commits_at(history.directory, history.place, history.next_seq):
             if commit.end_seq <= history.next_seq:
                 continue
@@ -200,7 +200,7 @@ class LogTail:
                 return
         self._notify(batch)
 
-    def _notify(self, batch: list[Applied]) -> None:
+    def _notify(self, batch: list[AppliedEvent]) -> None:
         if batch and self.caught_up.is_set():
             self._told(batch)
 

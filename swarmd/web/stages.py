@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady, tag_of
 from swarmd.core.state import State, Trainer
@@ -56,7 +56,7 @@ class StageFollower:
         self._skips: deque[SkipRow] = deque(maxlen=SKIPS_KEPT)
         self._entered_at = 0.0
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         before, after, event = applied.before, applied.after, applied.event
         if isinstance(event, RoundsSkipped):
             self._skips.append(SkipRow(event.first, event.last, event.cause, applied.seq, applied.at))
@@ -85,7 +85,7 @@ class StageFollower:
         trained = [row.first_seq for row in self._rows if row.round < round_ and row.reward is not None]
         return trained[-count] if len(trained) >= count else None
 
-    def _change(self, before: State, after: State, applied: Applied) -> None:
+    def _change(self, before: State, after: State, applied: AppliedEvent) -> None:
         """Close the row of the stage that was left, and open one for the stage that was joined, if any."""
         if before.work is not None and self._rows and self._rows[-1].outcome == "open":
             if after.chart == "round.settling" or before.chart == "round.settling":
@@ -157,7 +157,7 @@ class TrainedStages:
         first = base.state.first_accuracy
         self._before = number(first.held_out) if first is not None and first.untrained else None
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         event = applied.event
         if isinstance(event, TrainerReady):
             self.trainer = applied.after.trainer
@@ -224,7 +224,7 @@ class Timeline:
         self._codes = bytearray()  # index of the lane, and WARNS
         self._rounds: list[RoundMark] = []
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         at = max(applied.at, self._times[-1]) if self._times else applied.at
         self._times.append(at)
         # Routine events are frequent and never warnings, so they are not put into words.

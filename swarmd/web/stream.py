@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.errors import SwarmdError
 from swarmd.uvicorn_server import cut, narrow
 from swarmd.web.endpoints import encode, refusal, request_origin
@@ -174,7 +174,7 @@ class Stream:
 
     # --- what happens ---
 
-    def _send_events(self, batch: Sequence[Applied]) -> None:
+    def _send_events(self, batch: Sequence[AppliedEvent]) -> None:
         charts = charts_of(batch[-1].after)
         moved, self._charts = charts != self._charts, charts
         if not self._clients:

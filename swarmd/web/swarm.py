@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from swarmd.animals import animal_name
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.contract_clock import submissions_of
 from swarmd.core.coordination import is_too_high
 from swarmd.core.events import (
@@ -182,7 +182,7 @@ class PeerLedger:
             account.reward, account.rounds, account.known = state.reward_total, state.rounds_joined, True
             account.place = state.done
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         event, at, state = applied.event, applied.at, applied.after
         if state.clock is not None and state.chain is None:
             self._round = state.clock.round

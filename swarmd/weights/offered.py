@@ -247,7 +247,7 @@ class FetchedWeights(ChunkDirectory):
 
 OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next weights
-GIVEN_BYTES_PER_S = 2 << 20  # from an owner to one peer; to all together four times as much
+SERVED_BYTES_PER_S = 2 << 20  # from an owner to one peer; to all together four times as much
 DELTA_SHARE_MAX = 0.5  # of the whole file; larger deltas are not offered
 
 

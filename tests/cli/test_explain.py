@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from swarmd.cli.explain import tell_latest, tell_round
-from swarmd.core.applied import Applied
+from swarmd.cli.explain import latest_stories, story_of_round
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import Equivocated, Event
 from swarmd.dht.wire.evidence import open_evidence, pair_of
 from swarmd.dht.wire.records import sign
@@ -100,15 +100,15 @@ def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Pat
         whole = StoryTeller(round_)
         for applied in heard:
             whole.apply(applied)
-        story, (told,) = whole.story(), tell_round(tmp_path, round_)
+        story, (told,) = whole.story(), story_of_round(tmp_path, round_)
         assert told.sentences == story.sentences[: len(told.sentences)]
         assert all(each.settles or each.round is None for each in story.sentences[len(told.sentences) :])
         assert replace(told, sentences=()) == replace(story, sentences=())
 
 
-def with_snapshots(log: Path, copy: Path) -> list[Applied]:
+def with_snapshots(log: Path, copy: Path) -> list[AppliedEvent]:
     """Write a log again with a snapshot after every tenth commit. Returns its events, applied."""
-    heard: list[Applied] = []
+    heard: list[AppliedEvent] = []
     with EventLog.open(copy, "node", "run", segment_bytes=2000) as event_log:
         for number, commit in enumerate(read_commits(log), 1):
             event_log.append(commit.at, commit.events, commit.commands_digest)
@@ -126,11 +126,11 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
     monkeypatch.setattr(
         "swarmd.cli.replay.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
     )
-    tell_round(tmp_path, reached(heard[-1].after))
+    story_of_round(tmp_path, reached(heard[-1].after))
     assert begins and min(begins) > 0
 
 
 @pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 def test_the_latest_rounds_are_told_as_when_they_are_asked_for(node: Path) -> None:
-    latest = tell_latest(node)
-    assert latest == [story for told in latest for story in tell_round(node, told.round)]
+    latest = latest_stories(node)
+    assert latest == [story for told in latest for story in story_of_round(node, told.round)]

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from swarmd.core.applied import Applied, advance
+from swarmd.core.applied import AppliedEvent, advance
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -90,7 +90,7 @@ class Story:
         self.seq = 0
         self.lives = 0
         self.recorded: list[Event] = []
-        self.heard: list[Applied] = []  # the same, with the states before and after
+        self.heard: list[AppliedEvent] = []  # the same, with the states before and after
 
     @classmethod
     def joined(cls, node: Settings, peers: int = 1) -> Self:

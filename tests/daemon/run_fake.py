@@ -19,7 +19,7 @@ from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.logs import configure, log_fatal
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from tests.forked import Forked, order_fork
@@ -72,7 +72,7 @@ def main() -> int:
     try:
         code = run_node(config, NodeDirectory(Path(sys.argv[2])), programs)
     except SwarmdError as error:
-        tell_fatal(error)
+        log_fatal(error)
         code = error.exit_code
     heavy = sorted({"torch", "hivemind", "transformers", "trl"} & set(sys.modules))
     print(f"heavy modules: {heavy}", file=sys.stderr)

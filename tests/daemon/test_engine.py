@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command
 from swarmd.core.events import LinkUp, MemberSeen, NodeStarted, WorkerExited
 from swarmd.core.state import State
@@ -43,7 +43,7 @@ class Bench:
     def perform(self, command: Command) -> None:
         self.record.append(("command", len(self.log.commits)))
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         self.record.append(("projection", len(self.log.commits)))
 
 

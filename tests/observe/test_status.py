@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.bounds import SUM_MAX
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import LinkState, RoundState, TrainerState
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
@@ -163,7 +163,7 @@ def test_a_coordinator_says_for_what_it_waits_before_its_first_round(restored: b
     for words in (status.coordinator.reason, status.round.reason, printed(status)):
         assert f"waits for {awaited}" in words and "42 s more at most" in words
     assert f"waits for {awaited}" in headline(state)
-    begins = Applied(Envelope(0, NOW, LinkUp(2)), replace(state, deadlines=()), state, ())
+    begins = AppliedEvent(Envelope(0, NOW, LinkUp(2)), replace(state, deadlines=()), state, ())
     assert f"connected to the DHT, 2 peers; the coordinator waits for {awaited}" in line_of(begins).message
     assert "waits" not in line_of(replace(begins, before=state)).message, "once"
 
@@ -203,8 +203,8 @@ def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
 
 def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_need_not() -> None:
     before = replace(ALONE, coordination=COORDINATION)
-    begins = Applied(Envelope(0, NOW, TimerFired("stage", NOW)), before, ALONE, ())
-    ends = Applied(Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link), ())
+    begins = AppliedEvent(Envelope(0, NOW, TimerFired("stage", NOW)), before, ALONE, ())
+    ends = AppliedEvent(Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link), ())
     assert [(line_of(each).level, line_of(each).message) for each in (begins, ends)] == [
         ("warning", f"deadline stage passed; {HELD}"),
         ("info", "connected to the DHT, 1 peer; a peer is back: round 5 stage 0 is no longer held"),

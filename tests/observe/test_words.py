@@ -9,9 +9,9 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from swarmd.bounds import WORD_MAX
-from swarmd.cli.explain import picture_of
+from swarmd.cli.explain import render_story
 from swarmd.core import events
-from swarmd.core.applied import Applied, apply
+from swarmd.core.applied import AppliedEvent, apply
 from swarmd.core.evidence import BARRED_ROUNDS
 from swarmd.core.rounds import count_aside
 from swarmd.core.state import Clock, State, Submission
@@ -67,7 +67,7 @@ def test_every_event_has_words_that_fit_it() -> None:
 
 
 def line(event: events.Event, before: State = STATE, after: State = STATE) -> EventLine:
-    return line_of(Applied(events.Envelope(7, 1.0, event), before, after, ()))
+    return line_of(AppliedEvent(events.Envelope(7, 1.0, event), before, after, ()))
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=events.tag_of)
@@ -249,7 +249,7 @@ TRAINED = core.trained(0)
 
 def told(*asides: SetAside) -> tuple[str, bool]:
     event = replace(TRAINED, set_aside=asides)
-    (sentence,) = sentences_of(Applied(events.Envelope(1, 1.0, event), State(), State(), ()), 0.0)
+    (sentence,) = sentences_of(AppliedEvent(events.Envelope(1, 1.0, event), State(), State(), ()), 0.0)
     return sentence.text, sentence.trouble
 
 
@@ -355,7 +355,7 @@ class Told(Swarm):
         teller = StoryTeller(round)
         for applied in self.node.heard:
             teller.apply(applied)
-        return words_in(picture_of(teller.story()))
+        return words_in(render_story(teller.story()))
 
 
 def _gauge(status: Status) -> dict[str, float]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.animals import ADJECTIVES, ANIMALS, animal_name
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import (
     Envelope,
     Event,
@@ -216,7 +216,7 @@ def test_no_name_reaches_the_header(name: str, base: str) -> None:
 )
 def test_a_push_is_told_in_a_line_although_nothing_follows_from_it(event: ModelPushed, level: str, word: str) -> None:
     state = State(settings=SETTINGS)
-    line = line_of(Applied(Envelope(1, 1.0, event), state, state, ()))
+    line = line_of(AppliedEvent(Envelope(1, 1.0, event), state, state, ()))
     assert line.level == level and word in line.message
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import Command, StartWorker
 from swarmd.core.events import (
     Event,
@@ -57,10 +57,10 @@ class Told:
     """A projection, and a port."""
 
     def __init__(self) -> None:
-        self.journal: list[Applied] = []
+        self.journal: list[AppliedEvent] = []
         self.commands: list[Command] = []
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         self.journal.append(applied)
 
     def perform(self, command: Command) -> None:

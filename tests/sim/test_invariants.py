@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core import waiting
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.commands import PublishReport, Train
 from swarmd.core.events import Envelope, Equivocated, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
@@ -72,7 +72,7 @@ def test_a_command_without_a_durable_cause_is_refused(world: World) -> None:
 
 def test_an_id_never_changes_its_content(world: World) -> None:
     node = world.nodes[1]
-    ordered = Applied(Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
+    ordered = AppliedEvent(Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
     world.checks.nodes[node.index].apply(ordered)
     world.on_dispatch(node.index, Train("train/0/0", 0, 0))
     with pytest.raises(InvariantBroken, match="another content"):
@@ -82,9 +82,9 @@ def test_an_id_never_changes_its_content(world: World) -> None:
 def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
     ledger, before, skipped = world.checks.nodes[1], State(), RoundsSkipped(0, 2, "late")
     after = replace(before, skipped_to=2, rounds_skipped=3)
-    ledger.apply(Applied(Envelope(0, 0.0, skipped), before, after, ()))
+    ledger.apply(AppliedEvent(Envelope(0, 0.0, skipped), before, after, ()))
     with pytest.raises(InvariantBroken, match="rounds 0 to 2 are skipped"):
-        ledger.apply(Applied(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
+        ledger.apply(AppliedEvent(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
 
 
 def test_two_reports_for_one_stage_are_refused(world: World) -> None:
@@ -100,7 +100,7 @@ def test_two_reports_for_one_stage_are_refused(world: World) -> None:
 def test_an_honest_node_that_is_accused_is_noticed(world: World) -> None:
     def tell(peer: str) -> None:
         event = Equivocated("report", peer, 0, 0, b"", b"")
-        world.on_event(0, Applied(Envelope(0, 0.0, event), State(), State(), ()))
+        world.on_event(0, AppliedEvent(Envelope(0, 0.0, event), State(), State(), ()))
 
     tell("mallory")
     with pytest.raises(InvariantBroken, match="is accused"):

@@ -20,14 +20,14 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
-from swarmd.training.library_logging import quieten
+from swarmd.training.library_logging import silence_libraries
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.progress import ProgressSink
 from swarmd.worker.messages import Progress
 from tests.e2e.models import make_model
 from tests.training.trainer_process import Worker
 
-quieten()
+silence_libraries()
 StartWorker = Callable[[Config], Worker]
 SMALL: dict[str, Any] = {"steps": 2, "questions": 4, "generations": 4, "peer_questions": 1, "held_out_questions": 4}
 

@@ -98,7 +98,7 @@ def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, m
 def test_weights_stay_offered_as_long_as_it_takes_to_fetch_them(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int, again: bool
 ) -> None:
-    monkeypatch.setattr(offering_module, "GIVEN_BYTES_PER_S", given)
+    monkeypatch.setattr(offering_module, "SERVED_BYTES_PER_S", given)
     monkeypatch.setattr(offering_module, "describe_architecture", lambda policy: {})
     monkeypatch.setattr(offering_module, "digest_tokenizer", lambda tokenizer: "00" * 32)
     offering = WeightsOffering(1, 1, tmp_path / "w")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from swarmd.cli.explain import has_daemon, tell_latest, tell_round
+from swarmd.cli.explain import has_daemon, latest_stories, story_of_round
 from swarmd.cli.status import read_status
 from swarmd.core.state import State
 from swarmd.eventlog.fold import load
@@ -58,7 +58,7 @@ def look(directory: Path, server: Served) -> Views:
         state,
         read_status(NodeDirectory(directory)),
         read_history(directory),
-        {round: tell_round(directory, round, now)[0] for round in rounds},
+        {round: story_of_round(directory, round, now)[0] for round in rounds},
         server.json("/api/v1/swarm"),
         server.json("/api/v1/node/stages"),
         server.json("/api/v1/node/status"),
@@ -237,7 +237,7 @@ def test_no_view_takes_a_killed_node_for_a_running_one(tmp_path: Path) -> None:
         until(lambda: server.json("/api/v1/node/status")["source"] == "log")  # an answer is given again for a moment
         dead = look(node.paths.root, server)
         assert "process ended without an orderly stop: it was training" in dead.stories[0].verdict
-        assert tell_latest(node.paths.root) == [dead.stories[0]]
+        assert latest_stories(node.paths.root) == [dead.stories[0]]
         for said in (msgspec.to_builtins(dead.status), dead.shown_status):
             assert (said["process"]["state"], said["healthy"]) == ("dead", False)
             assert not any(said[layer]["healthy"] for layer in ("network", "training", "round"))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from swarmd.backup.bundle import open_bundle, write_bundle
 from swarmd.bounds import INTEGER_MAX, WORD_MAX
-from swarmd.cli.explain import tell_round
+from swarmd.cli.explain import story_of_round
 from swarmd.cli.status import read_status
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundPublished, TimerFired
 from swarmd.core.state import State
@@ -62,7 +62,7 @@ def test_a_log_with_the_greatest_numbers_is_folded_shown_and_taken_along(tmp_pat
     status = read_status(NodeDirectory(node))
     panel_of(status)
     read_history(node)
-    assert tell_round(node, 1, None)
+    assert story_of_round(node, 1, None)
     with served(node) as server:
         for page in PAGES:
             answer = server.get(page)

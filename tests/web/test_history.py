@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.cli.explain import tell_round
+from swarmd.cli.explain import story_of_round
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.errors import ChartError
@@ -231,7 +231,7 @@ def test_another_log_in_the_place_of_the_one_that_was_read_is_shown_instead(
     restored = tmp_path / "restored"
     copy_of(other, restored) if other else told(restored, follower_story(2))
     end = filled(restored / "events").next_seq
-    (story,) = tell_round(restored, 4)
+    (story,) = story_of_round(restored, 4)
     with served(told(tmp_path / "node", follower_story(6))) as server:
         assert server.json("/api/v1/node/rounds/4")["verdict"] != story.verdict
         listener = Listener(server)

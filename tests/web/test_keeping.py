@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import MemberSeen
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.blobs import Blobs
@@ -54,7 +54,7 @@ class Noted:
     def begin(self, base: Base) -> None:
         self.begun_at = base.seq
 
-    def apply(self, applied: Applied) -> None:
+    def apply(self, applied: AppliedEvent) -> None:
         self.events += 1
 
     def keep(self) -> bytes:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.explain import tell_round
-from swarmd.core.applied import Applied
+from swarmd.cli.explain import story_of_round
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
@@ -82,7 +82,7 @@ def test_a_long_log_is_shown_before_it_is_read_and_each_event_is_told_once(
     )
     told: list[int] = []
 
-    def note(batch: list[Applied]) -> None:
+    def note(batch: list[AppliedEvent]) -> None:
         told.extend(applied.seq for applied in batch)
 
     async def play() -> None:
@@ -150,7 +150,7 @@ def test_a_round_of_more_events_than_are_read_says_so_and_claims_no_outcome(tmp_
     story.tell(trained(0), announced(1))
     reader = Reader(written(tmp_path, story))
     shown = reader.tell(0)
-    assert tell_round(tmp_path, 0, 1e6)[0].outcome == "trained"
+    assert story_of_round(tmp_path, 0, 1e6)[0].outcome == "trained"
     assert (shown.outcome, shown.verdict) == ("unknown", "Round 0 is too long to be told whole here.")
     assert shown.unread.startswith("It goes on beyond event 200") and "`swarmd explain DIR 0`" in shown.unread
     assert opened < 20 and shown.sentences
@@ -165,7 +165,7 @@ def test_what_was_long_before_a_missed_round_is_said_not_to_be_read(
     story.tell(announced(0), gathered(0), *crowd(60), announced(3), trained(0))
     story.tell(announced(4), *crowd(5))
     reader = Reader(written(tmp_path, story))
-    shown, whole = reader.tell(1), tell_round(tmp_path, 1, 1e6)[0]
+    shown, whole = reader.tell(1), story_of_round(tmp_path, 1, 1e6)[0]
     assert shown.outcome == whole.outcome == "skipped"
     assert shown.unread.startswith("What was before event ") and "may be the cause" in shown.unread
 
@@ -187,7 +187,7 @@ def test_a_round_of_which_the_opening_was_forgotten_is_found_by_the_states_that_
     monkeypatch.setattr(reading_module, "STORY_EVENTS_MAX", 100)
     reader = Reader(written(tmp_path, long_lived(60), group=4))
     for round_ in (0, 1, 7, 30, 59):
-        shown, whole = reader.tell(round_), tell_round(tmp_path, round_, 1e6)[0]
+        shown, whole = reader.tell(round_), story_of_round(tmp_path, round_, 1e6)[0]
         assert (shown.outcome, shown.sentences) == ("trained", whole.sentences), round_
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.core.applied import Applied
+from swarmd.core.applied import AppliedEvent
 from swarmd.core.events import Envelope, Event, MemberSeen, ReportSeen, RewardLog, SubmissionsCounted, VoteLog
 from swarmd.core.state import Clock, State
 from swarmd.core.values import Standing
@@ -40,7 +40,7 @@ class Books:
         state = State(settings=coordinator_settings(), clock=Clock(self.round, 0, 0.0, 1.0))
         for event in events:
             self.at += 1.0
-            self.ledger.apply(Applied(Envelope(int(self.at), self.at, event), state, state, ()))
+            self.ledger.apply(AppliedEvent(Envelope(int(self.at), self.at, event), state, state, ()))
 
     def see(self, *peers: str) -> None:
         self.tell(*[MemberSeen(peer, peer) for peer in peers])
@@ -125,7 +125,7 @@ def blocks(story: Story, *logs: RewardLog | VoteLog) -> PeerLedger:
     """What is known after a block for each entry."""
     ledger = PeerLedger()
     for number, log in enumerate(logs, 1):
-        ledger.apply(Applied(Envelope(number, float(number), said(number, log)), story.state, story.state, ()))
+        ledger.apply(AppliedEvent(Envelope(number, float(number), said(number, log)), story.state, story.state, ()))
     return ledger
 
 

@@ -29,7 +29,7 @@ from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import CHUNK_BYTES_MAX
-from swarmd.weights.offered import GIVEN_BYTES_PER_S
+from swarmd.weights.offered import SERVED_BYTES_PER_S
 
 BODIES_MAX = 256  # whose holders are remembered
 HOLDERS_MAX = 16  # of one body: the peers that were given it last
@@ -105,7 +105,7 @@ WEIGHTS = StreamBounds(
     CHUNK_BYTES_MAX,
     PeerBounds(2, 4, 8),
     PeerBounds(2 * CHUNK_BYTES_MAX, 4 * CHUNK_BYTES_MAX, 8 * CHUNK_BYTES_MAX),
-    PeerBounds(GIVEN_BYTES_PER_S, 2 * GIVEN_BYTES_PER_S, 4 * GIVEN_BYTES_PER_S),
+    PeerBounds(SERVED_BYTES_PER_S, 2 * SERVED_BYTES_PER_S, 4 * SERVED_BYTES_PER_S),
     others_s=20.0,  # 4 MiB at 210 KiB a second
 )
 

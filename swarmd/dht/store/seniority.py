@@ -156,7 +156,7 @@ class Slots:
 Sample = Callable[[Sequence[str], int], list[str]]
 
 
-def choose_guides(
+def choose_trusted_peers(
     own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
 ) -> list[str]:
     """The peers to ask in each search: the coordinator, and random ones of the bootstrap peers and of the elders.

@@ -93,7 +93,7 @@ def passes(test: Test, returned: str) -> bool:
         return False
 
 
-def is_telling(tests: Sequence[Test]) -> bool:
+def tells_solutions_apart(tests: Sequence[Test]) -> bool:
     """Whether the hidden tests need a solution: no constant passes them, and no argument that is returned."""
     hidden = tests[SHOWN:]
     calls = [ast.literal_eval(test.arguments) for test in hidden]
@@ -161,7 +161,8 @@ def read_proposal(sections: dict[str, str], bounds: ProposerOptions) -> Proposal
         return None
     tests = [_read_bounded(line, bounds.test_bytes) for line in lines]
     known = tuple(test for test in tests if test is not None)
-    if len(known) < len(lines) or len({test.arguments for test in known}) < len(known) or not is_telling(known):
+    distinct = len({test.arguments for test in known})
+    if len(known) < len(lines) or distinct < len(known) or not tells_solutions_apart(known):
         return None
     return Proposal(Problem(text, known), solution)
 
@@ -454,7 +455,7 @@ def _try_problem(random: Random, level: int) -> BuiltIn | None:
     chosen = [(step, random.randint(step.least, step.most)) for step in steps]
     made = compose(family, chosen, [(family.draw(random),) for _ in range(TESTS)])
     tests = made.problem.tests
-    return made if len({test.arguments for test in tests}) == TESTS and is_telling(tests) else None
+    return made if len({test.arguments for test in tests}) == TESTS and tells_solutions_apart(tests) else None
 
 
 def compose(family: Family, steps: Steps, calls: Sequence[tuple[Any, ...]]) -> BuiltIn:

@@ -21,7 +21,6 @@ from swarmd.swarms.proposer.problems import (
     compare,
     find_sections,
     find_steps,
-    is_telling,
     make_problem,
     make_test,
     name_steps,
@@ -30,6 +29,7 @@ from swarmd.swarms.proposer.problems import (
     read_proposal,
     read_test,
     show,
+    tells_solutions_apart,
 )
 from tests.swarms.making import take
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, STATEMENT, TESTS, fence, make_plan, propose, publish
@@ -76,16 +76,16 @@ def test_values_are_compared_as_python_compares_them(returned: str, right: bool)
 
 
 def test_the_hidden_tests_alone_must_tell_a_solution_from_none() -> None:
-    assert is_telling([make_test((n,), n * 2) for n in range(1, 5)])
-    assert not is_telling([make_test((n,), n if n < 3 else 7) for n in range(1, 5)]), "a constant"
-    assert not is_telling([make_test((0, n), n) for n in range(1, 5)]), "an argument given back"
+    assert tells_solutions_apart([make_test((n,), n * 2) for n in range(1, 5)])
+    assert not tells_solutions_apart([make_test((n,), n if n < 3 else 7) for n in range(1, 5)]), "a constant"
+    assert not tells_solutions_apart([make_test((0, n), n) for n in range(1, 5)]), "an argument given back"
 
 
 @pytest.mark.parametrize("expected", [(1, True), (0, False, -0.0), (1, 1.0), ([1], [True]), ((), ())])
 def test_values_that_are_the_same_to_python_are_a_constant(expected: tuple[Any, ...]) -> None:
     tests = [make_test((n,), value) for n, value in enumerate((2, 3, *expected))]
     assert all(passes(test, repr(expected[0])) for test in tests[2:])
-    assert not is_telling(tests)
+    assert not tells_solutions_apart(tests)
 
 
 def read(completion: str) -> object:
@@ -133,7 +133,7 @@ def test_shown_text_holds_no_tag_and_no_fence(text: str) -> None:
 def test_built_in_problems_are_the_same_everywhere_and_tell_something(seed: int, number: int, level: int) -> None:
     made = make_problem(seed, number, level)
     assert made == make_problem(seed, number, level)
-    assert is_telling(made.problem.tests) and len(made.problem.tests) == 6
+    assert tells_solutions_apart(made.problem.tests) and len(made.problem.tests) == 6
     assert len(made.problem.text.encode()) <= 300
     assert all(len(test.line) <= 120 and read_test(test.line) == test for test in made.problem.tests)
     assert made.canonical.count(";") < level
