@@ -82,7 +82,7 @@ def test_in_the_place_of_a_segment_it_is_not_copied(put: Callable[[Path], None],
     segment = list_segments(node / "events")[-1]
     segment.unlink()
     put(segment)
-    with pytest.raises(ArchiveError, match=rf"no regular file: '{segment}'"):
+    with pytest.raises(ArchiveError, match=rf"not a regular file: '{segment}'"):
         write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
 
 

@@ -355,8 +355,8 @@ def test_a_disk_that_is_as_good_as_full_ends_the_node(tmp_path: Path, monkeypatc
 
 def test_leftovers_are_found_by_their_tag_and_killed() -> None:
     tag = f"peer@/test/{os.getpid()}"
-    ours = subprocess.Popen(["sleep", "60"], env={TAG_VARIABLE: tag})
-    other = subprocess.Popen(["sleep", "60"], env={TAG_VARIABLE: tag + "0"})
+    ours = subprocess.Popen(["sleep", "600"], env={TAG_VARIABLE: tag})
+    other = subprocess.Popen(["sleep", "600"], env={TAG_VARIABLE: tag + "0"})
     try:
         # Reaped in a thread as init would, since a killed child of this test stays a zombie otherwise.
         reaper = threading.Thread(target=ours.wait)
