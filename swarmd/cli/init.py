@@ -439,7 +439,7 @@ def _make(answers: Answers, asker: Asker) -> None:
     if answers.manifest is not None:
         _rehearse(answers, answers.manifest)
         join(
-            answers.manifest,
+            manifest=answers.manifest,
             directory=answers.root,
             name=answers.name or "",
             announce=[answers.announce] if answers.announce else None,
@@ -478,7 +478,7 @@ def _found(answers: Answers, asker: Asker) -> None:
         base = Path(place) / CONFIG
         base.write_text(base_text(kind, chosen, own, **changes), encoding="utf-8")
         new(
-            answers.swarm or "my swarm",
+            name=answers.swarm or "my swarm",
             directory=answers.root,
             config=base,
             announce=[answers.announce] if answers.announce else None,
