@@ -138,7 +138,7 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
 
     monkeypatch.setattr("swarmd.cli.run.run_node", run_node)
     monkeypatch.setattr("swarmd.cli.run.configure", lambda *_, **__: False)
-    monkeypatch.setattr("swarmd.cli.run.tell_fatal", told.append)
+    monkeypatch.setattr("swarmd.cli.run.log_fatal", told.append)
     shell.well("swarm", "new", "demo", "--dir", tmp_path / "node")
     assert cli.run_command(["run", str(tmp_path / "node")]) == ExitCode.FAILURE
     assert [str(each) for each in told] == ["node/moved.json: Input/output error. Check the disk"]

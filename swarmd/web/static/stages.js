@@ -1,6 +1,6 @@
 /** How long the parts of each stage took, as stacked bars; rounds that were skipped as gaps with their cause. */
 
-import { byId, el, fill, svg } from "./dom.js";
+import { byId, el, fill, svg, tableHead } from "./dom.js";
 import { dayAndClock, duration, reward, shortIds } from "./format.js";
 import { steps } from "./curves.js";
 
@@ -155,13 +155,11 @@ export class Stages {
 
   table() {
     if (!byId("stages-details").open) return;
-    const head = ["Round", "Stage", "Gather", "Train", "Publish", "Submit", "Reward", "Outcome"].map((title) =>
-      el("th", { scope: "col" }, title),
-    );
+    const titles = ["Round", "Stage", "Gather", "Train", "Publish", "Submit", "Reward", "Outcome"];
     const rows = [...this.items]
       .reverse()
       .map((item) => (item.stage ? this.stageRow(item.stage) : this.skipRow(/** @type {Skip} */ (item.skip))));
-    fill(byId("stages-table"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+    fill(byId("stages-table"), tableHead(titles), el("tbody", {}, ...rows));
   }
 
   /** @param {Stage} stage */
