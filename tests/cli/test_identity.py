@@ -205,7 +205,12 @@ def test_what_is_no_identity_is_not_imported(home: Home, tmp_path: Path, content
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "one line"), (b"a\nb\n", "one line"), (b"\xff" * 9, "UTF-8"), (b"short\n", "characters")],
+    [
+        (b"", "is empty, not one line of text\nfix: Write the passphrase into it"),
+        (b"a\nb\n", "one line"),
+        (b"\xff" * 9, "UTF-8"),
+        (b"short\n", "characters"),
+    ],
 )
 def test_a_passphrase_file_holds_one_line(home: Home, content: bytes, says: str) -> None:
     home.passphrase.write_bytes(content)

@@ -104,7 +104,7 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
     ("options", "code", "told"),
     [
         (["--manifest", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
-        (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --manifest and --swarm"),
+        (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "--swarm were given\nfix: Leave out --swarm"),
         (["--kind", "file"], ExitCode.NO_INPUT, "there is no file of questions questions.jsonl"),
         (["--questions", "TOKEN"], ExitCode.BAD_CONFIG, "does not end in .jsonl"),
         (["--kind", "code", "--answer", "tags"], ExitCode.BAD_CONFIG, "are for the kind 'file'"),
