@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -22,15 +21,7 @@ from swarmd.config import Config, load_config
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.state import State
 from swarmd.core.values import Worker
-from swarmd.errors import (
-    ConfigError,
-    ExitCode,
-    NetworkDown,
-    NodeEnded,
-    StopOverran,
-    SwarmdError,
-    single_error,
-)
+from swarmd.errors import ExitCode, NetworkDown, NodeEnded, StopOverran, SwarmdError, single_error
 from swarmd.eventlog.fold import base_upto, fold_log, load, node_of, refuse_removed
 from swarmd.eventlog.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
@@ -137,17 +128,9 @@ async def open_swarm(
         NotFoundError, ManifestError: the manifest is not there, or not sound.
         ConfigError: an endpoint is not an URL, or the swarm has no chain.
     """
-    from swarmd.chain.endpoints import read_urls
-    from swarmd.manifest import read_manifest
-    from swarmd.web.observer import DhtSwarm
+    from swarmd.web.observer import observer_of
 
-    read = read_manifest(Path(manifest))
-    if rpc and read.chain is None:
-        raise ConfigError(f"the swarm {read.id} has no chain: rpc means nothing there")
-    endpoints = tuple(rpc) or (read.chain.rpc if read.chain else ())
-    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
-    with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
-        observed = DhtSwarm(read, Path(place), bootstrap, urls)
+    with observer_of(Path(manifest), bootstrap, rpc) as observed:
         async with _tasks() as tasks:
             tasks.start_soon(observed.run)
             yield Swarm(observed)

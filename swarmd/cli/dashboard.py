@@ -6,7 +6,7 @@ The same page shows an archived log (`swarmd replay --web`), or a swarm that is 
 from __future__ import annotations
 
 import socket
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -16,7 +16,6 @@ from swarmd.cli.options import ConfigFile, NodeDir, locate, log_of_located
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
-from swarmd.manifest import read_manifest
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def dashboard(
         if directory is not None or config is not None:
             raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
         page = PageOptions(listen or LISTEN, given, tuple(hosts or ()), open_page)
-        serve_observer(swarm, tuple(bootstrap or ()), tuple(rpc or ()), page)
+        serve_observer(swarm, bootstrap or (), rpc or (), page)
         return
     if bootstrap or rpc:
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
@@ -128,31 +127,18 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
     )
 
 
-def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
+def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str], page: PageOptions) -> None:
     """Serve the page of a swarm as the DHT and its contract show it, in this process, until stopped.
 
-    Args:
-        bootstrap: addresses of nodes beyond the manifest's.
-        rpc: endpoints in place of the manifest's.
-
-    Raises:
-        ManifestError: the manifest is not sound.
-        ConfigError, AddressInUse: as `serve_log`.
+    Raises ManifestError, ConfigError as `observer_of`, AddressInUse.
     """
 
-    from swarmd.chain.endpoints import read_urls
     from swarmd.web.app import make_app
     from swarmd.web.companion import serve_page
-    from swarmd.web.observer import DhtSwarm
+    from swarmd.web.observer import observer_of
 
-    read = read_manifest(manifest)
-    if rpc and read.chain is None:
-        raise ConfigError(f"the swarm {read.id} has no chain: --rpc means nothing there")
-    endpoints = rpc or (read.chain.rpc if read.chain else ())
-    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
-    doors, endpoint = open_doors(page, Path.cwd())
-    with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
-        observed = DhtSwarm(read, Path(place), bootstrap, urls)
+    with observer_of(manifest, bootstrap, rpc) as observed:
+        doors, endpoint = open_doors(page, Path.cwd())
         serve_page(make_app(observed, doors, background=[observed.run]), endpoint, page.open_page)
 
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
@@ -29,14 +28,14 @@ from swarmd.cli.directory import NewNode, put_private
 from swarmd.cli.doctor import examine_visibly, print_report
 from swarmd.cli.join import join
 from swarmd.cli.local_swarm import fill_in
+from swarmd.cli.model import GIB, weigh_all
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden, check_places
 from swarmd.config import Device, SwarmConfig, TrainingConfig, check_name, load_config, parse_config, read_config_text
 from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.doctor.children import ModelFit, ProbeAnswer, ProbeQuestion, ask_torch
 from swarmd.doctor.examination import Subject
-from swarmd.errors import ConfigError, ExitCode, NotFoundError, SwarmError
+from swarmd.errors import ConfigError, ExitCode, ModelError, NotFoundError, SwarmError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.manifest import NodeChoice, node_text, read_manifest
 from swarmd.paths import CONFIG, configs_directory, quoted
@@ -45,69 +44,49 @@ from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret, write_secret
 from swarmd.swarms.registry import BUILT_IN, find_kind
 from swarmd.swarms.truths import check_questions
+from swarmd.training.library_logging import silence_libraries
+from swarmd.training.models.source import AUTO
 
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
-SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
-GIB = 2**30
 OTHERS = ("coordinator", "follower")
 
 
-class InitProfile(NamedTuple):
-    """A shipped configuration to start from. `path` is None for the kind's defaults."""
+class ProfileFit(NamedTuple):
+    """A shipped configuration to start from, and the memory that training its model takes here.
+
+    `path` is None for the kind's defaults. Of a pool `model` is the largest that fits, else the smallest.
+    """
 
     name: str
     path: Path | None
-    training: TrainingConfig
-
-    @property
-    def model(self) -> str:
-        return self.training.model
-
-    @property
-    def device(self) -> str:
-        return self.name.partition("-")[0] if self.name != SMALL else "any"
-
-    @property
-    def size(self) -> str:
-        """Billions of parameters, as in the name; empty if it has none."""
-        found = SIZE.search(self.name)
-        return found[1] if found else ""
+    model: str
+    need: int = 0  # bytes
+    why: str = ""  # why it does not fit; empty if it does
 
 
-class ProfileFit(NamedTuple):
-    """A profile, and the memory that training its model takes here."""
-
-    profile: InitProfile
-    chosen: ModelFit | None  # the largest model of its pool that fits; None if none does
-    need: int  # bytes for that model, or for the smallest of the pool
-    why: str = ""
-
-
-def list_profiles(kind: str) -> list[InitProfile]:
-    """The shipped configurations of a kind, first the one with a shipped model."""
+def list_profiles(kind: str) -> dict[str, Path | None]:
+    """The shipped configurations of a kind by name, first the one with a shipped model."""
     home = configs_directory() / kind
     base = home / "coordinator.toml"
-    shipped = base if base.is_file() else None
-    small = InitProfile(SMALL, shipped, load_config(shipped).training if shipped else TrainingConfig())
-    files = sorted(path for path in home.glob("*.toml") if path.stem not in OTHERS and SMALL not in path.stem)
-    profiles = [InitProfile(path.stem, path, load_config(path).training) for path in files]
-    return [small, *sorted(profiles, key=lambda each: (each.device, float(each.size or 0)))]
+    others = sorted(path for path in home.glob("*.toml") if path.stem not in OTHERS and SMALL not in path.stem)
+    return {SMALL: base if base.is_file() else None, **{path.stem: path for path in others}}
 
 
-def weigh_profiles(profiles: Sequence[InitProfile], answers: Sequence[ProbeAnswer]) -> list[ProfileFit]:
-    """What torch said about each profile's training."""
-    return [_weigh(profile, answer) for profile, answer in zip(profiles, answers, strict=True)]
+def training_of(path: Path | None) -> TrainingConfig:
+    return load_config(path).training if path else TrainingConfig()
 
 
-def _weigh(profile: InitProfile, answer: ProbeAnswer) -> ProfileFit:
-    if answer.fault or not answer.weighed:
-        return ProfileFit(profile, None, 0, answer.fault or answer.unknown or "its size is not known")
-    fitting = [each for each in answer.weighed if each.fits]
-    if fitting:
-        chosen = max(fitting, key=lambda each: each.need)
-        return ProfileFit(profile, chosen, chosen.need)
-    least = min(answer.weighed, key=lambda each: each.need)
-    return ProfileFit(profile, None, least.need, least.why or "it does not fit")
+def weigh_profile(name: str, path: Path | None, device: Device | None) -> ProfileFit:
+    """Weigh a profile's model as `swarmd model fit` does, on this device in place of the profile's."""
+    training = training_of(path)
+    pool = training.pool if training.model == AUTO else (training.model,)
+    training = msgspec.structs.replace(training, device=device or training.device, pool=pool)
+    try:
+        _, fits, _ = weigh_all(training, name)
+    except (ConfigError, ModelError) as error:
+        return ProfileFit(name, path, training.model, why=error.message)
+    chosen = max(fits, key=lambda each: each.need.total if each.fits else -each.need.total)
+    return ProfileFit(name, path, chosen.model.name, chosen.need.total, chosen.why)
 
 
 def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
@@ -116,26 +95,18 @@ def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
     Raises ConfigError if there is none, or it does not fit here.
     """
     if wanted == "auto":
-        return max((each for each in weighed if each.chosen), key=lambda each: each.need, default=weighed[0])
-    meant = [each for each in weighed if wanted in (each.profile.name, each.profile.size, each.profile.model)]
+        return max((each for each in weighed if not each.why), key=lambda each: each.need, default=weighed[0])
+    meant = [each for each in weighed if wanted in (each.name, each.model) or each.name.endswith(f"-{wanted}b")]
     if not meant:
-        names = ", ".join(each.profile.name for each in weighed)
+        names = ", ".join(each.name for each in weighed)
         raise ConfigError(f"there is no model {wanted!r} for this kind of swarm", f"There are auto, {names}")
-    fitting = [each for each in meant if each.chosen]
-    if not fitting:
-        raise ConfigError(
-            f"{meant[0].profile.model} cannot be trained here: {meant[0].why}",
-            'Choose a smaller one or "auto"; `swarmd model fit` shows what fits',
-        )
-    return fitting[0]
-
-
-def line_of(weighing: ProfileFit) -> str:
-    """One line for people."""
-    profile = weighing.profile
-    model = weighing.chosen.model if weighing.chosen else profile.model
-    fits = "fits" if weighing.chosen else f"does not fit: {weighing.why}"
-    return f"{profile.name:14} {model:40} {weighing.need / GIB:6.1f} GiB  {fits}"
+    for each in meant:
+        if not each.why:
+            return each
+    raise ConfigError(
+        f"{meant[0].model} cannot be trained here: {meant[0].why}",
+        'Choose a smaller one or "auto"; `swarmd model fit` shows what fits',
+    )
 
 
 def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = None, **changes: Any) -> str:
@@ -143,7 +114,7 @@ def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = 
 
     The changes are to further keys of [training]; `questions` take the place of the kind's.
     """
-    path = weighing.profile.path
+    path = weighing.path
     document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
     document["role"] = "coordinator"
     document.pop("name", None)  # of the node that the profile was written for
@@ -159,8 +130,7 @@ def base_text(kind: str, weighing: ProfileFit, questions: OwnQuestions | None = 
             part.pop(key, None)
     training: Any = document.setdefault("training", tomlkit.table())
     training.pop("pool", None)
-    model = weighing.chosen.model if weighing.chosen else weighing.profile.model
-    training.update({"model": model, **changes})
+    training.update({"model": weighing.model, **changes})
     return tomlkit.dumps(document)
 
 
@@ -469,7 +439,7 @@ def _make(answers: Answers, asker: Asker) -> None:
     if answers.manifest is not None:
         _rehearse(answers, answers.manifest)
         join(
-            answers.manifest,
+            manifest=answers.manifest,
             directory=answers.root,
             name=answers.name or "",
             announce=[answers.announce] if answers.announce else None,
@@ -502,13 +472,13 @@ def _found(answers: Answers, asker: Asker) -> None:
     changes: dict[str, Any] = {"device": answers.device or "auto"}
     changes |= {"processes": answers.processes} if answers.processes else {}
     own = OwnQuestions(answers.questions, answers.answer or "") if answers.questions else None
-    if own is not None and chosen.profile.model != SMALL:
+    if own is not None and chosen.model != SMALL:
         changes |= PRETRAINED
     with tempfile.TemporaryDirectory(prefix="swarmd-init-") as place:
         base = Path(place) / CONFIG
         base.write_text(base_text(kind, chosen, own, **changes), encoding="utf-8")
         new(
-            answers.swarm or "my swarm",
+            name=answers.swarm or "my swarm",
             directory=answers.root,
             config=base,
             announce=[answers.announce] if answers.announce else None,
@@ -522,19 +492,17 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
     if wanted == SMALL:
-        return ProfileFit(profiles[0], None, 0)
+        return ProfileFit(SMALL, profiles[SMALL], training_of(profiles[SMALL]).model)
     if kind == FILE:
-        small = profiles[0]
-        return ProfileFit(small._replace(training=msgspec.structs.replace(small.training, model=wanted)), None, 0)
+        return ProfileFit(SMALL, profiles[SMALL], wanted)
     typer.echo("looking at what fits on this machine ...")
-    device = answers.device or "auto"
-    there: dict[str, Any] = {} if device == "auto" else {"device": device}
-    questions = [ProbeQuestion(msgspec.structs.replace(each.training, **there)) for each in profiles]
-    said = asyncio.run(ask_torch(questions))
-    weighed = weigh_profiles(profiles, said)
+    silence_libraries()
+    device = None if answers.device == "auto" else answers.device
+    weighed = [weigh_profile(name, path, device) for name, path in profiles.items()]
     if not wanted:
         for each in weighed:
-            typer.echo(f"  {line_of(each)}")
+            fits = f"does not fit: {each.why}" if each.why else "fits"
+            typer.echo(f"  {each.name:14} {each.model:40} {each.need / GIB:6.1f} GiB  {fits}")
         wanted = asker.ask("Model (auto: the largest that fits)", SMALL, "--model")
     return pick(wanted, weighed)
 

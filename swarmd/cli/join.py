@@ -21,15 +21,10 @@ from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.handed_out import copy_questions, find_model, find_questions, print_untried_reason, refuse_missing
 from swarmd.cli.options import (
-    MAX_GWEI,
-    Account,
     Announce,
-    Endpoints,
-    MaxGwei,
-    PassphraseFile,
     Payer,
     check_places,
-    payer,
+    with_payer,
 )
 from swarmd.config import Config, FeesConfig, SwarmConfig, TrainingConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
@@ -81,8 +76,10 @@ class JoinOptions(NamedTuple):
     invitation: str
 
 
+@with_payer
 def join(
     manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The file that the swarm's creator handed out.")],
+    paid_by: Payer,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="The new node's directory; ./SWARM-ID without it.")
     ] = None,
@@ -95,16 +92,12 @@ def join(
     listen: Annotated[list[str] | None, typer.Option(help="Address to listen on; else any free port.")] = None,
     announce: Announce = None,
     data: Annotated[str, typer.Option(help="Data directory, relative to the configuration.")] = ".",
-    rpc: Endpoints = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
     signer: Annotated[str, typer.Option(metavar="URL", help="A signer proxy that submits for this node.")] = "",
     org: Annotated[str, typer.Option(help="Organisation id that the signer knows the account under.")] = "",
     signer_account: Annotated[str, typer.Option(metavar="ADDRESS", help="The signer's account, if you know it.")] = "",
     token: Annotated[
         str, typer.Option("--token-file", metavar="FILE", help="File with the signer's bearer token.")
     ] = "",
-    max_gwei: MaxGwei = MAX_GWEI,
     download_bytes: Annotated[
         int, typer.Option(min=1, help="Bytes to download at most, if the manifest names a data set on the Hub.")
     ] = DOWNLOAD_BYTES_MAX,
@@ -131,7 +124,7 @@ def join(
         listen=tuple(listen or ()),
         announce=tuple(announce or ()),
         data=data,
-        paid_by=payer(rpc, account, passphrase_file, max_gwei),
+        paid_by=paid_by,
         signer=signer,
         org=org,
         signer_account=signer_account,

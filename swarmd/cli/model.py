@@ -150,14 +150,14 @@ def fit(
 
     silence_libraries()
     given = f"--model {model}" if model else "training.model"
-    room, fits, adapted = _weigh_all(training, given if named else "training.pool", int(memory * GIB))
+    room, fits, adapted = weigh_all(training, given if named else "training.pool", int(memory * GIB))
     if as_json:
         print_json(_describe_fits(room, fits, adapted))
     else:
         _print_fits(room, fits, adapted)
 
 
-def _weigh_all(training: TrainingConfig, named_by: str, memory: int) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
+def weigh_all(training: TrainingConfig, named_by: str, memory: int = 0) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
     """The device's memory, and what each model takes of it, as configured and adapted.
 
     With `memory`, for a card with that many bytes that computes in bfloat16, whether it is here or not.

@@ -20,15 +20,10 @@ import typer
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.handed_out import copy_questions, print_untried_reason, settle_model, shared_options
 from swarmd.cli.options import (
-    MAX_GWEI,
-    Account,
     Announce,
-    Endpoints,
-    MaxGwei,
-    PassphraseFile,
     Payer,
     check_places,
-    payer,
+    with_payer,
 )
 from swarmd.config import ChainConfig, ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.directory import SwarmName, swarm_of_manifest
@@ -138,9 +133,11 @@ class NewSwarmOptions(NamedTuple):
     yes: bool
 
 
+@with_payer
 def new(
     name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
     directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
+    paid_by: Payer,
     config: RecipeFile = None,
     listen: Annotated[
         list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
@@ -155,19 +152,15 @@ def new(
     work_bits: WorkBits = 0,
     large: Large = False,
     average_weights: AverageWeights = 0,
-    rpc: Endpoints = None,
     public_rpc: Annotated[
         list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
     ] = None,
-    account: Account = None,
-    passphrase_file: PassphraseFile = None,
     min_submissions: MinSubmissions = 0,
     stage_seconds: StageSeconds = None,
     stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round; the kind's without it.")] = None,
     depth: Annotated[
         int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
     ] = DEPTH,
-    max_gwei: MaxGwei = MAX_GWEI,
     yes: Yes = False,
 ) -> None:
     """Make a swarm: the first node's identity and configuration, and a manifest for all who are to join.
@@ -188,7 +181,7 @@ def new(
         work_bits=work_bits,
         large=large,
         average_weights=average_weights,
-        paid_by=payer(rpc, account, passphrase_file, max_gwei),
+        paid_by=paid_by,
         public_rpc=tuple(public_rpc or ()),
         min_submissions=min_submissions,
         stage_s=stage_seconds_of(base) if stage_seconds is None else stage_seconds,

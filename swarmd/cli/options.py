@@ -11,9 +11,7 @@ import getpass
 import inspect
 import json
 import locale
-import os
 import re
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +28,7 @@ from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStar
 from swarmd.eventlog.segment import find_log
 from swarmd.file_kind import describe_file
 from swarmd.paths import CONFIG, NodeDirectory, quoted
+from swarmd.secret_files import Secret, SecretKind, read_secret
 
 
 def print_json(value: Any) -> None:
@@ -47,16 +46,15 @@ def encode_json(value: Any) -> bytes:
     return msgspec.json.format(encoded, indent=2)
 
 
-FILE_BYTES_MAX = 4096
+PASSPHRASE = SecretKind("passphrase file", IdentityError, 4096, "Write the passphrase into it, one line, mode 0600")
 
 
 def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
     """Read the passphrase from `file`, or ask for it; `twice` if a slip would lock something up.
 
     Raises:
-        NotFoundError: there is no such file.
-        IdentityError: others may read it, it does not hold one line of text, there is no terminal to ask at, or two
-            answers differ.
+        IdentityError: there is no such file, others may read it, it does not hold one line of text, there is no
+            terminal to ask at, or two answers differ.
     """
     if file is not None:
         return _read_file(file)
@@ -81,19 +79,12 @@ def ask_hidden(prompt: str) -> str:
 
 
 def _read_file(path: Path) -> str:
-    """The one line in a file, without its end. A pipe will do; a regular file must be private."""
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_ISREG(mode) and mode & 0o077:
-                fix = f"Run `chmod 600 {quoted(path)}`"
-                raise IdentityError(f"the passphrase file {path} may be read by others", fix)
-            return _line_in(file.read(FILE_BYTES_MAX + 1), path)
-    except FileNotFoundError as error:
-        fix = "Write the passphrase into it, one line, and run `chmod 600` on it"
-        raise NotFoundError(f"there is no passphrase file {path}", fix) from error
-    except OSError as error:
-        raise IdentityError(f"the passphrase file {path} cannot be read: {error.strerror}") from error
+    """The one line in a private file, without its end. A pipe will do, as of `<(...)`."""
+    if path.is_fifo():
+        with path.open("rb") as pipe:
+            return _line_in(pipe.read(PASSPHRASE.bytes_max), path)
+    # Secrets that are mounted, and /dev/stdin, are links.
+    return _line_in(read_secret(Secret(path.resolve()), PASSPHRASE), path)
 
 
 def _line_in(raw: bytes, path: Path) -> str:
@@ -101,7 +92,7 @@ def _line_in(raw: bytes, path: Path) -> str:
         line = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise IdentityDamaged(f"the passphrase file {path} is no UTF-8 text") from error
-    if not line or "\n" in line or len(raw) > FILE_BYTES_MAX:
+    if not line or "\n" in line:
         held = "is empty, not one line of text" if not raw.strip() else "does not hold one line of text"
         raise IdentityDamaged(f"the passphrase file {path} {held}", "Write the passphrase into it, and nothing else")
     return line

@@ -296,7 +296,7 @@ def _show(found: ContractStatus, as_json: bool) -> None:
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make a swarm of one's own, and see to it.")
 app.command("list")(list_swarms)
 app.command()(scaffold)
-app.command()(new)
+app.command("new")(new)
 app.command()(invite)
 app.command()(status)
 app.command()(check)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from swarmd import __version__
 from swarmd.bounds import Backoff
 from swarmd.chain.blocks import Heads
 from swarmd.chain.coordinator import PEERS_A_CALL, Coordinator, can_be_asked
-from swarmd.chain.endpoints import Rpc
+from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.ports import HeadListener, NotThere
 from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
 from swarmd.config import ChainConfig, Config, DhtConfig, LogsConfig, SwarmConfig
@@ -65,10 +66,10 @@ from swarmd.dht.rounds import LeaderboardFollower, SwarmClock
 from swarmd.dht.session import Session
 from swarmd.dht.wire.addresses import check_bootstrap
 from swarmd.dht.wire.bodies import LeaderboardBody
-from swarmd.errors import SwarmdError, single_error
+from swarmd.errors import ConfigError, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
-from swarmd.manifest import Manifest
+from swarmd.manifest import Manifest, read_manifest
 from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
 from swarmd.web.gossip import GossipFeed
@@ -339,6 +340,27 @@ AGAIN_S = 5.0  # before the DHT is tried again after an error
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk; the oldest are removed
 IN_LEDGER = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
 OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say which stage a peer is at
+
+
+@contextmanager
+def observer_of(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> Iterator[DhtSwarm]:
+    """An observer of a manifest's swarm, with a scratch directory that goes with it.
+
+    Args:
+        bootstrap: addresses of nodes beyond the manifest's.
+        rpc: endpoints in place of the manifest's.
+
+    Raises:
+        NotFoundError, ManifestError: the manifest is not there, or not sound.
+        ConfigError: an endpoint is not an URL, or the swarm has no chain.
+    """
+    read = read_manifest(manifest)
+    if rpc and read.chain is None:
+        raise ConfigError(f"the swarm {read.id} has no chain: endpoints mean nothing there")
+    endpoints = tuple(rpc) or (read.chain.rpc if read.chain else ())
+    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
+    with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
+        yield DhtSwarm(read, Path(place), bootstrap, urls)
 
 
 class DhtSwarm(SwarmSource):

@@ -293,6 +293,8 @@ class StagesView(msgspec.Struct, frozen=True):
 
     stages: tuple[StageRow, ...]
     skips: tuple[SkipRow, ...]
+    set_aside: str = ""  # how much of peers' rollouts the last stages did not learn from, in words; empty: nothing
+    example: str = ""  # of it, with a peer's own words
 
 
 class TrainedStage(msgspec.Struct, frozen=True):

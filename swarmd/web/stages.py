@@ -15,12 +15,14 @@ from msgspec.structs import replace
 from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady, tag_of
+from swarmd.core.rounds import count_aside
 from swarmd.core.state import State, Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.observe.describe import LANE_OF, ROUTINE, WARNINGS, WORDS, Lane, describe
+from swarmd.observe.words import STAGES_COUNTED, aside_counts_words, peer_words
 from swarmd.results.history import curves_of
-from swarmd.web.moments import number
+from swarmd.web.moments import TEXT_CHARACTERS_MAX, number, shown_text
 from swarmd.web.shapes import (
     OVERVIEW_BUCKETS_MAX,
     OVERVIEW_ROUNDS_MAX,
@@ -77,7 +79,19 @@ class StageFollower:
 
     def view(self) -> StagesView:
         """The stages as the HTTP interface answers them."""
-        return StagesView(tuple(self._rows), tuple(self._skips))
+        trained = [row for row in self._rows if row.reward is not None][-STAGES_COUNTED:]
+        told = (
+            f"at round {row.round} stage {row.stage} {peer_words(each)}"
+            for row in reversed(trained)
+            for each in row.set_aside  # those with a mark come first
+            if each.text
+        )
+        return StagesView(
+            tuple(self._rows),
+            tuple(self._skips),
+            aside_counts_words([dict(count_aside(row.set_aside)) for row in trained]),
+            shown_text(next(told, ""), TEXT_CHARACTERS_MAX),
+        )
 
     def joined_before(self, round_: int, count: int) -> int | None:
         """The event with which the node joined the `count`-th last stage that it trained before a round; None if fewer

@@ -28,6 +28,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 NODE = str(GOLDEN / "crash")
 STATE = load(GOLDEN / "crash" / "events")[0]
 GAP = STATE.skips[-1]
+SIGNED_AT = time.time()
+PAIR = pair_of(sign(ALICE, REPORT, SIGNED_AT), sign(ALICE, replace(REPORT, reward=0.25), SIGNED_AT + 1))
 
 
 def test_without_a_round_the_last_gap_and_the_last_round_are_told(shell: Shell) -> None:
@@ -65,9 +67,7 @@ def log_with(directory: Path, *events: Event) -> Path:
 
 
 def test_evidence_is_shown_and_checked_offline(tmp_path: Path, shell: Shell) -> None:
-    now = time.time()
-    pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
-    told = Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.second.encode())
+    told = Equivocated("report", ALICE.peer_id, 3, 0, PAIR.first.encode(), PAIR.second.encode())
     directory = log_with(tmp_path, told)
     text = shell.well("explain", directory, "--evidence")
     assert "both signatures are genuine" in text and "reward 0.5" in text and "reward 0.25" in text
@@ -79,11 +79,9 @@ def test_evidence_is_shown_and_checked_offline(tmp_path: Path, shell: Shell) -> 
 
 
 def test_evidence_that_proves_nothing_is_named(tmp_path: Path, shell: Shell) -> None:
-    now = time.time()
-    pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
     accusations = (
-        Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.first.encode()),
-        Equivocated("report", BOB.peer_id, 3, 0, pair.first.encode(), pair.second.encode()),
+        Equivocated("report", ALICE.peer_id, 3, 0, PAIR.first.encode(), PAIR.first.encode()),
+        Equivocated("report", BOB.peer_id, 3, 0, PAIR.first.encode(), PAIR.second.encode()),
     )
     text = shell("explain", log_with(tmp_path, *accusations), "--evidence").out
     assert "no-evidence" in text and "the records show something else" in text

@@ -205,7 +205,12 @@ def test_what_is_no_identity_is_not_imported(home: Home, tmp_path: Path, content
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "one line"), (b"a\nb\n", "one line"), (b"\xff" * 9, "UTF-8"), (b"short\n", "characters")],
+    [
+        (b"", "is empty, not one line of text\nfix: Write the passphrase into it"),
+        (b"a\nb\n", "one line"),
+        (b"\xff" * 9, "UTF-8"),
+        (b"short\n", "characters"),
+    ],
 )
 def test_a_passphrase_file_holds_one_line(home: Home, content: bytes, says: str) -> None:
     home.passphrase.write_bytes(content)
@@ -213,12 +218,21 @@ def test_a_passphrase_file_holds_one_line(home: Home, content: bytes, says: str)
     assert code == ExitCode.BAD_DATA and says in err and not home.backup.exists()
 
 
-def test_a_passphrase_file_is_private(home: Home, tmp_path: Path) -> None:
+def test_a_passphrase_file_is_private(home: Home) -> None:
     home.passphrase.chmod(0o640)
     code, _, err = home.with_passphrase("backup", home.key, home.backup)
     assert code == ExitCode.NO_PERMISSION and "chmod 600" in err
-    assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path / "no")[0] == ExitCode.NO_INPUT
-    assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path)[0] == ExitCode.NO_PERMISSION
+
+
+def test_a_passphrase_may_come_through_a_link_or_a_pipe(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(home.passphrase)
+    reader, writer = os.pipe()
+    os.write(writer, SECRET.encode())
+    os.close(writer)
+    for place, out in ((tmp_path / "link", tmp_path / "a"), (f"/dev/fd/{reader}", tmp_path / "b")):
+        assert home.run("backup", home.key, out, "--passphrase-file", place)[0] == 0
+        assert home.with_passphrase("check", home.key, "--backup", out)[0] == 0
+    os.close(reader)
 
 
 def at_terminal(*args: object, answers: dict[str, str]) -> tuple[int, str]:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import init as init_verb
-from swarmd.cli.init import SMALL, base_text, list_profiles, offer_answers, pick, weigh_profiles
+from swarmd.cli.init import SMALL, ProfileFit, base_text, list_profiles, offer_answers, pick, weigh_profile
 from swarmd.cli.new import stage_seconds_of
 from swarmd.config import load_config, parse_config
-from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
 from tests.cli.owning import Shell, Terminal, files
 from tests.e2e.models import make_model
@@ -105,7 +104,7 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
     ("options", "code", "told"),
     [
         (["--manifest", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
-        (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --manifest and --swarm"),
+        (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "--swarm were given\nfix: Leave out --swarm"),
         (["--kind", "file"], ExitCode.NO_INPUT, "there is no file of questions questions.jsonl"),
         (["--questions", "TOKEN"], ExitCode.BAD_CONFIG, "does not end in .jsonl"),
         (["--kind", "code", "--answer", "tags"], ExitCode.BAD_CONFIG, "are for the kind 'file'"),
@@ -235,21 +234,31 @@ def test_who_goes_away_makes_nothing(shell: Shell) -> None:
 # --- the models of a kind ---
 
 
-def answer(*models: tuple[str, int, bool]) -> ProbeAnswer:
-    weighed = tuple(ModelFit(name, need * GIB, 0, fits, "" if fits else "too large") for name, need, fits in models)
-    return ProbeAnswer("2", "", device="cpu", weighed=weighed)
+def test_a_profile_is_weighed_by_the_models_of_its_pool(tmp_path: Path) -> None:
+    small = weigh_profile(SMALL, None, "cpu")
+    assert (small.model, small.why) == ("embedded", "") and 0 < small.need < GIB
+    path = tmp_path / "pool.toml"
+    large, larger = "user/model-500B", "user/model-900B"
+    text = 'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "auto"\ndevice = "cpu"\npool = '
+    path.write_text(f'{text}["{larger}", "embedded", "{large}"]\n')
+    assert weigh_profile("pool", path, None) == small._replace(name="pool", path=path)
+    path.write_text(f'{text}["{larger}", "{large}"]\n')
+    fit = weigh_profile("pool", path, None)
+    assert fit.model == large and fit.why and fit.need > 500 * GIB
+    path.write_text(f'{text}["user/model"]\n')
+    assert "the size of 'user/model' is neither" in weigh_profile("pool", path, None).why
 
 
 def test_the_largest_model_that_fits_is_taken() -> None:
     profiles = list_profiles("gsm8k")
-    assert [each.name for each in profiles][:2] == [SMALL, "cpu-0.5b"]
-    answers = [
-        answer((each.model, int(float(each.size or 0) * 10), each.size in ("", "0.5", "1.5"))) for each in profiles
+    assert list(profiles)[:2] == [SMALL, "cpu-0.5b"]
+    needs = {SMALL: 0, "cpu-0.5b": 5, "cuda-0.5b": 6, "cuda-1.5b": 15, "cuda-7b": 70, "mac-0.5b": 5}
+    weighed = [
+        ProfileFit(name, path, name, needs[name], "too large" * (name == "cuda-7b")) for name, path in profiles.items()
     ]
-    weighed = weigh_profiles(profiles, answers)
-    assert pick("auto", weighed).profile.name == "cuda-1.5b"
-    assert pick("0.5", weighed).profile.name == "cpu-0.5b"
-    assert pick("cuda-0.5b", weighed).profile.name == "cuda-0.5b"
+    assert pick("auto", weighed).name == "cuda-1.5b"
+    assert pick("0.5", weighed).name == "cpu-0.5b"
+    assert pick("cuda-0.5b", weighed).name == "cuda-0.5b"
     with pytest.raises(ConfigError, match="cannot be trained here: too large"):
         pick("7", weighed)
     with pytest.raises(ConfigError, match="there is no model '3'"):
@@ -258,9 +267,8 @@ def test_the_largest_model_that_fits_is_taken() -> None:
 
 @pytest.mark.parametrize("kind", ["digits", "reasoning-gym", "gsm8k", "math-hard", "code", "proposer-solver"])
 def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: str) -> None:
-    profiles = list_profiles(kind)
-    for weighing in weigh_profiles(profiles, [answer(("user/model-1B", 1, True))] * len(profiles)):
-        config = parse_config(base_text(kind, weighing, device="cpu"), weighing.profile.name)
+    for name, path in list_profiles(kind).items():
+        config = parse_config(base_text(kind, ProfileFit(name, path, "user/model-1B"), device="cpu"), name)
         assert (config.role, config.swarm.kind, config.swarm.coordinator) == ("coordinator", kind, "")
         assert (config.training.model, config.training.pool) == ("user/model-1B", ())
         assert config.name == "", "the profile's name is another node's"
@@ -269,10 +277,10 @@ def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: s
 
 
 def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def say(questions: list[object]) -> list[ProbeAnswer]:
-        return [answer(("Gensyn/Qwen2.5-0.5B-Instruct", 2, True))] * len(questions)
+    def weigh(name: str, path: Path | None, device: str | None) -> ProfileFit:
+        return ProfileFit(name, path, "Gensyn/Qwen2.5-0.5B-Instruct", 2 * GIB)
 
-    monkeypatch.setattr("swarmd.cli.init.ask_torch", say)
+    monkeypatch.setattr(init_verb, "weigh_profile", weigh)
     init(shell, "--kind", "gsm8k", "--model", "0.5", "--device", "cpu")
     config = load_config(shell.root / "node" / "config.toml")
     assert (config.training.model, config.training.prompt_tokens) == ("Gensyn/Qwen2.5-0.5B-Instruct", 3072)

@@ -183,21 +183,27 @@ def test_a_killed_daemon_leaves_no_worker(tmp_path: Path) -> None:
     assert swarm.leftovers() == []
 
 
-def test_a_node_that_is_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarmd.cli.local_swarm.RESTART", Backoff(0.1, 0.1))
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[LocalSwarm]:
+    """A swarm of one node, which answers."""
     swarm = LocalSwarm(tmp_path, nodes=1)
     swarm.lay_out(rounds=1)
     swarm.start()
     try:
         until(lambda: swarm.status(1) is not None)
-        assert swarm.keep_up() == []
-        swarm.daemons[0].send(signal.SIGKILL)
-        swarm.daemons[0].wait(5.0)
-        assert swarm.keep_up() == ["node-1 was killed by SIGKILL; it is started again in 0 s"]
-        assert swarm.goes_on and swarm.rows()[0].state == "exited"
-        until(lambda: swarm.keep_up() == [] and swarm.status(1) is not None)
+        yield swarm
     finally:
         assert swarm.stop() == {"node-1": 0}
+
+
+def test_a_node_that_is_killed_is_started_again(alone: LocalSwarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarmd.cli.local_swarm.RESTART", Backoff(0.1, 0.1))
+    assert alone.keep_up() == []
+    alone.daemons[0].send(signal.SIGKILL)
+    alone.daemons[0].wait(5.0)
+    assert alone.keep_up() == ["node-1 was killed by SIGKILL; it is started again in 0 s"]
+    assert alone.goes_on and alone.rows()[0].state == "exited"
+    until(lambda: alone.keep_up() == [] and alone.status(1) is not None)
 
 
 def test_a_node_that_dies_again_and_again_stays_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,19 +236,12 @@ def test_a_node_is_started_again_as_its_unit_would(exit_code: int, helps: bool) 
     assert restart_may_help(exit_code) is helps
 
 
-def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path) -> None:
-    swarm = LocalSwarm(tmp_path, nodes=1)
-    swarm.lay_out(rounds=1)
-    swarm.start()
-    try:
-        until(lambda: swarm.status(1) is not None)
-        written = swarm.places[0].config.read_bytes()
-        assert run_command(["local", "--dir", str(tmp_path), "--nodes", "1", "--rounds", "7"]) == ExitCode.FAILURE
-        assert swarm.places[0].config.read_bytes() == written
-        with pytest.raises(LocalSwarmFailed, match=f"node-1 runs already, as process {swarm.daemons[0].pid}"):
-            LocalSwarm(tmp_path, nodes=1).start()
-    finally:
-        assert swarm.stop() == {"node-1": 0}
+def test_a_node_that_runs_already_is_not_started_twice(alone: LocalSwarm, tmp_path: Path) -> None:
+    written = alone.places[0].config.read_bytes()
+    assert run_command(["local", "--dir", str(tmp_path), "--nodes", "1", "--rounds", "7"]) == ExitCode.FAILURE
+    assert alone.places[0].config.read_bytes() == written
+    with pytest.raises(LocalSwarmFailed, match=f"node-1 runs already, as process {alone.daemons[0].pid}"):
+        LocalSwarm(tmp_path, nodes=1).start()
 
 
 def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(tmp_path: Path, shell: Shell) -> None:

@@ -72,7 +72,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "backup.tar.gz").write_bytes(gzip.compress(b"x"))
     (root / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (root / "0.seg").write_bytes(b"SWRMLOG1\x01\0\x84")
-    (root / "empty.pass").touch(mode=0o600)
     (root / "models" / "tiny").mkdir(parents=True)
     (root / "models" / "tiny" / "config.json").write_text("{}")
     (root / "torn.toml").write_text('role = "coordinator"\n[swarm\nid = "x"\n')
@@ -172,17 +171,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["join", MANIFEST, "--dir", "new", "--signer", "http://e.org"], "has no chain", "Leave them out"),
         (["leaderboard", "node", "--contract", "0x12"], "means nothing without --rpc", "Give --rpc URL"),
         (["swarm", "invite", "Bob", "--dir", "node"], "nobody needs an invitation", "`swarmd swarm new --invited`"),
-        (
-            ["init", "--dir", "new", "-y", "--manifest", MANIFEST, "--swarm", "x"],
-            "both --manifest",
-            "Leave out --swarm",
-        ),
         (["notify", "node"], "names no way to notify anybody", "below [notify]"),
-        (
-            ["identity", "backup", "node/identity.key", "new", "--passphrase-file", "empty.pass"],
-            "empty.pass is empty",
-            "Write the passphrase into it",
-        ),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
         (["join", MANIFEST, "--dir", "new", "--name", "x" * 65], "--name: the name has 65 characters", "a shorter one"),
         (["local", "--set", "training.learning_rate=nan"], "error: --set: training.learning_rate", "= 0.0003"),

@@ -37,18 +37,18 @@ from tests.daemon.node import fake_node
 from tests.eventlog.making import NO_COMMANDS, flip, write_planned
 
 
-@pytest.mark.parametrize("layout", [LAYOUT - 1, LAYOUT + 1])
-def test_another_layout_is_refused(tmp_path: Path, layout: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "error", "told"),
+    [
+        (f'{{"layout": {LAYOUT - 1}}}', OtherVersion, f"has layout {LAYOUT - 1}, this swarmd has layout {LAYOUT}"),
+        (f'{{"layout": {LAYOUT + 1}}}', OtherVersion, f"has layout {LAYOUT + 1}, this swarmd has layout {LAYOUT}"),
+        ("{", LogDamaged, "layout"),
+    ],
+)
+def test_another_layout_is_refused(tmp_path: Path, text: str, error: type[Exception], told: str) -> None:
     data = NodeDirectory(tmp_path)
-    data.layout.write_text(f'{{"layout": {layout}}}')
-    with pytest.raises(OtherVersion, match=f"has layout {layout}, this swarmd has layout {LAYOUT}"):
-        claim_layout(data)
-
-
-def test_a_layout_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    data = NodeDirectory(tmp_path)
-    data.layout.write_text("{")
-    with pytest.raises(LogDamaged, match="layout"):
+    data.layout.write_text(text)
+    with pytest.raises(error, match=told):
         claim_layout(data)
 
 

@@ -66,6 +66,8 @@ JOINED: list[Event] = [
     Registered("register"),
     TrainerReady("cpu", "tiny", 1),
 ]
+START = NodeStarted(chain_settings(reward_scale=100), "run1")
+CHAINED: list[Event] = [START, *JOINED[1:], WorkerStarted("chain", 13, 1), chain_up()]
 
 
 def count(*events: Event, first_at: float = 1000.0, step_s: float = 10.0) -> Samples:
@@ -138,24 +140,21 @@ def is_start(envelope: object) -> bool:
 
 
 def test_a_submission_is_counted_state_by_state() -> None:
-    node = chain_settings(reward_scale=100)
-    start = [NodeStarted(node, "run1"), *JOINED[1:], WorkerStarted("chain", 13, 1), chain_up()]
     name = "reward/0/0"
     found = count(
-        *start, trained(0), SubmissionPrepared(name, Prepared("0xa", 1)), SubmissionSent(name, "0xa"),
+        *CHAINED, trained(0), SubmissionPrepared(name, Prepared("0xa", 1)), SubmissionSent(name, "0xa"),
         SubmissionIncluded(name, block(2)), SubmissionConfirmed(name, block(2)), said(3),
     )  # fmt: skip
     for state in ("intended", "prepared", "sent", "included", "confirmed"):
         assert found["swarmd_submissions_total", "reward", state] == 1, state
     assert found["swarmd_reward_confirmed",] == 0.5
-    assert found["swarmd_submission_confirmed_timestamp_seconds", "reward"] == 1000 + 10 * (len(start) + 4)
+    assert found["swarmd_submission_confirmed_timestamp_seconds", "reward"] == 1000 + 10 * (len(CHAINED) + 4)
 
 
 def test_a_reward_that_was_dropped_and_came_again_counts_once_in_the_sum() -> None:
-    start = [NodeStarted(chain_settings(reward_scale=100), "run1"), *JOINED[1:], WorkerStarted("chain", 13, 1)]
     name = "reward/0/0"
     found = count(
-        *start, chain_up(), trained(0), SubmissionPrepared(name, Prepared("0xa", 1)), SubmissionSent(name, "0xa"),
+        *CHAINED, trained(0), SubmissionPrepared(name, Prepared("0xa", 1)), SubmissionSent(name, "0xa"),
         SubmissionIncluded(name, block(2)), SubmissionConfirmed(name, block(2)), ChainReorged(block(1), 1),
         SubmissionIncluded(name, block(3)), SubmissionConfirmed(name, block(3)),
     )  # fmt: skip
@@ -164,10 +163,9 @@ def test_a_reward_that_was_dropped_and_came_again_counts_once_in_the_sum() -> No
 
 
 def test_a_refusal_is_counted_by_its_code() -> None:
-    start = [NodeStarted(chain_settings(), "run1"), *JOINED[1:], WorkerStarted("chain", 13, 1), chain_up()]
-    known = count(*start, trained(0), SubmissionRefused("reward/0/0", "InvalidStageNumber", "too late"))
+    known = count(*CHAINED, trained(0), SubmissionRefused("reward/0/0", "InvalidStageNumber", "too late"))
     assert known["swarmd_submissions_refused_total", "InvalidStageNumber", "reward"] == 1
-    unknown = count(*start, trained(0), SubmissionRefused("reward/0/0", "https://key@evil", "?"))
+    unknown = count(*CHAINED, trained(0), SubmissionRefused("reward/0/0", "https://key@evil", "?"))
     assert unknown["swarmd_submissions_refused_total", "other", "reward"] == 1
     assert known["swarmd_submissions_total", "reward", "refused"] == 1
 
@@ -376,8 +374,7 @@ events = st.one_of(
 @given(st.lists(events, max_size=30))
 def test_no_events_make_more_series_or_show_a_strangers_words(told: list[Event]) -> None:
     metrics = Metrics(clock=lambda: 5000.0)
-    start: list[Event] = [NodeStarted(chain_settings(), "run1"), *JOINED[1:], WorkerStarted("chain", 13, 1), chain_up()]
-    state = tell_events(metrics, [(1000.0 + place, event) for place, event in enumerate([*start, trained(0), *told])])
+    state = tell_events(metrics, [(1000.0 + place, event) for place, event in enumerate([*CHAINED, trained(0), *told])])
     status = status_of(state, 5000.0, LOG, LIVE)
     body, _ = metrics.render(status)
     found = samples_of(body.decode())

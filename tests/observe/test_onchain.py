@@ -4,24 +4,23 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.cli.local_swarm import row_of
-from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
+from swarmd.core.state import Chain, Deadline, State, Submission, WorkerState
 from swarmd.core.values import BlockRef, ChainSettings, Settings, day_of
 from swarmd.gas import COIN_WEI
-from swarmd.observe.layers import Live, WorkerLive
+from swarmd.observe.layers import Live
 from swarmd.observe.onchain import FUNDS_KEPT_S, account_layer
 from swarmd.observe.panel import panel_of
-from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.observe.status import Status, headline, status_of
 from swarmd.worker.messages import Progress
 from tests.observe.printing import printed
+from tests.observe.test_status import LIVE as NODE_LIVE
+from tests.observe.test_status import LOG, NOW, STUCK, WELL
+from tests.observe.test_status import STATE as NODE
 
-NOW = 10_000.0
-LOG = LogStatus("/data/events", 321, 5000)
 ACCOUNT = "0xAcc0000000000000000000000000000000000001"
 CONTRACT = "0xC000000000000000000000000000000000000001"
 SETTINGS = Settings("peer-me", "test", "follower", "", name="alpha", chain=ChainSettings(resend_s=60.0))
-WELL = WorkerLive(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
-MUTE = WorkerLive(pid=12, age_s=60, silent_s=45, spoken=True, answering=False)
-LIVE = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=WELL, chain=WELL)
+LIVE = replace(NODE_LIVE, trainer=WELL, chain=WELL)
 BLOCK = BlockRef(77, "0x" + "ab" * 32)
 
 
@@ -35,15 +34,10 @@ DONE = (
     reward(1, "confirmed", 500, block=BLOCK),
     reward(2, "confirmed", 300, block=BLOCK),
 )
-STATE = State(
+STATE = replace(
+    NODE,
     settings=SETTINGS,
-    run="r1",
-    started_at=NOW - 3600,
-    chart="round.training",
-    since=NOW - 40,
-    clock=Clock(5, 0, NOW - 50, NOW + 100),
-    link=Link("up", NOW - 3000, "", 2),
-    trainer=Trainer("busy", NOW - 40, "cpu", "embedded", 900_000),
+    coordination=None,
     deadlines=(Deadline("submission", NOW + 30), Deadline("train", NOW + 60)),
     chain=Chain(
         "up", NOW - 3000, "", 31337, CONTRACT, stages=1, account=ACCOUNT, registered=True, round=5, recent=(BLOCK,)
@@ -163,7 +157,7 @@ def test_what_is_not_known_of_the_account_is_left_out(live: Live) -> None:
             replace(LIVE, chain=None),
             "the chain worker is down: ended by SIGKILL",
         ),
-        (STATE, replace(LIVE, chain=MUTE), "(pid 12) has been silent for 45 s"),
+        (STATE, replace(LIVE, chain=STUCK), "(pid 12) has been silent for 45 s"),
         (with_chain(registered=False), LIVE, "the contract does not know this peer yet"),
         (replace(STATE, members=("other",)), LIVE, "this peer is not on the contract's allow-list"),
         (STATE, None, "the daemon does not run"),

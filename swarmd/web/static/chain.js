@@ -1,6 +1,6 @@
 /** What the contract says: votes, and this node's own submissions. */
 
-import { byId, copyButton, el, fill } from "./dom.js";
+import { byId, copyButton, el, fill, tableHead } from "./dom.js";
 import { count, shortId } from "./format.js";
 
 let before = "";
@@ -72,15 +72,7 @@ function tabled(caption, titles, rows) {
     el(
       "table",
       { class: "small" },
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          ...titles.map((title) => el("th", { scope: "col", class: title === "Round" ? "number" : "" }, title)),
-        ),
-      ),
+      tableHead(titles, (index) => titles[index] === "Round"),
       el("tbody", {}, ...rows),
     ),
   );

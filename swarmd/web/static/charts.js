@@ -1,6 +1,6 @@
 /** The statecharts as drawings, with the state of the moment lit. */
 
-import { byId, el, fill, say, svg } from "./dom.js";
+import { byId, el, fill, say, svg, tableHead } from "./dom.js";
 import { layOut } from "./chartlayout.js";
 import { legend } from "./patches.js";
 
@@ -120,11 +120,10 @@ function table(chart) {
       el("td", {}, edge.dest),
     ),
   );
-  const head = el("tr", {}, ...["From", "Trigger", "To"].map((title) => el("th", { scope: "col" }, title)));
   return el(
     "div",
     { class: "scroller edges", tabindex: 0, role: "region", "aria-label": `Transitions of ${chart.name}` },
-    el("table", { class: "small" }, el("thead", {}, head), el("tbody", {}, ...rows)),
+    el("table", { class: "small" }, tableHead(["From", "Trigger", "To"]), el("tbody", {}, ...rows)),
   );
 }
 

@@ -1,6 +1,6 @@
 /** Rewards over rounds, as lines; the same as a table. */
 
-import { byId, el, fill, say, svg } from "./dom.js";
+import { byId, el, fill, say, svg, tableHead } from "./dom.js";
 import { plural, reward } from "./format.js";
 
 const COLOURS = 10;
@@ -138,36 +138,10 @@ export class Curves {
     this.toX = (/** @type {number} */ x) => EDGE.left + ((x - from) / (to - from)) * across;
     this.toY = (/** @type {number} */ y) => EDGE.top + (1 - (y - low) / (high - low || 1)) * up;
     this.mark = svg("g", { class: "cursor" });
-    fill(this.svg, this.grid(width, ticks, from, to), ...shown.map((curve) => this.line(curve)), this.mark);
+    const drawn = grid({ ticks, from, to, toX: this.toX, toY: this.toY }, { width, height: HEIGHT, ...EDGE });
+    fill(this.svg, drawn, ...shown.map((curve) => this.line(curve)), this.mark);
     this.svg.setAttribute("aria-valuemax", this.xs.length - 1);
     this.showCursor();
-  }
-
-  /** @param {number} width @param {number[]} ticks @param {number} from @param {number} to */
-  grid(width, ticks, from, to) {
-    const across = ticks.map((value) =>
-      svg(
-        "g",
-        {},
-        svg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: this.toY(value), y2: this.toY(value), class: "grid" }),
-        svg(
-          "text",
-          { x: EDGE.left - 8, y: this.toY(value) + 4, "text-anchor": "end", class: "tick" },
-          tickText(value, ticks),
-        ),
-      ),
-    );
-    const rounds = steps(from, to, Math.max(2, Math.floor(width / 90))).filter(
-      (x) => x >= from && x <= to && Number.isInteger(x),
-    );
-    const along = rounds.map((x) =>
-      svg(
-        "text",
-        { x: this.toX(x), y: HEIGHT - 6, "text-anchor": "middle", class: "tick" },
-        x === rounds[0] ? `round ${x}` : x,
-      ),
-    );
-    return svg("g", { "aria-hidden": "true" }, ...across, ...along);
   }
 
   /** @param {Curve} curve */
@@ -254,12 +228,7 @@ export class Curves {
 
   table() {
     if (!byId("curves-details").open) return;
-    const head = el(
-      "tr",
-      {},
-      el("th", { scope: "col" }, "Round"),
-      ...this.curves.map((curve) => el("th", { scope: "col", class: "number" }, curve.name)),
-    );
+    const titles = ["Round", ...this.curves.map((curve) => curve.name)];
     const by = this.curves.map((curve) => new Map(curve.points.map((point) => [this.x(point), point[2]])));
     const rows = [...this.xs]
       .reverse()
@@ -274,7 +243,7 @@ export class Curves {
     fill(
       byId("curves-table"),
       el("caption", { class: "unseen" }, `Rewards of ${plural(this.curves.length, "peer")}, newest first`),
-      el("thead", {}, head),
+      tableHead(titles, Boolean),
       el("tbody", {}, ...rows),
     );
   }
@@ -290,8 +259,30 @@ export function steps(low, high, wanted) {
   return Array.from({ length: Math.ceil(high / step - 1e-9) - first + 1 }, (_, index) => (first + index) * step);
 }
 
-/** @param {number} value @param {number[]} ticks */
-function tickText(value, ticks) {
-  const digits = Math.max(0, Math.ceil(-Math.log10(ticks[1] - ticks[0]) - 1e-9));
-  return value.toFixed(Math.min(6, digits));
+/**
+ * Values across a plot, and rounds along it.
+ * @param {{ticks: number[], from: number, to: number, toX: (x: number) => number, toY: (y: number) => number}} scales
+ * @param {{width: number, height: number, left: number, right: number}} size
+ */
+export function grid({ ticks, from, to, toX, toY }, { width, height, left, right }) {
+  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(ticks[1] - ticks[0]) - 1e-9)));
+  const across = ticks.map((value) =>
+    svg(
+      "g",
+      {},
+      svg("line", { x1: left, x2: width - right, y1: toY(value), y2: toY(value), class: "grid" }),
+      svg("text", { x: left - 6, y: toY(value) + 4, "text-anchor": "end", class: "tick" }, value.toFixed(digits)),
+    ),
+  );
+  const rounds = steps(Math.max(0, from), to, Math.max(2, Math.floor(width / 90))).filter(
+    (x) => x >= from && x <= to && Number.isInteger(x),
+  );
+  const along = rounds.map((x) =>
+    svg(
+      "text",
+      { x: toX(x), y: height - 6, "text-anchor": "middle", class: "tick" },
+      x === rounds[0] ? `round ${x}` : x,
+    ),
+  );
+  return svg("g", { "aria-hidden": "true" }, ...across, ...along);
 }

@@ -51,6 +51,15 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/**
+ * The head of a table.
+ * @param {string[]} titles @param {(index: number) => boolean} [isNumber] whether a column holds numbers
+ */
+export function tableHead(titles, isNumber = () => false) {
+  const cells = titles.map((title, index) => el("th", { scope: "col", class: isNumber(index) ? "number" : "" }, title));
+  return el("thead", {}, el("tr", {}, ...cells));
+}
+
 /** Put these in place of what is there. @param {Element} element @param {...Child} children */
 export function fill(element, ...children) {
   element.replaceChildren(...shown(children));

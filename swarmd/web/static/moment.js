@@ -33,30 +33,17 @@ export class MomentPanel {
       el("p", { class: `event-text ${event.level}` }, shortIds(event.text)),
       el("p", { class: "muted event-type" }, event.type, event.level === "info" ? "" : ` · ${event.level}`),
       section("Changed", changes(moment.changes)),
-      section(
-        "Caused",
-        moment.commands.length
-          ? el(
-              "ul",
-              { class: "commands" },
-              ...moment.commands.map((/** @type {any} */ each) => this.command(each, "caused")),
-            )
-          : null,
-      ),
-      section(
-        "Waiting for answers",
-        moment.pending.length
-          ? el(
-              "ul",
-              { class: "commands" },
-              ...moment.pending.map((/** @type {any} */ each) => this.command(each, "pending")),
-            )
-          : null,
-      ),
+      section("Caused", this.commands(moment.commands, "caused")),
+      section("Waiting for answers", this.commands(moment.pending, "pending")),
       section("Deadlines", deadlines(moment.deadlines, event.at)),
       section("Fields", fields(moment.fields)),
       el("div", { class: "tree" }, tree("State after it", moment.state, this.open)),
     );
+  }
+
+  /** @param {any[]} commands @param {string} where */
+  commands(commands, where) {
+    return commands.length ? el("ul", { class: "commands" }, ...commands.map((each) => this.command(each, where))) : null;
   }
 
   /** @param {{id: string, type: string, fields: Record<string, any>}} command @param {string} where */

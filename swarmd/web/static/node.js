@@ -1,6 +1,5 @@
 /** The node page: how the node is, and every event of its log with the state it led to. */
 
-import { get } from "./api.js";
 import { byId, say } from "./dom.js";
 import { Charts } from "./charts.js";
 import { EventList } from "./eventlist.js";
@@ -14,7 +13,18 @@ import { showStatus } from "./health.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { Training } from "./training.js";
-import { bindTheme, followTrouble, here, hasEnded, notice, report, showCondition, showProcess, whenRead } from "./top.js";
+import {
+  bindTheme,
+  followTrouble,
+  here,
+  hasEnded,
+  notice,
+  report,
+  showCondition,
+  showPart,
+  showProcess,
+  whenRead,
+} from "./top.js";
 
 const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
 
@@ -42,26 +52,17 @@ class NodePage {
 
   async load() {
     await Promise.all([
-      this.part("node/status", (status) => this.showStatus(status)),
-      this.part("node/charts", (view) => {
+      showPart("node/status", (status) => this.showStatus(status)),
+      showPart("node/charts", (view) => {
         this.charts = new Charts(view);
         if (this.moment) this.showMoment(this.moment);
         else this.charts.light(view.now);
       }),
       this.loadStages(),
-      this.part("node/recipe", showRecipe),
+      showPart("node/recipe", showRecipe),
       this.line.open().catch(report),
     ]);
     this.list.showTypes(Object.keys(this.line.overviews.whole?.types ?? {}));
-  }
-
-  /** @param {string} path @param {(answer: any) => void} show */
-  async part(path, show) {
-    try {
-      show(await get(path));
-    } catch (error) {
-      report(error);
-    }
   }
 
   /** @param {any} status Status */
@@ -79,12 +80,12 @@ class NodePage {
   }
 
   async loadStages() {
-    await this.part("node/stages", (view) => {
+    await showPart("node/stages", (view) => {
       this.stages.show(view);
       this.line.skips = view.skips;
       this.line.draw();
     });
-    await this.part("node/training", (view) => {
+    await showPart("node/training", (view) => {
       this.training.show(view);
       this.training.light(this.line.seq);
     });
@@ -125,7 +126,7 @@ class NodePage {
    */
   async catchUp() {
     const found = await here(() => {});
-    await this.part("node/events?first=-1&count=1", ({ end, events }) => {
+    await showPart("node/events?first=-1&count=1", ({ end, events }) => {
       if (end < this.log.end) location.reload(); // another log lies there now
       events.forEach((/** @type {import("./log.js").EventRow} */ row) => this.append(row));
     });

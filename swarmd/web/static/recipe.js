@@ -1,6 +1,6 @@
 /** What the node trains and how: kind, model, tasks, settings. */
 
-import { byId, el, fill, say } from "./dom.js";
+import { byId, el, fill, say, tableHead } from "./dom.js";
 import { count } from "./format.js";
 import { plain } from "./tree.js";
 
@@ -45,17 +45,8 @@ function tasks(recipe) {
       ),
     ),
   );
-  const head = el(
-    "tr",
-    {},
-    el("th", { scope: "col" }, "Task"),
-    el("th", { scope: "col", class: "number" }, "Weight"),
-    el("th", { scope: "col" }, "Settings"),
-  );
-  return [
-    el("h3", {}, "Tasks"),
-    el("table", { class: "small" }, el("thead", {}, head), el("tbody", {}, ...rows)),
-  ];
+  const head = tableHead(["Task", "Weight", "Settings"], (index) => index === 1);
+  return [el("h3", {}, "Tasks"), el("table", { class: "small" }, head, el("tbody", {}, ...rows))];
 }
 
 /** @param {Recipe} recipe */

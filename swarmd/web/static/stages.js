@@ -1,8 +1,7 @@
 /** How long the parts of each stage took, as stacked bars; rounds that were skipped as gaps with their cause. */
 
-import { showAside } from "./aside.js";
-import { byId, el, fill, svg } from "./dom.js";
-import { dayAndClock, duration, reward } from "./format.js";
+import { byId, el, fill, svg, tableHead } from "./dom.js";
+import { dayAndClock, duration, reward, shortIds } from "./format.js";
 import { steps } from "./curves.js";
 
 const HEIGHT = 190;
@@ -22,7 +21,7 @@ const PARTS = [
  * @typedef {{round: number, stage: number, first_seq: number, joined_at: number, gathered_s: number | null,
  *   trained_s: number | null,
  *   published_s: number | null, submitted_s: number | null, reward: number | null, held_out: number | null,
- *   outcome: string, set_aside: import("./aside.js").Aside[]}} Stage
+ *   outcome: string}} Stage
  * @typedef {{first: number, last: number, cause: string, seq: number, at: number}} Skip
  * @typedef {{seq: number, x: number, width: number, stage?: Stage, skip?: Skip}} Item
  */
@@ -43,7 +42,7 @@ export class Stages {
     byId("stages-details").addEventListener("toggle", () => this.table());
   }
 
-  /** @param {{stages: Stage[], skips: Skip[]}} view */
+  /** @param {{stages: Stage[], skips: Skip[], set_aside: string, example: string}} view */
   show(view) {
     const scroller = byId("stages-scroller");
     const atEnd = scroller.scrollLeft + scroller.clientWidth >= scroller.scrollWidth - 4;
@@ -51,7 +50,9 @@ export class Stages {
     this.items = lineUp(view);
     this.draw();
     this.table();
-    showAside(view.stages);
+    const aside = [view.set_aside, view.example].filter(Boolean);
+    byId("stages-aside").hidden = !aside.length;
+    fill(byId("stages-aside"), ...aside.map((words) => el("p", {}, shortIds(words))));
     if (atEnd) scroller.scrollLeft = scroller.scrollWidth;
   }
 
@@ -154,13 +155,11 @@ export class Stages {
 
   table() {
     if (!byId("stages-details").open) return;
-    const head = ["Round", "Stage", "Gather", "Train", "Publish", "Submit", "Reward", "Outcome"].map((title) =>
-      el("th", { scope: "col" }, title),
-    );
+    const titles = ["Round", "Stage", "Gather", "Train", "Publish", "Submit", "Reward", "Outcome"];
     const rows = [...this.items]
       .reverse()
       .map((item) => (item.stage ? this.stageRow(item.stage) : this.skipRow(/** @type {Skip} */ (item.skip))));
-    fill(byId("stages-table"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+    fill(byId("stages-table"), tableHead(titles), el("tbody", {}, ...rows));
   }
 
   /** @param {Stage} stage */

@@ -1,6 +1,5 @@
 /** The swarm page: where the swarm is, who takes part, what they earn and write. */
 
-import { get } from "./api.js";
 import { byId, el, fill } from "./dom.js";
 import { Board } from "./leaderboard.js";
 import { Curves } from "./curves.js";
@@ -8,7 +7,7 @@ import { Gossip } from "./gossip.js";
 import { showChain } from "./chain.js";
 import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
-import { bindTheme, followTrouble, here, notice, report, showCondition, showProcess, whenRead } from "./top.js";
+import { bindTheme, followTrouble, here, notice, showCondition, showPart, showProcess, whenRead } from "./top.js";
 
 const PAGE_PEERS = 2000; // as many as the server gives at once
 const REST_EVERY_MS = 60000; // of a large swarm's leaderboard, the part that does not come by itself
@@ -29,19 +28,10 @@ class SwarmPage {
 
   async load() {
     await Promise.all([
-      this.part("swarm", (view) => this.show(view)),
-      this.part("swarm/gossip", (gossip) => this.gossip.showAll(gossip.messages)),
+      showPart("swarm", (view) => this.show(view)),
+      showPart("swarm/gossip", (gossip) => this.gossip.showAll(gossip.messages)),
       this.loadCurves(),
     ]);
-  }
-
-  /** @param {string} path @param {(answer: any) => void} show */
-  async part(path, show) {
-    try {
-      show(await get(path));
-    } catch (error) {
-      report(error);
-    }
   }
 
   /** @param {any} view SwarmView */
@@ -67,7 +57,7 @@ class SwarmPage {
 
   async loadCurves() {
     const asked = this.curves.asked.map((id) => `peer=${encodeURIComponent(id)}`).join("&");
-    await this.part(`swarm/curves${asked && "?"}${asked}`, ({ curves }) => {
+    await showPart(`swarm/curves${asked && "?"}${asked}`, ({ curves }) => {
       this.curves.show(curves);
       this.board.showCurves(this.curves.colours);
     });
@@ -80,7 +70,7 @@ class SwarmPage {
     /** @type {any[]} */
     const rest = [];
     for (let behind = first; behind < total; behind += PAGE_PEERS)
-      await this.part(`swarm/peers?first=${behind}&count=${PAGE_PEERS}`, ({ peers }) => rest.push(...peers));
+      await showPart(`swarm/peers?first=${behind}&count=${PAGE_PEERS}`, ({ peers }) => rest.push(...peers));
     this.board.showRest(rest);
   }
 

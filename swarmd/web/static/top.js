@@ -98,6 +98,15 @@ export function report(error) {
   if (!(error instanceof Error) || error.name !== "Error") console.error(error); // a fault of the page itself
 }
 
+/** Ask for a part of the page, and show it. @param {string} path @param {(answer: any) => void} show */
+export async function showPart(path, show) {
+  try {
+    show(await get(path));
+  } catch (error) {
+    report(error);
+  }
+}
+
 let process = "running"; // of the node, as it is known last
 
 /** @param {string} state of a node's process */

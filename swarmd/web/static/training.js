@@ -1,8 +1,8 @@
 /** How training goes, stage by stage: held-out accuracy, reward, speed, peers' groups; plots read together. */
 
-import { steps } from "./curves.js";
+import { grid, steps } from "./curves.js";
 import { linkTo } from "./address.js";
-import { byId, el, fill, say, svg } from "./dom.js";
+import { byId, el, fill, say, svg, tableHead } from "./dom.js";
 import { count, dayAndClock, duration, place, plural, reward } from "./format.js";
 import { legend } from "./patches.js";
 
@@ -151,7 +151,7 @@ export class Training {
     plot.marks = svg("g", {});
     fill(
       drawing,
-      grid(ticks, toY, width, from, to, toX),
+      grid({ ticks, from, to, toX, toY }, { width, height: HEIGHT, ...EDGE }),
       plot.marks,
       ...lines.map((/** @type {any} */ line) => curve(line, plot.toX, toY)),
     );
@@ -228,8 +228,7 @@ export class Training {
         this.view.skills.length ? el("td", {}, this.byTask(stage)) : null,
       ),
     );
-    const head = titles.map((title, index) => el("th", { scope: "col", class: index ? "number" : "" }, title));
-    fill(byId("training-table"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+    fill(byId("training-table"), tableHead(titles, Boolean), el("tbody", {}, ...rows));
   }
 }
 
@@ -257,33 +256,6 @@ function fallenWords({ task, points, fallen_since, drawn_more_since }) {
 /** @param {string | number} content */
 function cell(content) {
   return el("td", { class: "number" }, content);
-}
-
-/**
- * @param {number[]} ticks @param {(y: number) => number} toY @param {number} width
- * @param {number} from @param {number} to @param {(x: number) => number} toX
- */
-function grid(ticks, toY, width, from, to, toX) {
-  const digits = Math.max(0, Math.min(4, Math.ceil(-Math.log10(ticks[1] - ticks[0]) - 1e-9)));
-  const across = ticks.map((value) =>
-    svg(
-      "g",
-      {},
-      svg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: toY(value), y2: toY(value), class: "grid" }),
-      svg("text", { x: EDGE.left - 6, y: toY(value) + 4, "text-anchor": "end", class: "tick" }, value.toFixed(digits)),
-    ),
-  );
-  const rounds = steps(Math.max(0, from), to, Math.max(2, Math.floor(width / 90))).filter(
-    (x) => x >= from && x <= to && Number.isInteger(x),
-  );
-  const along = rounds.map((x) =>
-    svg(
-      "text",
-      { x: toX(x), y: HEIGHT - 5, "text-anchor": "middle", class: "tick" },
-      x === rounds[0] ? `round ${x}` : x,
-    ),
-  );
-  return svg("g", { "aria-hidden": "true" }, ...across, ...along);
 }
 
 /** @param {any} line @param {(x: number) => number} toX @param {(y: number) => number} toY */
