@@ -421,7 +421,8 @@ def advise_value(message: str, kind: Any) -> str:
         return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
     if reason.startswith("Expected `str` matching regex"):
-        return f"Write it {_form_of(hint)}"
+        form = _form_of(hint)
+        return form and f"Write it {form}"
     if field is None or not isinstance(field.default, int | float | str | tuple):
         forms = {
             "Expected `str`, got": f'in quotes: {name} = "..."',
@@ -433,9 +434,9 @@ def advise_value(message: str, kind: Any) -> str:
 
 
 def _form_of(hint: Any) -> str:
-    """How a text of a pattern is written, from its type or that of a list's rows."""
+    """How a text of a pattern is written, from its type or that of a list's rows; empty if neither says."""
     described = getattr(msgspec.inspect.type_info(hint), "item_type", msgspec.inspect.type_info(hint))
-    return str((described.extra_json_schema or {}).get("description", ""))
+    return str((getattr(described, "extra_json_schema", None) or {}).get("description", ""))
 
 
 def _literals(hint: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from swarmd import secret_files
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
+from swarmd.files import read_start
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import Secret, SecretKind, locate_secret, read_secret, write_secret
 
@@ -35,6 +37,7 @@ KEYSTORE = SecretKind("keystore", KeystoreError, 64 * 1024, "Make one with `swar
 PASSPHRASE = SecretKind(
     "passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600"
 )
+ANOTHER = "Name a node's account.json, or make one with `swarmd account new FILE`"
 
 Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}\Z")]
 Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
@@ -142,7 +145,10 @@ def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -
 def account_of(key: str) -> LocalAccount:
     """The account of a key, in memory only. Raises KeystoreDamaged for what is none."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
-        raise KeystoreDamaged("this is no private key: 64 hex digits expected")
+        raise KeystoreDamaged(
+            "this is no private key: 64 hex digits expected",
+            "Give the key itself, as a wallet exports it: neither the account's address nor its recovery words",
+        )
     try:
         account: LocalAccount = Account.from_key(key)
     except Exception:  # whatever the libraries raise may hold the key
@@ -171,7 +177,7 @@ def check_passphrase(passphrase: str) -> None:
 
 def address_of(path: Path) -> str:
     """The account's address as the keystore says it, checksummed; no passphrase is needed. Raises KeystoreError."""
-    address = _parse(read_secret(Secret(path), KEYSTORE), path).address
+    address = _parse(_read(Secret(path)), path).address
     if not address:
         raise KeystoreDamaged(
             f"the keystore {path} does not say its address", "Give its passphrase with --passphrase-file"
@@ -180,7 +186,7 @@ def address_of(path: Path) -> str:
 
 
 def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
-    content = read_secret(secret, KEYSTORE)
+    content = _read(secret)
     said = _parse(content, secret.path).address
     try:
         account: LocalAccount = Account.from_key(Account.decrypt(content.decode("utf-8"), passphrase))
@@ -197,18 +203,25 @@ def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
     return account
 
 
+def _read(secret: Secret) -> bytes:
+    """The file's content. A file that is no keystore is said to be none first, for then its mode does not matter."""
+    with suppress(OSError):
+        _parse(read_start(secret.path, KEYSTORE.bytes_max), secret.path)
+    return read_secret(secret, KEYSTORE)
+
+
 def _parse(content: bytes, path: Path) -> Keystore:
     """The file's fields, whatever the case of their names, with bounds on the work that they ask for."""
     try:
         keystore = msgspec.convert(_lowered(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:
         raise KeystoreDamaged(
-            f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
+            f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", ANOTHER
         ) from None
     except DECODE_ERRORS:
         raise KeystoreDamaged(
             f"{path} is no keystore: it is no JSON",
-            "Name a node's account.json, or make one with `swarmd account new FILE`",
+            ANOTHER,
         ) from None
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")

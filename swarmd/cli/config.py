@@ -17,7 +17,7 @@ from swarmd.doctor.node import require_usable
 from swarmd.manifest import commented
 from swarmd.observe.redaction import Redactor, secrets_outside_files
 from swarmd.toml_text import parse_toml
-from swarmd.training.models.source import require_model
+from swarmd.training.models.source import is_embedded, require_model
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
@@ -48,6 +48,10 @@ def check(
 
             choose_device(config.training.device)
         require_model(config.training)
+        if not is_embedded(config.training.model) or config.training.lora.targets:
+            from swarmd.training.models.model import examine_model  # loads torch
+
+            examine_model(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
     print_untried_reason(untried)
 

@@ -16,7 +16,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +24,7 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
-from swarmd.dht.addresses import is_address, suggest_address
+from swarmd.dht.addresses import check_called, is_address, suggest_address
 from swarmd.dht.identity.backup import note_backup
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
@@ -343,11 +343,12 @@ def utc(at: float, clock: str = "%H:%M") -> str:
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
 
 
-def check_places(addresses: Iterable[str]) -> None:
-    """Raise ConfigError for an address that is not a multiaddr, with how it could be written."""
-    for address in addresses:
+def check_places(listen: Sequence[str], announce: Sequence[str]) -> None:
+    """Raise ConfigError for an address that is not a multiaddr, with how it is written, or that nobody can call."""
+    for address in (*listen, *announce):
         if not is_address(address):
             raise ConfigError(f"{address!r} is no address", suggest_address(address))
+    check_called("--announce", announce)
 
 
 def check_address(contract: str) -> None:

@@ -218,7 +218,8 @@ def questions_of(options: Mapping[str, Any]) -> str:
 
 
 def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
-    """See that the kind can train on the file that its options name, and pays for right answers, as its trainers do.
+    """See that the kind can train on its tasks or on the file that its options name, and pays for right answers to the
+    latter, as its trainers do.
 
     A file that is still to be made of a data set on this machine is made elsewhere for it. One of the Hub is not asked
     for, nor are plug-ins, and whoever brings reward functions of their own: their code may need what is not here yet.
@@ -231,10 +232,17 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     """
     named = swarm.options.get("data", "") if swarm.kind == "file" else questions_of(swarm.options)
     name = named if isinstance(named, str) else ""
-    if not name or swarm.kind not in BUILT_IN:
+    if swarm.kind not in BUILT_IN:
+        return ""
+    if not name:
+        if swarm.tasks:  # whose names and settings only their kind knows
+            make_plan(swarm, training, home)
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:
+        from swarmd.swarms.rewards import check_functions
+
+        check_functions(functions, swarm.options.get("reward_weights", ()))
         return f"the reward functions {', '.join(functions)} decide"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # a lack of sandbox is no fault of the file
         if source and not (home / name).exists():

@@ -24,7 +24,7 @@ from swarmd.config import Section
 from swarmd.errors import PlanFailed, SwarmError
 from swarmd.logger import get_logger
 from swarmd.swarms.answers import find_number, fold, last_boxed, read_number
-from swarmd.swarms.reward_process import RewardFailed, RewardProcess
+from swarmd.swarms.reward_process import RewardFailed, RewardProcess, check_path
 from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, compose, extract_answer, is_well_formed
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
@@ -136,7 +136,10 @@ def _search_for(pattern: str) -> Reward:
         for stand_in in STAND_INS:
             regex.compile(fill_in(stand_in))
     except faults as error:
-        raise SwarmError(f"swarm.options.rewards: the pattern {pattern!r} is none: {error}") from error
+        raise SwarmError(
+            f"swarm.options.rewards: the pattern {pattern!r} is not a regular expression: {error}",
+            "Write \\ before a bracket or sign that stands for itself; docs/swarms/file.md has the bounds",
+        ) from error
 
     cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # seconds of searches that were cut off
 
@@ -190,6 +193,21 @@ Inputs = Literal["text", "messages"]
 _BESIDES = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass by these names
 
 
+def check_functions(paths: Sequence[str], weights: Sequence[float]) -> None:
+    """Raise SwarmError for what is wrong with `reward_funcs` and `reward_weights` whatever their modules hold."""
+    for path in paths:
+        check_path(path)
+    if weights and len(weights) != len(paths):
+        raise SwarmError(
+            f"swarm.options.reward_weights has {len(weights)} values for {len(paths)} of reward_funcs",
+            "Give one weight for each function, or none",
+        )
+    if not all(map(math.isfinite, weights)):
+        raise SwarmError("swarm.options.reward_weights has what is no number", "Give each function a finite weight")
+    if len({path.rpartition(":")[2] for path in paths}) < len(paths):
+        raise SwarmError("swarm.options.reward_funcs: two functions have one name", "Give them names of their own")
+
+
 class RewardFunctions:
     """Reward functions with their weights, in a process of their own (`swarmd.swarms.reward_process`).
 
@@ -202,16 +220,8 @@ class RewardFunctions:
     """
 
     def __init__(self, paths: Sequence[str], weights: Sequence[float], inputs: Inputs, home: Path) -> None:
-        if weights and len(weights) != len(paths):
-            raise SwarmError(
-                f"swarm.options.reward_weights has {len(weights)} values for {len(paths)} of reward_funcs",
-                "Give one weight for each function, or none",
-            )
-        if not all(map(math.isfinite, weights)):
-            raise SwarmError("swarm.options.reward_weights has what is no number", "Give each function a finite weight")
+        check_functions(paths, weights)
         self._paths = {path.rpartition(":")[2]: path for path in paths}
-        if len(self._paths) < len(paths):
-            raise SwarmError("swarm.options.reward_funcs: two functions have one name", "Give them names of their own")
         self.weights = dict(zip(self._paths, weights or [1.0] * len(paths), strict=True))
         self._inputs = inputs
         self._process = RewardProcess(paths, home) if paths else None

@@ -233,7 +233,7 @@ def test_the_slowest_texts_are_scored_in_no_time() -> None:
         ({"rewards": [{"name": "exact", "weight": 0}]}, "swarm.options.rewards[0].weight"),
         ({"rewards": [{"name": "regex"}]}, "`pattern` belongs"),
         ({"rewards": [{"name": "exact", "pattern": "a"}]}, "`pattern` belongs"),
-        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is none"),
+        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is not a regular expression"),
         ({"rewards": [{"name": "length", "min": 9, "max": 3}]}, "is above"),
         ({"answer": "first"}, "swarm.options.answer"),
         ({"digest": "abc"}, "swarm.options.digest"),
