@@ -325,7 +325,7 @@ def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, se
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
-        if kind != Qwen3ForCausalLM.config_class.model_type:
+        if kind != "qwen3":
             raise ValueError(f"its config.json describes a model of the kind {kind!r}")
         tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
         policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
