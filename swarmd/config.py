@@ -416,16 +416,18 @@ def advise_value(message: str, kind: Any) -> str:
     if reason.startswith("Expected `object`, got `array`"):
         return f"There is one such table: write [{key}], with single brackets"
     if reason.startswith("Expected `object`"):
-        return f"{key} is a table: set the keys in it, as {key}.KEY"
+        where = "write {KEY = VALUE}" if key.endswith("]") else f"set the keys in it, as {key}.KEY"
+        return f"{key} is a table: {where}"
     if reason.startswith("Invalid enum value"):
         return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
     if reason.startswith("Expected `str` matching regex"):
         form = _form_of(hint)
         return form and f"Write it {form}"
-    if field is None or not isinstance(field.default, int | float | str | tuple):
+    if field is None or field.default == () or not isinstance(field.default, int | float | str | tuple):
         forms = {
             "Expected `str`, got": f'in quotes: {name} = "..."',
+            "Expected `int`, got `str`": f"without quotes: {name} = 1",
             "Expected `array`, got `str`": f'as a list: {name} = ["..."]',
         }
         return next((f"Write it {form}" for start, form in forms.items() if reason.startswith(start)), "")

@@ -148,7 +148,9 @@ def parse_fields(
     try:
         checked = msgspec.convert(fields, SimProfile, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
+        wrong, _, key = str(error).rstrip("`").partition(" - at `$.")
+        fix = f"Write it as {key}={getattr(SimProfile(), key, 1)}, which is its default"
+        raise ConfigError(f"the simulated swarm's {key}: {wrong}", fix) from error
     for key in fields:
         value, least = getattr(checked, key), LEAST.get(key, 0)
         if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:  # no swarm can be played with it

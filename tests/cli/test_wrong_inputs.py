@@ -78,6 +78,10 @@ FILES = {
     "unknown.toml": HEAD + '[training]\nmodel = "./models/unknown"\n',
     "rpcs.txt": "# none yet\n",
     "package.json": '{"name": "app", "version": "1.0.0"}',
+    "packed.zip": "PK\x03\x04\0\0",
+    "chain_id.toml": HEAD + '[chain]\nrpc = ["https://e.org"]\nchain_id = "1"\ncontract = "0x' + 40 * "a" + '"\n',
+    "words.toml": HEAD + '[notify]\ncommand = "mail me"\n',
+    "names.toml": OWN + 'rewards = ["exact"]\n',
     "small.toml": HEAD + "[storage]\nlog_bytes_max = 2\n",
 }
 
@@ -262,6 +266,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["sim", "--set", "hour=2"], "has no 'hour'", "Did you mean hours?"),
         (["service", "uninstall", "--instance", "none"], "is not installed", "`systemctl list-unit-files 'swarmd*'`"),
         (["restore", "foreign.tar.gz", "new"], "it has more than plain files", "`swarmd backup make DIR FILE` wrote"),
+        (["config", "check", "packed.zip"], "is not valid TOML", "This is no text"),
+        (["config", "check", "chain_id.toml"], "chain.chain_id: Expected `int`", "without quotes: chain_id = 1"),
+        (["config", "check", "words.toml"], "notify.command: Expected `array`", 'as a list: command = ["..."]'),
+        (["config", "check", "names.toml"], "swarm.options.rewards[0]", "write {KEY = VALUE}"),
+        (["sim", "--set", "nodes=many"], "the simulated swarm's nodes: Expected `int`", "Write it as nodes="),
         (["config", "check", "small.toml"], "storage.log_bytes_max is 2, less than", "log_bytes_max = 2147483648"),
     ],
 )

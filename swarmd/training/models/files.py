@@ -272,7 +272,7 @@ def _add(digest: Any, path: Path, start: int, end: int) -> None:
 def check_template(directory: Path, name: str) -> None:
     """Raise ModelUnfit where a model has no tokenizer, or that no chat template, as far as its files say."""
     settings = directory / TOKENIZERS[0]
-    if not any((directory / each).exists() for each in (*TOKENIZERS, *VOCABULARIES)):
+    if not any((directory / each).exists() for each in (*TOKENIZERS[1:], *VOCABULARIES)):
         raise ModelUnfit(
             f"the model directory {directory} has no tokenizer: no tokenizer.json and no other file of one",
             "Copy the tokenizer's files beside the weights, or save it there: `tokenizer.save_pretrained(DIR)`",
