@@ -44,14 +44,26 @@ INTEGER_MAX = 2**63 - 1  # what msgpack and every database hold
 GENERATIONS_MAX = 64  # completions of a group in a body of rollouts
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
-OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z")]
+# a description says how a text of a pattern is written, for the error about one that is not
+_HEX = "as 0x and 40 hex digits, the address that `swarmd swarm status` shows"
+Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z", description=_HEX)]
+OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z", description=_HEX)]
 DIGEST = "sha256:"  # before a digest of weights in place of a revision
-Revision = Annotated[str, msgspec.Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,127}}|{DIGEST}[0-9a-f]{{64}})?\Z")]
-InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z")]
+_REVISION = "as a branch, tag or commit of the Hub, or as sha256: and 64 hex digits"
+Revision = Annotated[
+    str,
+    msgspec.Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,127}}|{DIGEST}[0-9a-f]{{64}})?\Z", description=_REVISION),
+]
+_INVITATION = "as `swarmd swarm invite` printed it, all of it"
+InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z", description=_INVITATION)]
 ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
-TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})\Z")]
+_NAME = "as up to 64 letters, digits, points, - and _, a letter or digit first"
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z", description=_NAME)]
+_TRUSTED = 'as "coordinator", "credited" or a peer id'
+TrustedPeer = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})\Z", description=_TRUSTED),
+]
 
 SenderKind = Literal["wallet", "proxy", "none"]
 Tracker = Literal["tensorboard", "wandb", "trackio"]
@@ -352,6 +364,12 @@ def parse_config(text: str, origin: str) -> Config:
             f"{origin} is the manifest of a swarm, no node's configuration",
             f"`swarmd join {origin} --dir DIR` makes a node of that swarm, with DIR/config.toml",
         )
+    keys = Config.__struct_fields__
+    if tables and not any(difflib.get_close_matches(each, keys, n=1) for each in tables):
+        raise ConfigError(
+            f"{origin} is not a node's configuration: it has {', '.join(list(tables)[:3])}, and none of swarmd's keys",
+            "Name a node's config.toml; `swarmd init` makes a node with one",
+        )
     try:
         if unknown := find_unknown_setting(tables):
             raise ConfigError(*unknown)
@@ -381,10 +399,12 @@ def describe_invalid(error: msgspec.ValidationError, kind: Any, where: str = "")
         if full == "swarm":
             fix = 'Write the table [swarm] with its id, as id = "my-swarm"; `swarmd init` makes a whole configuration'
         else:
-            fix = f"Write {missing[1]} = ... below [{key}]"
+            taken = ": `swarmd join MANIFEST` writes this table as the swarm has it" if key == "chain" else ""
+            fix = f"Write {missing[1]} = ... below [{key}]{taken}"
         return f"{full} is missing", fix
     message = f"{key}: {reason}" if key else reason
-    return message, advise_value(message.removeprefix(f"{where}."), kind)
+    fix = advise_value(message.removeprefix(f"{where}."), kind)
+    return re.sub("Expected `str` matching regex.*", "it is not of the right form", message), fix
 
 
 UNITS = {"_s": "in seconds", "_bytes": "in bytes", "_bytes_min": "in bytes", "_bytes_max": "in bytes"}
@@ -403,13 +423,18 @@ def advise_value(message: str, kind: Any) -> str:
     if reason.startswith("Expected `object`, got `array`"):
         return f"There is one such table: write [{key}], with single brackets"
     if reason.startswith("Expected `object`"):
-        return f"{key} is a table: set the keys in it, as {key}.KEY"
+        where = "write {KEY = VALUE}" if key.endswith("]") else f"set the keys in it, as {key}.KEY"
+        return f"{key} is a table: {where}"
     if reason.startswith("Invalid enum value"):
         return f"Choose one of {', '.join(str(value) for value in _literals(hint))}"
     unit = next((f", {words}" for ending, words in UNITS.items() if name.endswith(ending)), "")
-    if field is None or not isinstance(field.default, int | float | str | tuple):
+    if reason.startswith("Expected `str` matching regex"):
+        form = _form_of(hint)
+        return form and f"Write it {form}"
+    if field is None or field.default == () or not isinstance(field.default, int | float | str | tuple):
         forms = {
             "Expected `str`, got": f'in quotes: {name} = "..."',
+            "Expected `int`, got `str`": f"without quotes: {name} = 1",
             "Expected `array`, got `str`": f'as a list: {name} = ["..."]',
         }
         return next((f"Write it {form}" for start, form in forms.items() if reason.startswith(start)), "")
@@ -417,11 +442,35 @@ def advise_value(message: str, kind: Any) -> str:
     return f"Write it like this{unit}: {name} = {json.dumps(example)}"
 
 
+def _form_of(hint: Any) -> str:
+    """How a text of a pattern is written, from its type or that of a list's rows; empty if neither says."""
+    described = getattr(msgspec.inspect.type_info(hint), "item_type", msgspec.inspect.type_info(hint))
+    return str((getattr(described, "extra_json_schema", None) or {}).get("description", ""))
+
+
 def _literals(hint: Any) -> list[Any]:
     """The values of a Literal, which may be one type of a union or the type of a list's items."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [value for part in get_args(hint) for value in _literals(part)]
+
+
+ELSEWHERE = {  # what other trainers call the keys of [training]
+    "batch_size": "questions",
+    "epochs": "steps",
+    "epsilon": "clip_low",
+    "epsilon_high": "clip_high",
+    "lr": "learning_rate",
+    "lr_scheduler_type": "schedule",
+    "max_completion_length": "completion_tokens",
+    "max_new_tokens": "completion_tokens",
+    "max_prompt_length": "prompt_tokens",
+    "max_steps": "steps",
+    "model_name_or_path": "model",
+    "num_generations": "generations",
+    "optim": "optimizer",
+    "per_device_train_batch_size": "micro_questions",
+}
 
 
 def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> tuple[str, str] | None:
@@ -433,7 +482,8 @@ def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> t
     for key, value in table.items():
         full = f"{where}{key}"
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
+            called = ELSEWHERE.get(key, "")
+            near = [called] if called in hints else difflib.get_close_matches(str(key), hints, n=1)
             return full, f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
         inner = struct_in(hints[key])
         rows = enumerate(value) if isinstance(value, list | tuple) else ()
@@ -509,7 +559,10 @@ def check_together(config: Config) -> None:
             "The coordinator prints it at start, and `swarmd status` shows it",
         )
     if config.role == "follower" and not config.dht.bootstrap:
-        raise ConfigError("a follower needs dht.bootstrap, the address of at least one node of the swarm")
+        raise ConfigError(
+            "a follower needs dht.bootstrap, the address of at least one node of the swarm",
+            "`swarmd join MANIFEST` writes it; the coordinator's `swarmd status` shows its address",
+        )
     if config.chain is not None:
         _check_chain(config.chain)
     check_name(config.name, "name")
@@ -598,11 +651,14 @@ def _check_training(training: TrainingConfig) -> None:
         raise ConfigError(
             f"training.peer_questions ({training.peer_questions}) and training.replay_questions "
             f"({training.replay_questions}) together must be below training.questions ({training.questions})",
-            "At least one question of every step is this node's own",
+            f"Set training.questions to {training.peer_questions + training.replay_questions + 1} or more: at least "
+            "one question of every step is this node's own",
         )
     if training.questions % training.processes:
         raise ConfigError(
-            f"training.questions ({training.questions}) must be a multiple of training.processes ({training.processes})"
+            f"training.questions ({training.questions}) must be a multiple of training.processes "
+            f"({training.processes})",
+            f"Set training.questions to {-(-training.questions // training.processes) * training.processes}",
         )
     own = training.questions // training.processes
     others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
@@ -613,6 +669,11 @@ def _check_training(training: TrainingConfig) -> None:
             f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
             f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
         )
+    for key, url in (("vllm", training.vllm.url), ("reference", training.reference.url)):
+        if url and not url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"training.{key}.url: {url!r} is not an HTTP address", f'Write it as url = "http://{url}"'
+            )
     if training.warm_up != "none" and (training.processes > 1 or training.vllm.mode != "off"):
         raise ConfigError(
             'training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
@@ -635,7 +696,10 @@ def _check_training(training: TrainingConfig) -> None:
             "Name a model of the Hub, or leave the revision out",
         )
     if training.schedule != "constant" and not training.schedule_steps:
-        raise ConfigError(f"training.schedule = {training.schedule!r} needs training.schedule_steps")
+        raise ConfigError(
+            f"training.schedule = {training.schedule!r} needs training.schedule_steps",
+            "Set it to the optimiser steps of the node's life: rounds times training.steps",
+        )
     if not training.weights_from and (training.catch_up != "none" or training.average_weights_every):
         raise ConfigError(
             "training.weights_from is empty, so there is nobody whose weights may be taken",
@@ -647,17 +711,21 @@ def _check_training(training: TrainingConfig) -> None:
 def _check_chain(chain: ChainConfig) -> None:
     if not chain.rpc:
         raise ConfigError("chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
-    for url in chain.rpc:
-        if not url.startswith(("http://", "https://", "ws://", "wss://", "file:", "credential:")):
-            raise ConfigError(f"chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by")
+    for number, url in enumerate(chain.rpc, 1):
+        if not url.startswith((*RPC_SCHEMES, "file:", "credential:")):
+            raise ConfigError(f"chain.rpc: entry {number} is not the URL of a chain's node", RPC_FORM)
     if chain.sender == "proxy" and not chain.proxy.org:
-        raise ConfigError('chain.sender is "proxy", but chain.proxy.org is missing')
+        fix = 'Write org = "..." below [chain.proxy], as the signer knows it, or chain.sender = "wallet"'
+        raise ConfigError('chain.sender is "proxy", but chain.proxy.org is missing', fix)
     if chain.shards and chain.votes != "judged":
         raise ConfigError(
             f'chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
             'Set chain.votes to "judged"',
         )
 
+
+RPC_SCHEMES = ("http://", "https://", "ws://", "wss://")
+RPC_FORM = "Write it as https://host/path, http://host:port or wss://host/path"
 
 CATCH_UP_ROUNDS = 3  # missed in a row: an absence
 SHARD_MEMBERS = 64  # members whose records of a stage share a key, about

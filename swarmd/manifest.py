@@ -29,6 +29,8 @@ from swarmd.config import (
     GENERATIONS_MAX,
     INTEGER_MAX,
     NUMBER_MAX,
+    RPC_FORM,
+    RPC_SCHEMES,
     Address,
     AtLeastOne,
     ChainShards,
@@ -235,8 +237,8 @@ def check_form(manifest: Manifest) -> None:
         raise ManifestError("members: the contract keeps the allow-list of a swarm on a chain", "Leave it empty")
     for url in manifest.chain.rpc if manifest.chain else ():
         _check_printable("chain.rpc", url)
-        if not url.startswith(("http://", "https://", "ws://", "wss://")):
-            raise ManifestError(f"chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by")
+        if not url.startswith(RPC_SCHEMES):
+            raise ManifestError(f"chain.rpc: {url.split(':')[0]!r} is no scheme of a chain's node", RPC_FORM)
 
 
 def _check_averaging(manifest: Manifest) -> None:
@@ -482,10 +484,13 @@ def parse_manifest(text: str) -> Manifest:
         raise ManifestError(
             "it is a node's configuration, no manifest", "Name the swarm.toml that `swarmd swarm new` wrote beside it"
         )
-    if tables.get("format") != FORMAT:
+    if "format" not in tables:
+        has = f"it has {', '.join(list(tables)[:3])}, and no `format`" if tables else "it is empty"
+        raise ManifestError(f"it is no manifest: {has}", "Name the swarm.toml that the swarm's creator handed out")
+    if tables["format"] != FORMAT:
         raise ManifestError(
-            f"format is {tables.get('format')!r}, this version of swarmd reads {FORMAT}",
-            "Use a newer swarmd if the manifest is newer; else the file is no manifest",
+            f"format is {tables['format']!r}, this version of swarmd reads {FORMAT}",
+            "Use a newer swarmd if the manifest is newer; otherwise the file is no manifest",
         )
     if unknown := find_unknown_key(tables, Manifest):
         raise ManifestError(f"unknown key {unknown[0]!r}", unknown[1])

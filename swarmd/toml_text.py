@@ -83,6 +83,8 @@ def show_line(text: str, message: str) -> str:
     """How to correct the line that tomllib's message names; empty if it names none."""
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
+    if "\0" in text:
+        return "This is no text: name a file of TOML"
     if text.lstrip()[:1] == "{":
         return "This is JSON: name a file of TOML, which has tables as [swarm] and keys as name = 'x'"
     if found is None:

@@ -325,7 +325,7 @@ TEXT = render_manifest(signed())
         ("quorum = 1.0", "", "missing required field `quorum`", ""),
         ("quorum = 1.0", "quorum = 1.5", "<= 1.0", ""),
         ("format = 1", "format = 2", "format is 2, this version of swarmd reads 1", "newer swarmd"),
-        ("format = 1", "", "format is None", ""),
+        ("format = 1", "", "it is no manifest", "swarm.toml"),
         ("format = 1", "format = ", "not valid TOML", ""),
         ("steps = 40", "steps = " + "4" * 5000, "not valid TOML", ""),
         ("steps = 40", "steps = " + "4" * 30, "recipe.steps", ""),

@@ -186,7 +186,7 @@ class _PlainHeader(tarfile.TarInfo):
         """What `tarfile` calls for every header, for subclasses to override."""
         long_name = self.type == tarfile.GNUTYPE_LONGNAME and self.size <= HEADER_BYTES_MAX
         if self.size < 0 or not (long_name or self.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
-            raise tarfile.ReadError(f"a header of type {self.type!r} and {self.size} bytes")
+            raise tarfile.ReadError(f"it has more than plain files: a header of type {self.type!r}, {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
@@ -237,7 +237,8 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
             if what != ARCHIVE:
                 fix = use or f"Name the file that `{kind.MAKE}` wrote"
                 raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", fix) from error
-            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", AGAIN) from error
+            fix = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
+            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     if manifest is None:
         raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)
     named = {member.name: member for member in manifest.members}

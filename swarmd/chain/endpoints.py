@@ -390,7 +390,11 @@ def read_urls(entries: Sequence[str], root: Path) -> list[str]:
     """
     urls = [url for entry in entries for url in _urls_of(entry, root)]
     if not 0 < len(urls) <= ENDPOINTS_MAX:
-        raise ConfigError(f"chain.rpc names {len(urls)} endpoints; 1 to {ENDPOINTS_MAX} are possible")
+        files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
+        raise ConfigError(
+            f"chain.rpc names {len(urls)} endpoints{files}; 1 to {ENDPOINTS_MAX} are possible",
+            "Give for each a URL as https://host/path, http://host:port or wss://host/path, in a file one a line",
+        )
     for url in urls:
         check_url(url)
     return list(dict.fromkeys(urls))

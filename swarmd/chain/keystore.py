@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from swarmd import secret_files
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
+from swarmd.files import read_start
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import Secret, SecretKind, locate_secret, read_secret, write_secret
 
@@ -35,6 +37,7 @@ KEYSTORE = SecretKind("keystore", KeystoreError, 64 * 1024, "Make one with `swar
 PASSPHRASE = SecretKind(
     "passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600"
 )
+ANOTHER = "Name a node's account.json, or make one with `swarmd account new FILE`"
 
 Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}\Z")]
 Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
@@ -148,7 +151,10 @@ def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -
 def account_of(key: str) -> LocalAccount:
     """The account of a key, in memory only. Raises KeystoreDamaged if it is not a key."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
-        raise KeystoreDamaged("this is not a private key: 64 hex digits expected")
+        raise KeystoreDamaged(
+            "this is not a private key: 64 hex digits expected",
+            "Give the key itself, as a wallet exports it: neither the account's address nor its recovery words",
+        )
     try:
         account: LocalAccount = Account.from_key(key)
     except Exception:  # the libraries' errors may hold the key
@@ -177,7 +183,7 @@ def check_passphrase(passphrase: str) -> None:
 
 def address_of(path: Path) -> str:
     """The account's address in a keystore, checksummed; needs no passphrase. Raises KeystoreError."""
-    address = _parse(read_secret(Secret(path), KEYSTORE), path).address
+    address = _parse(_read(Secret(path)), path).address
     if not address:
         raise KeystoreDamaged(
             f"the keystore {path} does not say its address", "Give its passphrase with --passphrase-file"
@@ -186,7 +192,7 @@ def address_of(path: Path) -> str:
 
 
 def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
-    content = read_secret(secret, KEYSTORE)
+    content = _read(secret)
     said = _parse(content, secret.path).address
     try:
         account: LocalAccount = Account.from_key(Account.decrypt(content.decode("utf-8"), passphrase))
@@ -203,18 +209,25 @@ def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
     return account
 
 
+def _read(secret: Secret) -> bytes:
+    """The file's content. A file that is not a keystore is refused as such first, whatever its mode."""
+    with suppress(OSError):
+        _parse(read_start(secret.path, KEYSTORE.bytes_max), secret.path)
+    return read_secret(secret, KEYSTORE)
+
+
 def _parse(content: bytes, path: Path) -> Keystore:
     """Decode a keystore; names of fields may have any case, and the work that it asks for is bounded."""
     try:
         keystore = msgspec.convert(_lowered(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:
         raise KeystoreDamaged(
-            f"{path} is not a keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
+            f"{path} is not a keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", ANOTHER
         ) from None
     except DECODE_ERRORS:
         raise KeystoreDamaged(
             f"{path} is not a keystore: it is not JSON",
-            "Name a node's account.json, or make one with `swarmd account new FILE`",
+            ANOTHER,
         ) from None
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")

@@ -259,6 +259,17 @@ def report_usage(error: typer.TyperException) -> int:
     return ExitCode.USAGE
 
 
+MEANT = {
+    "create": "swarm new",
+    "info": "status",
+    "install": "service install",
+    "logs": "log tail",
+    "start": "run",
+    "train": "local",
+    "up": "local",
+    "verify": "replay --verify",
+}  # verbs of other programs, and what does the same here
+
 WANTED = {
     "int_parsing": "a whole number",
     "float_parsing": "a number, without a unit",
@@ -291,6 +302,8 @@ def explain_usage(error: Any) -> tuple[str, str]:
         return f"{path} has no option {error.option_name}", fix
     if message.startswith("Got unexpected"):
         return message, f"Write it as `{form_of(context, optional=True)}`"
+    if context.parent is None and (wrong := re.match("No such command '(\\w+)'", message)) and wrong[1] in MEANT:
+        return wrong[0], f"Did you mean `swarmd {MEANT[wrong[1]]}`?"
     if context.parent is not None and getattr(command, "commands", None):
         return message, f"After `{path}` comes one of {', '.join(command.commands)}, as `{path} --help` shows"
     return message, f"{path} --help lists what it takes"

@@ -17,7 +17,7 @@ from swarmd.doctor.node import require_usable
 from swarmd.manifest import commented
 from swarmd.observe.redaction import Redactor, secrets_outside_files
 from swarmd.toml_text import parse_toml
-from swarmd.training.models.source import require_model
+from swarmd.training.models.source import is_embedded, require_model
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
@@ -36,9 +36,10 @@ def check(
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
-    The model has to be on this machine or else on the Hub, and a named device has to be here. A file of questions must
-    be one that its kind can train on, and right answers to a sample of them must be paid. With --elsewhere none of
-    these is checked.
+    The model has to be on this machine or else on the Hub, and a named device has to be here. A model directory must
+    have a tokenizer, an architecture that transformers knows, and the layers that adapters are to train. A file of
+    questions must be one that its kind can train on, and right answers to a sample of them must be paid. With
+    --elsewhere none of these is checked.
     """
     config = load_config(file)
     untried = require_usable(config, file.parent / config.data, elsewhere)
@@ -48,6 +49,10 @@ def check(
 
             choose_device(config.training.device)
         require_model(config.training)
+        if not is_embedded(config.training.model) or config.training.lora.targets:
+            from swarmd.training.models.model import examine_model  # loads torch
+
+            examine_model(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
     print_untried_reason(untried)
 

@@ -157,6 +157,11 @@ def import_key(
     refuse_existing(path, "it")
     words = _words_of(source, names)
     identity = parse_identity(_read_foreign(source), str(source), "Name RL Swarm's swarm.pem")
+    if identity.kind == "ed25519":
+        raise IdentityDamaged(
+            f"{source} is not RL Swarm's: its key is of another kind, as swarmd makes them",
+            "Bring it here with `swarmd identity backup` and `swarmd identity restore`",
+        )
     if not identity.is_whole():
         raise IdentityDamaged(f"{source} is damaged: its public key does not belong to its secret")
     write_private(path, identity.encode())

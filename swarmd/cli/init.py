@@ -303,7 +303,7 @@ class Answers:
 
     def _check(self) -> None:
         check_name(self.name or "", "--name")
-        check_places([self.announce] if self.announce else [])
+        check_places([], [self.announce] if self.announce else [])
         if self.hub_repo:
             check_repo(self.hub_repo, "--hub-repo")
         if self.web and not is_loopback(parse_listen(self.web, PAGE_PORT, "--web").host):

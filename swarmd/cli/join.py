@@ -146,7 +146,7 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
     if options.questions is not None:
         print_untried_reason(check_questions(swarm, TrainingConfig(), options.questions.parent))
     check_name(options.name, "--name")
-    check_places((*options.listen, *options.announce))
+    check_places(options.listen, options.announce)
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
         told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
         raise ConfigError(told, "Leave them out")

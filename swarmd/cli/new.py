@@ -244,7 +244,7 @@ def _check(options: NewSwarmOptions) -> None:
             "anything into everybody's model",
             "Add one of them, or leave it out: a node may set training.average_weights_every for itself",
         )
-    check_places((*options.listen, *options.announce))
+    check_places(options.listen, options.announce)
 
 
 def _rehearse(node: NewNode, options: NewSwarmOptions) -> None:

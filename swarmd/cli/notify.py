@@ -88,7 +88,9 @@ async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
     for sender, outcome in zip(senders, outcomes, strict=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotifyFailed):
             raise outcome
-        typer.echo(f"{sender.shown}: {outcome or 'sent'}", err=outcome is not None)
+        typer.echo(outcome or f"{sender.shown}: sent", err=outcome is not None)
+    if any(outcomes):
+        typer.echo("fix: Correct what is named above in [notify], or see that it can be reached from here", err=True)
     return not any(outcomes)
 
 

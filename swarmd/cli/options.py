@@ -14,7 +14,7 @@ import locale
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,7 +23,7 @@ import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
 from swarmd.dht.identity.backup import note_backup
-from swarmd.dht.wire.addresses import is_address, suggest_address
+from swarmd.dht.wire.addresses import check_called, is_address, suggest_address
 from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
 from swarmd.file_kind import describe_file
@@ -334,11 +334,12 @@ def utc(at: float, clock: str = "%H:%M") -> str:
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
 
 
-def check_places(addresses: Iterable[str]) -> None:
-    """Raise ConfigError for an address that is not a multiaddr, with how it could be written."""
-    for address in addresses:
+def check_places(listen: Sequence[str], announce: Sequence[str]) -> None:
+    """Raise ConfigError for an address that is not a multiaddr, with how it is written, or that nobody can call."""
+    for address in (*listen, *announce):
         if not is_address(address):
             raise ConfigError(f"{address!r} is no address", suggest_address(address))
+    check_called("--announce", announce)
 
 
 def check_address(contract: str) -> None:

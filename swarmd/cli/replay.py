@@ -28,7 +28,7 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import Event, RoundsSkipped, tag_of
 from swarmd.core.step import StateFold, step
-from swarmd.errors import ExitCode, NotFoundError
+from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from swarmd.eventlog.export import change_line, changes_between, command_line, event_line, full, to_json
 from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
 from swarmd.eventlog.frame import Commit
@@ -150,9 +150,9 @@ def known_type(name: str) -> str:
     tag = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if tag in tags:
         return tag
-    near = difflib.get_close_matches(tag, tags, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"the types are {', '.join(tags)}"
-    raise typer.BadParameter(f"there are no events of type {name!r}; {hint}", param_hint="--type")
+    near = difflib.get_close_matches(tag, tags, n=3)
+    fix = f"Did you mean {' or '.join(near)}?" if near else f"The types are {', '.join(tags)}"
+    raise ConfigError(f"--type: there are no events of type {name!r}", fix).ending(ExitCode.USAGE)
 
 
 def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:

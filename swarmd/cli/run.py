@@ -160,7 +160,8 @@ def uninstall(instance: Instance = "", user: User = False, reload: Reload = True
             paths.append(place.units / "swarmd.target")
     paths = [path for path in paths if path.exists()]
     if not paths:
-        raise NotFoundError(f"{place.unit} is not installed in {place.units}")
+        fix = "`systemctl list-unit-files 'swarmd*'` shows what is; one of your own is named with --user"
+        raise NotFoundError(f"{place.unit} is not installed in {place.units}", fix)
     if reload:
         _systemctl(place, "disable", "--now", place.unit)
     for path in paths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,14 +139,18 @@ def parse_fields(
     for item in given:
         key, _, value = item.partition("=")
         if key not in SimProfile.__struct_fields__:
-            raise ConfigError(f"a simulated swarm has no {key!r}", f"Its fields are {FIELDS}")
+            near = difflib.get_close_matches(key, SimProfile.__struct_fields__, n=1)
+            fix = f"Did you mean {near[0]}?" if near else f"Its fields are {FIELDS}"
+            raise ConfigError(f"a simulated swarm has no {key!r}", fix)
         fields[key] = value
     named = {"nodes": nodes, "hours": hours, "hostile": hostile, **more}
     fields |= {key: value for key, value in named.items() if value is not None}
     try:
         checked = msgspec.convert(fields, SimProfile, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
+        wrong, _, key = str(error).rstrip("`").partition(" - at `$.")
+        fix = f"Write it as {key}={getattr(SimProfile(), key, 1)}, which is its default"
+        raise ConfigError(f"the simulated swarm's {key}: {wrong}", fix) from error
     for key in fields:
         value, least = getattr(checked, key), LEAST.get(key, 0)
         if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:  # no swarm can be played with it

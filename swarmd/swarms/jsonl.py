@@ -107,7 +107,8 @@ def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
     try:
         row = msgspec.json.decode(line)
     except DECODE_ERRORS as error:
-        raise SwarmError(f"{where}: not JSON in UTF-8: {error}", _FORM) from error
+        fix = "Save the file as UTF-8" if isinstance(error, UnicodeDecodeError) else _FORM
+        raise SwarmError(f"{where}: not JSON in UTF-8: {error}", fix) from error
     if not isinstance(row, dict):
         raise SwarmError(f"{where}: {type(row).__name__}, not an object", _FORM)
     for column in columns:

@@ -122,15 +122,22 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     process.wait()
 
 
+def check_path(path: str) -> str:
+    """The key and path, for errors. Raises SwarmError if it is not an import path of a function."""
+    key = f"swarm.options.reward_funcs: {path!r}"
+    if not _PATH.fullmatch(path):
+        fix = f"{path.removesuffix('.py')}:function" if path.endswith(".py") else "package.module:function"
+        raise SwarmError(f"{key} is not an import path of a function", f'Write it as "{fix}"')
+    return key
+
+
 def load_function(path: str) -> RewardFunction:
     """The function under `package.module:function`.
 
     Raises:
         SwarmError: the path has another form, the module cannot be imported, or has no such function.
     """
-    key = f"swarm.options.reward_funcs: {path!r}"
-    if not _PATH.fullmatch(path):
-        raise SwarmError(f"{key} is not an import path", 'Write it as "package.module:function"')
+    key = check_path(path)
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)

@@ -128,7 +128,10 @@ def _search_for(pattern: str) -> Reward:
         for stand_in in STAND_INS:
             regex.compile(fill_in(stand_in))
     except faults as error:
-        raise SwarmError(f"swarm.options.rewards: the pattern {pattern!r} is not valid: {error}") from error
+        raise SwarmError(
+            f"swarm.options.rewards: the pattern {pattern!r} is not a regular expression: {error}",
+            "Write \\ before a bracket or sign that stands for itself; docs/swarms/file.md has the bounds",
+        ) from error
 
     cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # seconds of searches that were cut off
 

@@ -20,6 +20,7 @@ from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
 from swarmd.swarms.registry import BUILT_IN, make_plan, questions_of
+from swarmd.swarms.reward_process import check_path
 from swarmd.swarms.rewards import COMPARING
 
 SAMPLED = 64  # questions
@@ -28,7 +29,7 @@ PLUG_IN = "its kind is a plug-in, which does not say what a right answer looks l
 
 
 def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> str:
-    """Check that the kind can train on the file that its options name, and pays for right answers.
+    """Check that the kind can train on its tasks, or on the file that its options name, and pays for right answers.
 
     If the file is still to be made of a data set on this machine, it is made elsewhere for the check. Nothing is
     downloaded. Plug-ins and reward functions are not asked: their code may need what is not installed yet.
@@ -40,10 +41,16 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
         SwarmError: the file is malformed, or its right answers are not paid.
     """
     name = swarm.options.get("data") if swarm.kind == "file" else questions_of(swarm.options)
-    if not isinstance(name, str) or not name or swarm.kind not in BUILT_IN:
+    if swarm.kind not in BUILT_IN:
+        return ""
+    if not isinstance(name, str) or not name:
+        if swarm.tasks:  # only their kind knows their names and settings
+            make_plan(swarm, training, home)
         return ""
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:
+        for path in functions:
+            check_path(path)
         return f"the reward functions {', '.join(functions)} decide"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
         if source and not (home / name).exists():

@@ -8,6 +8,7 @@ held-out questions are not used. One thread and one seed make it reproducible.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
 from collections import Counter
@@ -322,6 +323,9 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
 def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0) -> dict[str, Accuracy]:
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
     try:
+        kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
+        if kind != "qwen3":
+            raise ValueError(f"its config.json describes a model of the kind {kind!r}")
         tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
         policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
     except Exception as error:  # transformers may raise anything

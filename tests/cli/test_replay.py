@@ -65,7 +65,7 @@ def test_filters_choose_what_is_shown(data: Path, shell: Shell, args, expected) 
 
 def test_a_type_that_no_event_has_is_told_with_the_nearest(data: Path, shell: Shell) -> None:
     told = shell.fails(ExitCode.USAGE, "replay", data, "--type", "StageTraind")
-    assert "did you mean stage_trained?" in told
+    assert "Did you mean stage_trained" in told
 
 
 def test_a_round_filter_finds_rounds_skipped(tmp_path: Path, shell: Shell) -> None:

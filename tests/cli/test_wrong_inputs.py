@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.dht.wire.addresses import suggest_address
 from swarmd.files import write_failure
+from swarmd.training.models.source import EMBEDDED_DIR
 
 MANIFEST = "swarm.toml"
 CONFIG = "node/config.toml"
@@ -56,6 +59,29 @@ FILES = {
     "column.toml": OWN.replace("q.jsonl", "other.jsonl"),
     "absent.toml": OWN.replace("q.jsonl", "new.jsonl") + 'dataset = "data/none.csv"\n',
     "web.toml": OWN.replace("q.jsonl", "new.jsonl") + 'dataset = "https://example.org/q.csv"\n',
+    "other.toml": '[project]\nname = "x"\n',
+    "nothing.toml": "",
+    "alien.toml": HEAD + "[training]\nlr = 1e-6\n",
+    "vllm.toml": HEAD + '[training.vllm]\nmode = "server"\nurl = "localhost:8000"\n',
+    "chainless.toml": HEAD + '[chain]\nrpc = ["https://e.org"]\n',
+    "scheme.toml": HEAD + '[chain]\nrpc = ["e.org:1"]\nchain_id = 1\ncontract = "0x' + 40 * "a" + '"\n',
+    "contract.toml": HEAD + '[chain]\nrpc = ["https://e.org"]\nchain_id = 1\ncontract = "0xa1"\n',
+    "trusted.toml": HEAD + '[training]\nweights_from = ["bob"]\n',
+    "task.toml": HEAD + 'tasks = [{name = "digits_sot"}]\n',
+    "layer.toml": HEAD + '[training.lora]\nrank = 8\ntargets = ["q_projj"]\n',
+    "module.toml": OWN + 'reward_funcs = ["my.py"]\n',
+    "weights.toml": OWN + 'reward_funcs = ["my:f"]\nreward_weights = [1.0, 2.0]\n',
+    "pattern.toml": OWN + 'rewards = [{name = "regex", pattern = "(["}]\n',
+    "latin.toml": OWN.replace("q.jsonl", "latin.jsonl"),
+    "notify.toml": HEAD + '[notify]\ncommand = ["false"]\n',
+    "untokenized.toml": HEAD + '[training]\nmodel = "./models/untokenized"\n',
+    "unknown.toml": HEAD + '[training]\nmodel = "./models/unknown"\n',
+    "rpcs.txt": "# none yet\n",
+    "package.json": '{"name": "app", "version": "1.0.0"}',
+    "packed.zip": "PK\x03\x04\0\0",
+    "chain_id.toml": HEAD + '[chain]\nrpc = ["https://e.org"]\nchain_id = "1"\ncontract = "0x' + 40 * "a" + '"\n',
+    "words.toml": HEAD + '[notify]\ncommand = "mail me"\n',
+    "names.toml": OWN + 'rewards = ["exact"]\n',
     "small.toml": HEAD + "[storage]\nlog_bytes_max = 2\n",
 }
 
@@ -74,6 +100,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "0.seg").write_bytes(b"SWRMLOG1\x01\0\x84")
     (root / "models" / "tiny").mkdir(parents=True)
     (root / "models" / "tiny" / "config.json").write_text("{}")
+    settings = json.loads((EMBEDDED_DIR / "config.json").read_text()) | {"model_type": "qwen9"}
+    for name in ("untokenized", "unknown"):
+        (root / "models" / name).mkdir()
+        (root / "models" / name / "config.json").write_text(json.dumps(settings))
+        (root / "models" / name / "model.safetensors").symlink_to(EMBEDDED_DIR / "model.safetensors")
+    (root / "models" / "unknown" / "tokenizer.json").symlink_to(EMBEDDED_DIR / "tokenizer.json")
+    (root / "latin.jsonl").write_text(FILES["q.jsonl"].replace("a", "\xe9", 1), encoding="latin-1")
+    with tarfile.open(root / "foreign.tar.gz", "w:gz") as archive:
+        archive.add(root / "models")
     (root / "torn.toml").write_text('role = "coordinator"\n[swarm\nid = "x"\n')
     return root
 
@@ -185,6 +220,50 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "column.toml"], "'prompt' is missing; it has: 'question'", "Every row"),
         (["config", "check", "absent.toml"], "there is no ", "docs/swarms/file.md"),
         (["config", "check", "web.toml"], "there is no ", "docs/swarms/file.md"),
+        (["config", "check", "other.toml"], "not a node's configuration: it has project", "Name a node's config.toml"),
+        (["swarm", "check", "other.toml"], "it is no manifest: it has project", "Name the swarm.toml"),
+        (["swarm", "check", "nothing.toml"], "it is no manifest: it is empty", "Name the swarm.toml"),
+        (["config", "check", "alien.toml"], "unknown key 'training.lr'", "Did you mean training.learning_rate?"),
+        (["config", "check", "vllm.toml"], "training.vllm.url: 'localhost:8000'", 'url = "http://localhost:8000"'),
+        (
+            ["config", "check", "chainless.toml"],
+            "chain.chain_id is missing",
+            "`swarmd join MANIFEST` writes this table",
+        ),
+        (["config", "check", "scheme.toml"], "chain.rpc: entry 1 is not the URL", "Write it as https://host/path"),
+        (["config", "check", "contract.toml"], "chain.contract: it is not of the right form", "0x and 40 hex digits"),
+        (["config", "check", "trusted.toml"], "training.weights_from[0]", 'Write it as "coordinator", "credited" or'),
+        (["config", "check", "task.toml"], "the task 'digits_sot' is not one of", "kind"),
+        (["config", "check", "layer.toml"], "the model has no linear layer q_projj", "Its linear layers are down_proj"),
+        (
+            ["config", "check", "module.toml"],
+            "'my.py' is not an import path of a function",
+            'Write it as "my:function"',
+        ),
+        (["config", "check", "weights.toml"], "has 2 values for 1 of `reward_funcs`", "It takes: "),
+        (["config", "check", "pattern.toml"], "'([' is not a regular expression", "before a bracket"),
+        (["config", "check", "latin.toml"], "line 1: not JSON in UTF-8", "Save the file as UTF-8"),
+        (["config", "check", "untokenized.toml"], "has no tokenizer", "Copy the tokenizer's files"),
+        (["config", "check", "unknown.toml"], "model type `qwen9`", "or a newer transformers"),
+        (["notify", "--config", "notify.toml"], "ended with status 1", "Correct what is named above"),
+        (["model", "check", "models/unknown"], "holds no embedded model", "`swarmd model build` wrote"),
+        (
+            ["swarm", "new", "x", "--dir", "new", "--announce", "/ip4/0.0.0.0/tcp/1"],
+            "no machine's",
+            "others reach",
+        ),
+        (["account", "show", "package.json"], "package.json is not a keystore", "Name a node's account.json"),
+        (["swarm", "new", "x", "--dir", "new", "--rpc", "file:rpcs.txt"], "0 endpoints in file:rpcs.txt", "one a line"),
+        (["identity", "import", "node/identity.key", "new"], "is not RL Swarm's", "`swarmd identity restore`"),
+        (["start"], "No such command 'start'", "Did you mean `swarmd run`?"),
+        (["sim", "--set", "hour=2"], "has no 'hour'", "Did you mean hours?"),
+        (["service", "uninstall", "--instance", "none"], "is not installed", "`systemctl list-unit-files 'swarmd*'`"),
+        (["restore", "foreign.tar.gz", "new"], "it has more than plain files", "`swarmd backup make DIR FILE` wrote"),
+        (["config", "check", "packed.zip"], "is not valid TOML", "This is no text"),
+        (["config", "check", "chain_id.toml"], "chain.chain_id: Expected `int`", "without quotes: chain_id = 1"),
+        (["config", "check", "words.toml"], "notify.command: Expected `array`", 'as a list: command = ["..."]'),
+        (["config", "check", "names.toml"], "swarm.options.rewards[0]", "write {KEY = VALUE}"),
+        (["sim", "--set", "nodes=many"], "the simulated swarm's nodes: Expected `int`", "Write it as nodes="),
         (["config", "check", "small.toml"], "storage.log_bytes_max is 2, less than", "log_bytes_max = 2147483648"),
     ],
 )

@@ -139,7 +139,7 @@ def test_without_rewards_the_exact_answer_and_the_form_pay(tmp_path: Path) -> No
         ({"rewards": [{"name": "exact", "weight": 0}]}, "swarm.options.rewards[0].weight"),
         ({"rewards": [{"name": "regex"}]}, "`pattern` belongs"),
         ({"rewards": [{"name": "exact", "pattern": "a"}]}, "`pattern` belongs"),
-        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is not valid"),
+        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is not a regular expression"),
         ({"rewards": [{"name": "length", "min": 9, "max": 3}]}, "is above"),
         ({"answer": "first"}, "swarm.options.answer"),
         ({"digest": "abc"}, "swarm.options.digest"),

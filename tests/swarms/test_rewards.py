@@ -425,7 +425,7 @@ def test_an_answer_that_makes_a_pattern_grow_is_not_found() -> None:
 
 @pytest.mark.parametrize("pattern", ["[a-{answer}]", "(?P<{answer}>x)"])
 def test_a_pattern_that_some_answers_make_none_is_refused(pattern: str) -> None:
-    with pytest.raises(SwarmError, match="is not valid"):
+    with pytest.raises(SwarmError, match="is not a regular expression"):
         make_reward(RewardOption("regex", pattern=pattern))
 
 

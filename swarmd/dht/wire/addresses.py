@@ -65,14 +65,14 @@ def check_addresses(config: Config) -> None:
     check_bootstrap(config.dht.bootstrap)
     _check_places("dht.listen", config.dht.listen)
     _check_places("dht.announce", config.dht.announce)
-    _check_called("dht.announce", config.dht.announce)
+    check_called("dht.announce", config.dht.announce)
 
 
 def check_bootstrap(addresses: Iterable[str], key: str = "dht.bootstrap") -> None:
     """Check addresses of nodes to join through. Raises ConfigError, which names the `key` where they were given."""
     for address in addresses:
         _check_places(key, [split_address(address, key)[0]])
-        _check_called(key, [address])
+        check_called(key, [address])
 
 
 def _check_peer(key: str, peer: str) -> None:
@@ -86,11 +86,14 @@ def _check_places(key: str, addresses: Iterable[str]) -> None:
             raise ConfigError(f"{key}: {address!r} is no address", suggest_address(address))
 
 
-def _check_called(key: str, addresses: Iterable[str]) -> None:
+def check_called(key: str, addresses: Iterable[str]) -> None:
     """Raise ConfigError for an address that no p2pd can call."""
     for address in addresses:
         if re.search("/(tcp|udp)/0+(/|$)", address):
             raise ConfigError(f"{key}: {address!r} names no port", "Write the port at which the node is reached")
+        if address.startswith(("/ip4/0.0.0.0/", "/ip6/::/")):
+            fix = "Write the address that others reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
+            raise ConfigError(f"{key}: {address!r} is no machine's: one listens there, and nobody can call it", fix)
         if address.startswith("/ip6zone/"):
             fix = "Write another address of the node: a global one, one that begins with fd, or a name"
             raise ConfigError(f"{key}: {address!r} is of one network interface, and p2pd calls no such address", fix)

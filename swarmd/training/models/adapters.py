@@ -46,9 +46,23 @@ def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
 
     The same seed gives the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer.
     """
+    peft = require("peft", "lora", "training.lora")
+    settings = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=choose_targets(model, lora),
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return peft.get_peft_model(model, settings)
+
+
+def choose_targets(model: Any, lora: LoraConfig) -> list[str] | str:
+    """The layers that get adapters, as PEFT takes them. Raises ConfigError where the model has no such layers."""
     from transformers.pytorch_utils import Conv1D
 
-    peft = require("peft", "lora", "training.lora")
     linear = {
         name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)
     }
@@ -58,16 +72,7 @@ def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
             f"training.lora.targets: the model has no linear layer {', '.join(foreign)}",
             f"Its linear layers are {', '.join(sorted(linear))}; without targets they are chosen by its architecture",
         )
-    settings = peft.LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        target_modules=sorted(lora.targets) or _choose_targets(model.config.model_type, linear),
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return peft.get_peft_model(model, settings)
+    return sorted(lora.targets) or _choose_targets(model.config.model_type, linear)
 
 
 def _choose_targets(architecture: str, linear: set[str]) -> list[str] | str:

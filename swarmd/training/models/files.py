@@ -27,6 +27,7 @@ from swarmd.files import find_stand_in, irregular, read_start
 
 CONFIG, ADAPTERS = "config.json", "adapter_config.json"
 TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model")
+VOCABULARIES = ("vocab.json", "vocab.txt", "spiece.model", "tekken.json")  # of tokenizers without the files above
 SETTINGS = (CONFIG, "generation_config.json", *TOKENIZERS[:2])  # in JSON
 TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # in the order in which transformers looks for them
@@ -314,8 +315,13 @@ def _plain(architecture: str) -> str:
 
 
 def check_template(directory: Path, name: str) -> None:
-    """Raise ModelUnfit if a model's tokenizer has no chat template, according to its files."""
+    """Raise ModelUnfit if a model has no tokenizer, or its tokenizer no chat template, according to its files."""
     settings = directory / TOKENIZERS[0]
+    if not any((directory / each).exists() for each in (*TOKENIZERS[1:], *VOCABULARIES)):
+        raise ModelUnfit(
+            f"the model directory {directory} has no tokenizer: no tokenizer.json and no other file of one",
+            "Copy the tokenizer's files beside the weights, or save it there: `tokenizer.save_pretrained(DIR)`",
+        )
     if not settings.is_file() or any((directory / each).exists() for each in TEMPLATES):
         return
     if not _read_settings(settings).get("chat_template"):

@@ -52,6 +52,8 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
     beside = similar_directory(name)
     elsewhere = f"Download it while there is a network{own}"
+    if "/" not in name:
+        elsewhere = f'Write its whole id, "user/{name}", or the path of a directory, "./{name}". {elsewhere}'
     if beside:
         elsewhere = f"Did you mean the directory {beside}? {elsewhere}"
     status = status_of(error)

@@ -24,7 +24,7 @@ from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
-from swarmd.training.models.adapters import add_adapters, quantize_by, trained_parameters
+from swarmd.training.models.adapters import add_adapters, choose_targets, quantize_by, trained_parameters
 from swarmd.training.models.device import (
     LIGHT_PARAMETERS_MAX,
     Precision,
@@ -42,11 +42,13 @@ from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
 from swarmd.training.models.sharding import Sharding
 from swarmd.training.models.source import (
+    AUTO,
     MAIN,
     WITHOUT_CODE,
     commit_of,
     compare_weights,
     find_directory,
+    find_snapshot,
     is_gguf,
     locate_configured,
     locate_model,
@@ -302,8 +304,29 @@ def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
+def examine_model(training: TrainingConfig) -> None:
+    """Check from the files of a model of this machine, without its weights, that it can be loaded.
+
+    Raises:
+        ModelError: transformers does not know its architecture, it is not a language model, or it lacks a tokenizer.
+        ConfigError: it has no layers as `training.lora.targets` names them.
+    """
+    if training.model == AUTO or (source := find_snapshot(training)) is None or is_gguf(str(source)):
+        return
+    _, empty = _make_empty(str(source), training.model)
+    load_tokenizer(str(source), training.model)
+    if training.lora.targets:
+        choose_targets(empty, training.lora)
+
+
 def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     """The shape of a model from its configuration alone. Raises ModelError if that cannot be read."""
+    config, empty = _make_empty(source, name, revision)
+    return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+
+
+def _make_empty(source: str, name: str, revision: str = "") -> tuple[Any, Any]:
+    """A model's configuration, and the model without its weights. Raises ModelError."""
     make: Any = AutoModelForCausalLM
     if is_gguf(source):
         config = read_gguf_config(Path(source))
@@ -311,8 +334,7 @@ def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
         config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
     _check_config(name, config.get_text_config())
     with torch.device("meta"):
-        empty: Any = guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
-    return guarded(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+        return config, guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
 
 
 def _check_config(name: str, config: Any) -> None:
