@@ -671,10 +671,7 @@ def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
 def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
     content: dict[str, Any] = {
         "rpc": list(choice.rpc),
-        "chain_id": chain.chain_id,
-        "contract": chain.contract,
-        "from_block": chain.from_block,
-        "depth": chain.depth,
+        **{key: getattr(chain, key) for key in ("chain_id", "contract", "from_block", "depth")},
         "sender": choice.sender,
     }
     if choice.sender == "wallet":
