@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.core.values import Role
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.errors import ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
@@ -423,13 +422,9 @@ def test_all_nodes_train_one_model_so_who_comes_late_takes_the_coordinators_weig
     assert own.training.catch_up == "none", "it is the node's own choice"
 
 
-AVERAGING = {"membership": "invitation", "average_weights_every": 2}
-
-
-@pytest.mark.parametrize("role", ["coordinator", "follower"])
-def test_all_nodes_of_a_swarm_that_averages_offer_their_weights_and_trust_members_with_credit(role: Role) -> None:
-    peer = CREATOR.peer_id if role == "coordinator" else OTHER.peer_id
-    training = config_of(signed(**AVERAGING), NodeChoice(peer, role=role)).training
-    assert (training.average_weights_every, training.offer_weights_every) == (2, 1)
-    assert training.weights_from == ("coordinator", "credited")
-    assert training.catch_up == ("none" if role == "coordinator" else "weights")
+def test_all_nodes_of_a_swarm_that_averages_offer_their_weights_and_trust_members_with_credit() -> None:
+    nodes = nodes_of(signed(membership="invitation", average_weights_every=2))
+    for config, catch_up in zip(nodes, ("weights", "none"), strict=True):
+        training = config.training
+        assert (training.average_weights_every, training.offer_weights_every) == (2, 1)
+        assert (training.weights_from, training.catch_up) == (("coordinator", "credited"), catch_up)
