@@ -36,7 +36,6 @@ from swarmd.training.sampling import Sampling, TurnCompletion
 from swarmd.worker.messages import Progress
 from tests.log_capture import capture_logs
 from tests.training.conftest import after_a_step, make_config, order, train_stage
-from tests.training.models.test_adapters import same
 from tests.training.test_sampling import AfterTokens
 
 Maker = Callable[..., TrainingEngine]
@@ -50,6 +49,10 @@ def optimizer_steps(engine: TrainingEngine) -> int:
 
 def weights(engine: TrainingEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in engine.policy.model.state_dict().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def test_what_a_stage_takes_is_told_once(make_engine: Maker) -> None:
