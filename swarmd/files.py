@@ -75,22 +75,26 @@ def copy_reason(error: OSError) -> str:
     return str(error)
 
 
-def sync_directory(path: Path) -> None:
-    """Make creations, renames and removals in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+@contextlib.contextmanager
+def opened(path: Path, flags: int, mode: int = 0o600) -> Iterator[int]:
+    """A descriptor of a file or directory, closed at the end. Raises OSError."""
+    descriptor = os.open(path, flags, mode)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        os.fsync(descriptor)
 
 
 def sync_file(path: Path) -> None:
     """Make a file's content durable. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_tree(root: Path) -> None:
@@ -136,15 +140,12 @@ def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
-        try:
+        with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode) as descriptor:
             offset = 0
             for part in parts:
                 write_all(descriptor, part, offset)
                 offset += len(part)
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         temporary.replace(path)
         sync_directory(path.parent)
     except OSError:
@@ -155,12 +156,9 @@ def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
 @contextlib.contextmanager
 def held_alone(place: Path) -> Iterator[None]:
     """Hold an exclusive lock on a directory, against other commands that do so. Raises PathUnusable, OSError."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with opened(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         lock_alone(descriptor, place)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
@@ -178,15 +176,12 @@ def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
     around = place.with_name(f".{place.name}.part")
     while not place.is_dir():
         make_directory(around)
-        descriptor = os.open(around, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened(around, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             with contextlib.suppress(OSError):  # no locks there, as on NFS
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             # The process that held the lock has removed the directory, and another may have made a new one.
             if around.exists() and os.path.samestat(os.fstat(descriptor), around.stat()):
                 return _fill(place, around, make)
-        finally:
-            os.close(descriptor)
     return False
 
 

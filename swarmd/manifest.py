@@ -338,6 +338,7 @@ def _check_plain(where: str, value: Any, depth: int) -> None:
 DOMAIN = b"swarmd-manifest-v1\x00"
 
 _FETCH = "Get the file again from the swarm's creator"
+_NAME_IT = "Name the manifest that the swarm's creator handed out"
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
@@ -449,26 +450,21 @@ def read_manifest(path: Path) -> Manifest:
         fix = f"Did you mean {path.parent / near[0]}?" if near else "The swarm's creator has it"
         raise NotFoundError(f"there is no manifest {path}", fix) from error
     except IsADirectoryError as error:
-        fix = (
-            f"Name the file: {path / 'swarm.toml'}"
-            if (path / "swarm.toml").is_file()
-            else "Name the swarm.toml that its creator handed out"
-        )
+        inner = path / "swarm.toml"
+        fix = f"Name the file: {inner}" if inner.is_file() else _NAME_IT
         raise ManifestError(f"{path} is a directory, not a manifest", fix) from error
     except OSError as error:
-        regular = "Name the manifest that the swarm's creator gave you, a regular file"
-        fix = remedy(error, path) if isinstance(error, PermissionError) else regular
+        fix = remedy(error, path) if isinstance(error, PermissionError) else _NAME_IT
         raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
     if len(raw) > MANIFEST_BYTES_MAX:
-        use = describe_file(path)[1] or "Name the manifest that the swarm's creator handed out"
-        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes", use)
+        fix = describe_file(path)[1] or _NAME_IT
+        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes", fix)
     try:
         manifest = parse_manifest(raw.decode("utf-8-sig"))
         verify(manifest)
     except UnicodeDecodeError as error:
         what, use = describe_file(path)
-        use = use or "Name the manifest that the swarm's creator handed out"
-        raise ManifestError(f"{path} is {what}, no manifest: it is not UTF-8 text", use) from error
+        raise ManifestError(f"{path} is {what}, no manifest: it is not UTF-8 text", use or _NAME_IT) from error
     except (ManifestError, OtherVersion) as error:
         raise type(error)(f"{path}: {error.message}", error.fix) from error
     return manifest
@@ -680,10 +676,7 @@ def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
 def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
     content: dict[str, Any] = {
         "rpc": list(choice.rpc),
-        "chain_id": chain.chain_id,
-        "contract": chain.contract,
-        "from_block": chain.from_block,
-        "depth": chain.depth,
+        **{key: getattr(chain, key) for key in ("chain_id", "contract", "from_block", "depth")},
         "sender": choice.sender,
     }
     if choice.sender == "wallet":

@@ -61,15 +61,6 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         ('role = "coordinator"\n[swarm]\nid = "a\\n"', "swarm.id: it is not of the right"),
         (ON_CHAIN.replace('a1"', 'a1\\n"') + "shards = 0", "chain.contract: it is not of the right"),
         ('role = "coordinator"', "swarm is missing"),
-    ],
-)
-def test_a_wrong_value_is_named(text: str, told: str) -> None:
-    assert told in refused(text).message
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
         (FOLLOWER.replace("coordinator", "#"), "a follower needs swarm.coordinator"),
         (FOLLOWER.replace("bootstrap", "#"), "a follower needs dht.bootstrap"),
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 4", "must be below training.questions"),
@@ -86,14 +77,11 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (COORDINATOR + '[swarm.options]\nx = [{a = "\\u0000"}]', "swarm.options.x[0].a has a NUL in it"),
         (COORDINATOR + "[dht]\nrecord_s = 4000.0", "dht.record_s is 4000, it must lie between 5 and 3600"),
         ('name = "a\\tb"\n' + COORDINATOR, "name: 'a\\tb' has characters that cannot be printed, and peers refuse it"),
-        (
-            COORDINATOR + f"[swarm.options]\na = [{{b = {2**64}}}]",
-            "swarm.options.a[0].b: an integer of more",
-        ),
+        (COORDINATOR + f"[swarm.options]\na = [{{b = {2**64}}}]", "swarm.options.a[0].b: an integer of more"),
         (COORDINATOR + f'tasks = [{{name = "t", config = {{n = {-(2**63) - 1}}}}}]', "swarm.tasks[0].config.n: an"),
     ],
 )
-def test_values_that_do_not_go_together(text: str, told: str) -> None:
+def test_wrong_values_and_those_that_do_not_go_together_are_named(text: str, told: str) -> None:
     assert told in refused(text).message
 
 

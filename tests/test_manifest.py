@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.core.values import Role
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.errors import ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
@@ -351,17 +350,11 @@ def test_malformed_files_name_the_key(tmp_path: Path, old: str, new: str, told: 
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         read_manifest(tmp_path / "none.toml")
-    os.mkfifo(tmp_path / "pipe")
-    for path, told in (
-        (tmp_path, "is a directory"),
-        (tmp_path / "pipe", "not a regular file"),
-    ):  # nobody writes to that
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it
+    (tmp_path / "large.toml").write_text("#" * (MANIFEST_BYTES_MAX + 1))
+    for name, told in (("", "is a directory"), ("pipe", "not a regular file"), ("large.toml", "larger than")):
         with pytest.raises(ManifestError, match=told):
-            read_manifest(path)
-    large = tmp_path / "large.toml"
-    large.write_text("#" * (MANIFEST_BYTES_MAX + 1))
-    with pytest.raises(ManifestError, match="larger than"):
-        read_manifest(large)
+            read_manifest(tmp_path / name)
 
 
 def test_a_manifest_that_would_be_too_large_is_not_written(tmp_path: Path) -> None:
@@ -388,24 +381,25 @@ def test_the_canonical_form_is_what_any_msgpack_writes() -> None:
 
 def test_the_recipe_is_all_of_training_that_is_not_a_nodes_own() -> None:
     """A new key of [training] must be put on one side or the other."""
-    assert set(TrainingConfig.__struct_fields__) - NODE_LOCAL == set(ManifestRecipe.__struct_fields__) - {
-        "kind",
-        "stages",
-        "tasks",
-        "options",
-        "digest",
-    }
+    own = {"kind", "stages", "tasks", "options", "digest"}
+    assert set(TrainingConfig.__struct_fields__) - NODE_LOCAL == set(ManifestRecipe.__struct_fields__) - own
     ours, theirs = (get_type_hints(kind, include_extras=True) for kind in (ManifestRecipe, TrainingConfig))
     assert {k: ours[k] for k in ours if k in theirs and k != "model"} == {
         k: theirs[k] for k in ours if k in theirs and k != "model"
     }
 
 
+def nodes_of(manifest: Manifest) -> tuple[Config, Config]:
+    """The configurations of a follower and of the coordinator."""
+    rpc = ("http://127.0.0.1:1",)
+    leader = NodeChoice(CREATOR.peer_id, role="coordinator", rpc=rpc)
+    return config_of(manifest, NodeChoice(OTHER.peer_id, "bob", rpc=rpc)), config_of(manifest, leader)
+
+
 @given(manifests())
 @settings(max_examples=30, deadline=None)
 def test_a_configuration_made_of_a_manifest_has_its_recipe(manifest: Manifest) -> None:
-    follower = config_of(manifest, NodeChoice(OTHER.peer_id, "bob", rpc=("http://127.0.0.1:1",)))
-    leader = config_of(manifest, NodeChoice(CREATOR.peer_id, role="coordinator", rpc=("http://127.0.0.1:1",)))
+    follower, leader = nodes_of(manifest)
     for config in (follower, leader):
         assert recipe_digest(recipe_of(config)) == manifest.recipe.digest
         assert config.swarm.id == manifest.id
@@ -421,21 +415,16 @@ def test_a_configuration_made_of_a_manifest_has_its_recipe(manifest: Manifest) -
 @pytest.mark.parametrize("chain", [False, True])
 def test_all_nodes_train_one_model_so_who_comes_late_takes_the_coordinators_weights(chain: bool) -> None:
     manifest = signed(rounds=None, chain=a_chain()) if chain else signed()
-    follower = config_of(manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",))).training
-    leader = config_of(manifest, NodeChoice(CREATOR.peer_id, role="coordinator", rpc=("http://127.0.0.1:1",))).training
+    follower, leader = (config.training for config in nodes_of(manifest))
     assert (follower.catch_up, follower.weights_from) == ("none" if chain else "weights", ("coordinator",))
     assert (leader.catch_up, leader.offer_weights_every) == ("none", 0 if chain else 1)
     own = config_of(manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",), training={"catch_up": "none"}))
     assert own.training.catch_up == "none", "it is the node's own choice"
 
 
-AVERAGING = {"membership": "invitation", "average_weights_every": 2}
-
-
-@pytest.mark.parametrize("role", ["coordinator", "follower"])
-def test_all_nodes_of_a_swarm_that_averages_offer_their_weights_and_trust_members_with_credit(role: Role) -> None:
-    peer = CREATOR.peer_id if role == "coordinator" else OTHER.peer_id
-    training = config_of(signed(**AVERAGING), NodeChoice(peer, role=role)).training
-    assert (training.average_weights_every, training.offer_weights_every) == (2, 1)
-    assert training.weights_from == ("coordinator", "credited")
-    assert training.catch_up == ("none" if role == "coordinator" else "weights")
+def test_all_nodes_of_a_swarm_that_averages_offer_their_weights_and_trust_members_with_credit() -> None:
+    nodes = nodes_of(signed(membership="invitation", average_weights_every=2))
+    for config, catch_up in zip(nodes, ("weights", "none"), strict=True):
+        training = config.training
+        assert (training.average_weights_every, training.offer_weights_every) == (2, 1)
+        assert (training.weights_from, training.catch_up) == (("coordinator", "credited"), catch_up)

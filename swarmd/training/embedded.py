@@ -81,11 +81,6 @@ class EmbeddedRecipe(msgspec.Struct, frozen=True):
         kind = "local" if self.kind == "digits" else self.kind
         return load_config(configs_directory() / kind / "coordinator.toml")
 
-    @property
-    def argument(self) -> str:
-        """Argument of `swarmd model build` for this recipe."""
-        return "" if self.model == EMBEDDED else f" {self.model}"
-
 
 RECIPES = (
     EmbeddedRecipe(
@@ -372,7 +367,7 @@ def write_card(
     )
     card = CARD.format(
         name=recipe.model,
-        argument=recipe.argument,
+        argument="" if recipe.model == EMBEDDED else f" {recipe.model}",
         about=recipe.about,
         form=recipe.form,
         parameters=parameters,

@@ -20,14 +20,13 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.core.values import SKILL_NAME_MAX, SKILLS_MAX, Skill
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan, Question, Score, hash_number, hold_out_questions
+from swarmd.swarms.plan import CORRECT, Plan, Question, Score, hash_number, hold_out_questions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import score_own, warn_of_failure
 from swarmd.training.progress import CountSink
 from swarmd.training.sampling import Sampling, Turns
 
-CORRECT_SCORE = 0.99  # accuracy from which an answer counts as correct: partial credit does not
 BATCH_QUESTIONS = 128  # answered together
 FRESH = 0.5  # weight of the newest measurement in the mean
 FORGOTTEN = 0.02  # by which the best approaches the mean at each measurement: half of the way in 34
@@ -118,7 +117,7 @@ def evaluate(
                 raised = raised or failed
             done += len(batch)
         if marks:
-            correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
+            correct = sum(mark.accuracy >= CORRECT for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))
     if raised is not None:
         warn_of_failure(plan, raised, "scorers failed, answers to held-out questions count as wrong")

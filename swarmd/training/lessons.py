@@ -18,7 +18,6 @@ from swarmd.swarms.gym_tasks import make_levels
 from swarmd.swarms.math.texts import TAGS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, Split, StageId
 from swarmd.swarms.proposer.problems import (
-    FAMILIES,
     NUMBER,
     NUMBERS,
     SECTIONS,
@@ -52,54 +51,12 @@ def write_reasoning(question: Question, answer: str) -> str:
 
 
 TRIES_MAX = 200  # to find values whose tests are informative
-PYTHON = {  # expressions for the steps of the built-in problems, by their words
-    "add {k}": "x + {k}",
-    "multiply by {k}": "x * {k}",
-    "subtract {k}": "x - {k}",
-    "take the remainder after dividing by {k}": "x % {k}",
-    "divide by {k} and drop the remainder": "x // {k}",
-    "count the digits, without a sign": "len(str(abs(x)))",
-    "add up the digits, without a sign": "sum(int(c) for c in str(abs(x)))",
-    "add {k} to each": "[n + {k} for n in x]",
-    "multiply each by {k}": "[n * {k} for n in x]",
-    "keep those above {k}": "[n for n in x if n > {k}]",
-    "keep those below {k}": "[n for n in x if n < {k}]",
-    "keep the even ones": "[n for n in x if n % 2 == 0]",
-    "keep the odd ones": "[n for n in x if n % 2 == 1]",
-    "reverse the order": "x[::-1]",
-    "sort them, the smallest first": "sorted(x)",
-    "leave out the first {k}": "x[{k}:]",
-    "add them up": "sum(x)",
-    "count them": "len(x)",
-    "take the largest, or 0 if there is none": "max(x, default=0)",
-    "reverse it": "x[::-1]",
-    "leave out the vowels": "''.join(c for c in x if c not in 'aeiou')",
-    "write every letter {k} times": "''.join(c * {k} for c in x)",
-    "keep the first {k} letters": "x[:{k}]",
-    "leave out the first {k} letters": "x[{k}:]",
-    "sort the letters": "''.join(sorted(x))",
-    "leave out every letter that stands further to the left already": "''.join(dict.fromkeys(x))",
-    "count the letters": "len(x)",
-    "count the vowels": "sum(c in 'aeiou' for c in x)",
-    "write it in capitals": "x.upper()",
-}
-EASY = {  # those whose tests a tiny model can compute
-    *(
-        "add {k}",
-        "subtract {k}",
-        "reverse the order",
-        "leave out the first {k}",
-        "take the largest, or 0 if there is none",
-    ),
-    *("add {k} to each", "sort them, the smallest first", "reverse it", "keep the first {k} letters"),
-    *("leave out the first {k} letters", "write it in capitals"),
-}
 LETTERS = "kquvxz"
 
 
 def write_program(steps: Steps) -> str:
     """Write the function `solve`, one line for each step."""
-    lines = [f"    x = {PYTHON[step.words].format(k=k)}" for step, k in steps]
+    lines = [f"    x = {step.python.format(k=k)}" for step, k in steps]
     return "\n".join(["def solve(x):", *lines, "    return x"])
 
 
@@ -114,7 +71,7 @@ def write_sections(problem: Problem, random: Random) -> dict[str, str] | None:
     """A proposal of the same steps with tests on small values; None if a step is not easy, or no tests are
     informative."""
     family, steps = read_problem(problem)
-    for _ in range(TRIES_MAX if EASY.issuperset(step.words for step, _ in steps) else 0):
+    for _ in range(TRIES_MAX if all(step.easy for step, _ in steps) else 0):
         small = compose(family, steps, [(value,) for value in draw_small(family, random)]).problem
         if len({test.arguments for test in small.tests}) == TESTS_MIN and tells_solutions_apart(small.tests):
             tests = "\n".join(test.line for test in small.tests)
@@ -130,9 +87,6 @@ def draw_small(family: Family, random: Random) -> list[Any]:
     if family is NUMBERS:
         return [[random.randint(0, 5) for _ in range(2)] for _ in range(TESTS_MIN)]
     return ["".join(random.choices(LETTERS, k=3)) for _ in range(TESTS_MIN)]
-
-
-assert set(PYTHON) == {step.words for family in FAMILIES for step in (*family.steps, *family.endings)}
 
 
 IN_FORM_SHARE = 0.5  # share of targets in the form that is rewarded

@@ -24,6 +24,7 @@ from swarmd.errors import FOREIGN_ERRORS, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import (
+    CORRECT,
     ENDLESS,
     Plan,
     Question,
@@ -46,7 +47,6 @@ from swarmd.swarms.rollouts import (
     encode_rollouts,
 )
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.evaluation import CORRECT_SCORE
 from swarmd.training.flatness import FlatStats
 from swarmd.training.groups import Collected, Scorer, TrainingGroup, fit_prompt
 from swarmd.training.masking import DRAWN_KEY, FOREIGN_KEY, PEER_KEY, UNTRUSTED_KEY, MaskCounts, MaskStats
@@ -470,7 +470,7 @@ def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGro
 
 def is_solved(group: TrainingGroup) -> bool:
     """Whether at least one completion is right."""
-    return any(score.accuracy >= CORRECT_SCORE for score in group.scores)
+    return any(score.accuracy >= CORRECT for score in group.scores)
 
 
 def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:

@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import NotFoundError, RecordRejected
-from swarmd.files import hash_file, make_directory, sync_directory, sync_file, write_all, write_durably, write_failure
+from swarmd.files import (
+    hash_file,
+    make_directory,
+    opened,
+    sync_directory,
+    sync_file,
+    write_all,
+    write_durably,
+    write_failure,
+)
 from swarmd.logger import get_logger
 from swarmd.weights.manifest import (
     CHUNK_BYTES,
@@ -53,9 +62,9 @@ def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
 
 def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
     """Read a chunk; None if it differs from the manifest. Raises OSError."""
-    with path.open("rb") as opened:
-        opened.seek(index * file.chunk_bytes)
-        chunk = opened.read(file.chunk_size(index))
+    with path.open("rb") as weights:
+        weights.seek(index * file.chunk_bytes)
+        chunk = weights.read(file.chunk_size(index))
     return chunk if hashlib.sha256(chunk).hexdigest() == file.chunk_digest(index) else None
 
 
@@ -87,12 +96,9 @@ class PartialFile:
         """Allocate the whole file. Returns the chunks that are missing."""
         old = self.partial.exists()
         try:
-            descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
+            with opened(self.partial, os.O_RDWR | os.O_CREAT) as descriptor:
                 os.posix_fallocate(descriptor, 0, self.file.size_bytes)
                 os.ftruncate(descriptor, self.file.size_bytes)
-            finally:
-                os.close(descriptor)
             every = set(range(len(self.file)))
             return {each for each in every if read_chunk(self.partial, self.file, each) is None} if old else every
         except OSError as error:
@@ -110,11 +116,8 @@ class PartialFile:
         if hashlib.sha256(chunk).hexdigest() != self.file.chunk_digest(index):
             raise RecordRejected("wrong-digest", "the chunk is not the one that the manifest names")
         try:
-            descriptor = os.open(self.partial, os.O_WRONLY)
-            try:
+            with opened(self.partial, os.O_WRONLY) as descriptor:
                 write_all(descriptor, chunk, index * self.file.chunk_bytes)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             raise write_failure(error, self.partial, "writing") from error
         self.missing.discard(index)
@@ -128,9 +131,8 @@ class PartialFile:
         """
         assert not self.missing, "chunks are missing"
         try:
-            with self.partial.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-                os.fsync(file.fileno())
+            found = hash_file(self.partial)
+            sync_file(self.partial)
             if found != self.file.digest:
                 self.drop()
                 raise RecordRejected("wrong-digest", "the chunks make another file than the manifest says")

@@ -114,11 +114,11 @@ swarmd/sandbox/inside.py
   a program raises its limits again
     - (hard, hard + extra))
     + (hard, -1))
-    tests/sandbox/test_escapes.py::test_limits_cannot_be_raised_again
+    tests/sandbox/test_escapes.py::test_what_a_program_reaches_for_is_not_given
 swarmd/sandbox/launcher.py
   a program asks the kernel for whatever it likes
     -     filter_calls(order["filter"])
-    tests/sandbox/test_escapes.py::test_no_namespace_mount_or_privilege_can_be_had
+    tests/sandbox/test_escapes.py::test_what_a_program_reaches_for_is_not_given
     tests/sandbox/test_escapes.py::test_a_socket_cannot_be_opened
 swarmd/sandbox/sandbox.py
   a program prints one byte less than allowed

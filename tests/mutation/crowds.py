@@ -129,7 +129,7 @@ swarmd/swarms/gym_tasks.py
   a scorer makes a move as often as an answer says
     -         return _has_few_moves(answer)
     +         return True
-    tests/swarms/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused
+    tests/swarms/test_reasoning_gym.py::test_answers_that_call_grow_or_go_on_and_on_are_refused
 swarmd/swarms/reasoning_gym.py
   one answer is right for every question of a task
     -         if is_overpaid(question.task, answer, question.entry):

@@ -50,6 +50,9 @@ def program_of(source: str) -> str:
     return f"<program>\n```python\n{source}\n```\n</program>"
 
 
+FINE = program_of("print(1)") + "\n<output>\n1\n</output>\n"
+
+
 def ask(plan: CodePlan, question: Question, source: str, before: str = "") -> str:
     answer = plan.react(question, before + program_of(source))
     assert answer is not None
@@ -155,16 +158,15 @@ def test_running_peers_programs_again_has_a_bound(question: Question, monkeypatc
     plan = plan_of(rerun_s=1.5, limits={"wall_s": 2.0})  # a Python must start and end in 2 s, also on a busy machine
     hang = "import signal\nsignal.pause()\n#"
     slow = [program_of(f"{hang}{n}") + "\n<output>\n1\n</output>\n" for n in range(8)]
-    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
     runs = count_runs(monkeypatch)
-    assert [score.parts["programs"] for score in plan.score(question, [*slow, fine])] == [0.0] * 9
+    assert [score.parts["programs"] for score in plan.score(question, [*slow, FINE])] == [0.0] * 9
     begun = len(runs)
-    assert plan.score(question, [fine])[0].parts["programs"] == 0.0
+    assert plan.score(question, [FINE])[0].parts["programs"] == 0.0
     plan.draw(HERE, NO_MATERIAL)
-    assert plan.score(question, [fine])[0].parts["programs"] == 0.0, "questions may be drawn more than once in a stage"
+    assert plan.score(question, [FINE])[0].parts["programs"] == 0.0, "questions may be drawn more than once in a stage"
     assert len(runs) == begun, "the seconds are spent"
     plan.begin(lambda: False)
-    assert plan.score(question, [fine])[0].parts["programs"] == 0.1
+    assert plan.score(question, [FINE])[0].parts["programs"] == 0.1
 
 
 def test_a_peers_slow_programs_spend_no_other_peers_seconds() -> None:
@@ -174,12 +176,11 @@ def test_a_peers_slow_programs_spend_no_other_peers_seconds() -> None:
     plan.expect(("slow", "honest"))
     slow, honest = (next(plan.draw(StageId(peer, 3, 0), NO_MATERIAL)) for peer in ("slow", "honest"))
     hang = [program_of(f"import signal\nsignal.pause()  # {n}") + "\n<output>\n1\n</output>\n" for n in range(4)]
-    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
     begun = time.monotonic()
-    assert [score.parts["programs"] for score in plan.score(slow, [*hang, fine])] == [0.0] * 5
+    assert [score.parts["programs"] for score in plan.score(slow, [*hang, FINE])] == [0.0] * 5
     assert time.monotonic() - begun < 30.0, "one of them may take 60 s"
-    assert plan.score(slow, [fine])[0].parts["programs"] == 0.0
-    assert plan.score(honest, [fine])[0].parts["programs"] == 0.1
+    assert plan.score(slow, [FINE])[0].parts["programs"] == 0.0
+    assert plan.score(honest, [FINE])[0].parts["programs"] == 0.1
 
 
 def test_what_ended_with_a_peers_share_is_not_remembered_as_too_slow() -> None:
@@ -210,14 +211,13 @@ def test_a_cancelled_stage_runs_no_program_and_remembers_none(question: Question
     cancelled = threading.Event()
     plan.begin(cancelled.is_set)
     hang = [program_of(f"import signal\nsignal.pause()  # {n}") + "\n<output>\n1\n</output>\n" for n in range(4)]
-    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
     threading.Timer(1.0, cancelled.set).start()
     begun = time.monotonic()
-    assert [score.parts["programs"] for score in plan.score(question, [*hang, fine])] == [0.0] * 5
+    assert [score.parts["programs"] for score in plan.score(question, [*hang, FINE])] == [0.0] * 5
     assert "could not be run" in ask(plan, question, "print(2)")
     assert time.monotonic() - begun < 15.0, "one of them may take 30 s"
     plan.begin(lambda: False)
-    assert plan.score(question, [fine])[0].parts["programs"] == 0.1
+    assert plan.score(question, [FINE])[0].parts["programs"] == 0.1
     assert "<output>\n2\n</output>" in ask(plan, question, "print(2)")
 
 
@@ -292,20 +292,8 @@ def test_questions_from_a_file(tmp_path: Path) -> None:
         question, [right(question), f"<answer>{question.entry['answer']}.0</answer>", "<answer>x</answer>"]
     )
     assert [score.accuracy for score in scores] == [1.0, 1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"sandbox": "none"}, "swarm.options.sandbox"),
-        ({"limits": {"network": True}}, "swarm.options.limits.network"),
-        ({"programs_rewarded": 7}, "swarm.options.programs_rewarded"),
-        ({"data": "sums.jsonl"}, "swarm.options.data"),
-    ],
-)
-def test_wrong_options_are_named(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(SwarmError, match=told):
-        plan_of(**options)
+    with pytest.raises(SwarmError, match=r"swarm\.options\.data"):
+        plan_of(data="none.jsonl")
 
 
 PROGRAM = "<program>\n```python\nprint(6 * 7)\n```\n</program>"

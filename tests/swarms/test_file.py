@@ -132,7 +132,7 @@ def test_without_rewards_the_exact_answer_and_the_form_pay(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("given", "complaint"),
     [
         ({"rewards": [{"name": "exakt"}]}, "swarm.options.rewards[0].name"),
         ({"rewards": [{"name": "exact", "wait": 1}]}, "swarm.options.rewards[0].wait"),
@@ -148,28 +148,17 @@ def test_without_rewards_the_exact_answer_and_the_form_pay(tmp_path: Path) -> No
         ({"columns": {"prompt": "question"}}, "`columns` is for a data set, and `dataset` names none"),
         ({"dataset": "x", "columns": {"answer": "prompt"}}, "prompt and answer are the same column"),
         ({"keep": ["hard"]}, "`keep` is for a data set"),
+        ({"rows": [{"prompt": "a"}]}, "line 1: 'answer' is missing"),
+        ({"rows": [{"prompt": "a", "answer": 4}]}, "line 1: 'answer' is not a text"),
+        ({"rows": [*ROWS, {"prompt": "a", "answer": "b", "task": 1}]}, "row 101: 'task' is not a name"),
+        ({"rows": [*ROWS, {"prompt": "a", "answer": "b", "task": "x\u0007"}]}, "row 101: 'task' is not a name"),
+        ({"rows": [{**row, "task": f"t{number}"} for number, row in enumerate(ROWS)]}, "has 100 tasks"),
+        ({"rows": [*ROWS, {"prompt": "a" * 40_000, "answer": "b"}]}, "row 101: a prompt of 40000 characters"),
     ],
 )
-def test_wrong_options_are_told(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
+def test_wrong_options_and_rows_are_told(tmp_path: Path, given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SwarmError) as caught:
-        plan_of(tmp_path, **options)
-    assert complaint in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("rows", "complaint"),
-    [
-        ([{"prompt": "a"}], "line 1: 'answer' is missing"),
-        ([{"prompt": "a", "answer": 4}], "line 1: 'answer' is not a text"),
-        ([*ROWS, {"prompt": "a", "answer": "b", "task": 1}], "row 101: 'task' is not a name"),
-        ([*ROWS, {"prompt": "a", "answer": "b", "task": "x\u0007"}], "row 101: 'task' is not a name"),
-        ([{**row, "task": f"t{number}"} for number, row in enumerate(ROWS)], "has 100 tasks"),
-        ([*ROWS, {"prompt": "a" * 40_000, "answer": "b"}], "row 101: a prompt of 40000 characters"),
-    ],
-)
-def test_wrong_rows_are_told(tmp_path: Path, rows: list[dict[str, Any]], complaint: str) -> None:
-    with pytest.raises(SwarmError) as caught:
-        plan_of(tmp_path, rows)
+        plan_of(tmp_path, **given)
     assert complaint in caught.value.message
 
 

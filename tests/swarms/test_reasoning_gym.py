@@ -166,55 +166,45 @@ def test_the_list_of_unsafe_scorers_is_complete() -> None:
     assert found == UNSAFE_TASKS
 
 
-def test_peers_answers_never_reach_an_evaluating_scorer(tmp_path: object) -> None:
-    plan = plan_of("spiral_matrix")
-    question = take(plan, 1)[0]
-    assert refusal(plan, question.reference) == "unsafe-scorer"
-
-
-def test_own_answers_are_not_run_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_answers_never_reach_an_evaluating_scorer_and_own_ones_are_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ran: list[int] = []
     monkeypatch.setattr("builtins.exec", lambda *_: ran.append(1))
     plan = plan_of("spiral_matrix")
     question = take(plan, 1)[0]
+    assert refusal(plan, question.reference) == "unsafe-scorer"
     assert plan.score(question, ["<answer>[exec('1')]</answer>"])[0].accuracy == 0.0
     assert plan.score(question, [f"<answer>{question.entry['answer']}</answer>"])[0].accuracy == 1.0
     assert not ran
 
 
-@pytest.mark.parametrize("task", sorted(EVALUATED))
-@pytest.mark.parametrize("answer", ["__import__('os')", "(lambda: 0)", "[0]*10**9", "1<<999", "[x for x in y]"])
-def test_expressions_that_call_or_grow_are_refused(task: str, answer: str) -> None:
-    assert not is_harmless(task, answer)
+HARMFUL: dict[frozenset[str], tuple[str, ...]] = {
+    EVALUATED: ("__import__('os')", "(lambda: 0)", "[0]*10**9", "1<<999", "[x for x in y]"),
+    PARSED: (
+        *("__import__('os')", "x.__class__", "9**9**9", "(9**99)**99", "9**999", "a.b", "open(1)", "1" * 20, "9^9^9"),
+        *("(9**9)**(9)", "sin(x - 1e400)", "x**1e9", "(x + 1)^9E9"),
+    ),
+    RAISED: ("1e9999", "1E-99_99", ".5e+9,9,9,9", "-1e999999999"),
+    REPEATED: ("R999999999", "A+99", "U\u0663\u0663", "A-9 " * 60, "R " * (MOVES_MAX + 1)),
+}
 
 
-@pytest.mark.parametrize("task", sorted(PARSED))
 @pytest.mark.parametrize(
-    "answer",
-    [
-        "__import__('os')", "x.__class__", "9**9**9", "(9**99)**99", "9**999", "a.b", "open(1)", "1" * 20, "9^9^9",
-        "(9**9)**(9)", "sin(x - 1e400)", "x**1e9", "(x + 1)^9E9",
-    ],
-)  # fmt: skip
-def test_formulas_that_call_or_grow_are_refused(task: str, answer: str) -> None:
+    ("task", "answer"),
+    [(task, answer) for tasks, answers in HARMFUL.items() for task in sorted(tasks) for answer in answers],
+)
+def test_answers_that_call_grow_or_go_on_and_on_are_refused(task: str, answer: str) -> None:
     assert not is_harmless(task, answer)
 
 
-@pytest.mark.parametrize("answer", ["1e9999", "1E-99_99", ".5e+9,9,9,9", "-1e999999999"])
-def test_powers_of_ten_beyond_all_measure_are_refused(answer: str) -> None:
-    assert not is_harmless("coin_flip", answer)
+def test_probabilities_in_all_spellings_are_harmless() -> None:
     assert all(is_harmless("coin_flip", right) for right in ("0.0625", "1/16", "6.25e-2", "1,024/65,536"))
 
 
 def test_the_list_of_scorers_that_raise_ten_to_a_power_is_complete() -> None:
     kinds = {name: inspect.getsource(kind.score_answer) for name, (kind, _) in DATASETS.items()}
     assert {name for name, source in kinds.items() if "Fraction(answer" in source} == RAISED
-
-
-@pytest.mark.parametrize("task", sorted(REPEATED))
-@pytest.mark.parametrize("answer", ["R999999999", "A+99", "U\u0663\u0663", "A-9 " * 60, "R " * (MOVES_MAX + 1)])
-def test_moves_that_go_on_and_on_are_refused(task: str, answer: str) -> None:
-    assert not is_harmless(task, answer)
 
 
 @pytest.mark.parametrize(

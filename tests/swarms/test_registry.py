@@ -151,7 +151,11 @@ WRONG = [
     ("reasoning-gym", {"tasks": []}, "'swarm.options.tasks'"),
     ("gsm8k", {"rewards": "x"}, "swarm.options.rewards: "),
     ("math-hard", {"persona": "JOE"}, "JOE"),
-    ("code", {"programs_rewarded": "two"}, "swarm.options.programs_rewarded: "),
+    ("code", {"programs_rewarded": 7}, "swarm.options.programs_rewarded: "),
+    ("code", {"sandbox": "none"}, "swarm.options.sandbox: "),
+    ("code", {"limits": {"network": True}}, "'swarm.options.limits.network'"),
+    ("proposer-solver", {"level": 6}, "swarm.options.level: "),
+    ("proposer-solver", {"limits": {"cpu_s": 0}}, "swarm.options.limits.cpu_s: "),
     ("proposer-solver", {"judge": "ftp://x"}, "not an HTTP address"),
     ("file", {}, "swarm.options.data is missing"),
 ]

@@ -381,11 +381,24 @@ BOMBS = (
 ANSWER = "right"
 
 
-class Clock:
-    now = 0.0
+class TimedOut:
+    """Searches that are cut off, on a clock of their own."""
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self) -> None:
+        self.now, self.late_s, self.given = 0.0, 0.0, list[float]()
+
+    def search(self, pattern: str, text: str, timeout: float) -> Any:
+        self.given.append(timeout)
+        self.now += max(timeout, self.late_s)
+        raise TimeoutError
+
+
+@pytest.fixture
+def timed_out(monkeypatch: pytest.MonkeyPatch) -> TimedOut:
+    searches = TimedOut()
+    monkeypatch.setattr(regex, "search", searches.search)
+    monkeypatch.setattr(rewards.time, "monotonic", lambda: searches.now)
+    return searches
 
 
 @pytest.mark.parametrize("pattern", BOMBS)
@@ -434,36 +447,20 @@ def test_with_an_answer_that_makes_it_none_a_pattern_is_not_found() -> None:
     assert [reward(Answered("", "x", answer)) for answer in ("a", "~a\u00e9")] == [1.0, 0.0]
 
 
-def test_searches_that_are_cut_off_again_and_again_are_cut_off_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, given, searches = Clock(), list[float](), 8192
-
-    def cut_off(pattern: str, text: str, timeout: float) -> Any:
-        given.append(timeout)
-        clock.now += timeout
-        raise TimeoutError
-
-    monkeypatch.setattr(regex, "search", cut_off)
-    monkeypatch.setattr(rewards.time, "monotonic", clock)
+def test_searches_that_are_cut_off_again_and_again_are_cut_off_sooner(timed_out: TimedOut) -> None:
+    searches = 8192
     reward = make_reward(RewardOption("regex", pattern="x"))
     for _ in range(searches):
         reward(Answered("", "a", ANSWER))
-    assert sum(given) <= CUT_OFF_BURST_S + searches * REGEX_LEAST_S + REGEX_S
-    clock.now += 2 * CUT_OFF_BURST_S / CUT_OFF_PER_S + searches * REGEX_LEAST_S / CUT_OFF_PER_S
+    assert sum(timed_out.given) <= CUT_OFF_BURST_S + searches * REGEX_LEAST_S + REGEX_S
+    timed_out.now += 2 * CUT_OFF_BURST_S / CUT_OFF_PER_S + searches * REGEX_LEAST_S / CUT_OFF_PER_S
     reward(Answered("", "a", ANSWER))
-    assert given[-1] == REGEX_S
+    assert timed_out.given[-1] == REGEX_S
 
 
-def test_a_search_that_is_cut_off_late_counts_for_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_is_cut_off_late_counts_for_as_long_as_it_took(timed_out: TimedOut) -> None:
     """As those for `(?:(?R)?a)*`: half a second and more, for what they have kept is given back."""
-    clock, given = Clock(), list[float]()
-
-    def late(pattern: str, text: str, timeout: float) -> Any:
-        given.append(timeout)
-        clock.now += CUT_OFF_BURST_S / 2
-        raise TimeoutError
-
-    monkeypatch.setattr(regex, "search", late)
-    monkeypatch.setattr(rewards.time, "monotonic", clock)
+    timed_out.late_s = CUT_OFF_BURST_S / 2
     reward = make_reward(RewardOption("regex", pattern="x"))
     assert [reward(Answered("", "a", ANSWER)) for _ in range(4)] == [0.0] * 4
-    assert given == [REGEX_S, REGEX_S, REGEX_LEAST_S, REGEX_LEAST_S]
+    assert timed_out.given == [REGEX_S, REGEX_S, REGEX_LEAST_S, REGEX_LEAST_S]

@@ -17,8 +17,6 @@ from swarmd.swarms.plan import Plan, split_of
 from swarmd.swarms.proposer.plan import SOLVE
 from swarmd.swarms.proposer.problems import (
     FAMILIES,
-    Family,
-    Step,
     compose,
     find_sections,
     find_steps,
@@ -28,7 +26,7 @@ from swarmd.swarms.proposer.problems import (
 from swarmd.training import embedded as recipe
 from swarmd.training.embedded import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.evaluation import mean_accuracy
-from swarmd.training.lessons import Lesson, select, write_program, write_sections
+from swarmd.training.lessons import Lesson, select, write_sections
 from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedded
 
 DIGITS = find_recipe("digits")
@@ -130,20 +128,6 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 STEPS = [(family, step) for family in FAMILIES for step in (*family.steps, *family.endings)]
-
-
-def solve(program: str, value: Any) -> Any:
-    scope: dict[str, Any] = {}
-    exec(program, scope)
-    return scope["solve"](value)
-
-
-@pytest.mark.parametrize(("family", "step"), STEPS, ids=lambda each: getattr(each, "words", None))
-def test_the_program_of_a_step_does_what_the_step_does(family: Family, step: Step) -> None:
-    random = Random(0)
-    for _ in range(20):
-        k, value = random.randint(step.least, step.most), family.draw(random)
-        assert solve(write_program([(step, k)]), value) == step.apply(value, k)
 
 
 def test_proposals_that_are_taught_can_be_read_and_their_solutions_pass() -> None:

@@ -160,25 +160,15 @@ def test_rollouts_are_in_the_store_when_a_stage_is_reported(make_engine: Maker) 
     assert engine._blobs.get(train_stage(engine, 0).rollouts.digest) == body, "and are put back from the checkpoint"
 
 
-def test_peers_groups_are_trained_on(make_engine: Maker) -> None:
-    one, other = make_engine("a", questions=3), make_engine("b", questions=3)
-    published = train_stage(other, 0).rollouts
-    one._blobs.put(other._blobs.get(published.digest))
-    train_stage(one, 0)
-    event = train_stage(one, 1, rollouts=(published,))
-    assert 0 < event.peer_groups <= published.groups, "each once; some may stand in for own flat ones"
-    assert event.rejected == ()
-    missing = msgspec.structs.replace(published, digest="0" * 64, round=1)
-    assert train_stage(one, 2, rollouts=(missing,)).rejected == (("missing", published.groups),)
-
-
-def test_what_was_asked_expected_and_rewarded_is_kept_in_words(make_engine: Maker) -> None:
+def test_peers_groups_are_trained_on_and_what_all_came_to_is_kept_in_words(make_engine: Maker) -> None:
     one, other = make_engine("a", questions=3), make_engine("b", questions=3)
     published = train_stage(other, 0).rollouts
     body = other._blobs.get(published.digest)
     one._blobs.put(body)
     train_stage(one, 0)
     event = train_stage(one, 1, rollouts=(published,))
+    assert 0 < event.peer_groups <= published.groups, "each once; some may stand in for own flat ones"
+    assert event.rejected == ()
     scored = decode_scored(one._blobs.get(event.scored))
     theirs = [group for group in scored if group.peer == "b"]
     assert {group.index for group in theirs} <= {group.index for group in decode_rollouts(body).groups}
@@ -189,6 +179,8 @@ def test_what_was_asked_expected_and_rewarded_is_kept_in_words(make_engine: Make
     for group in scored:
         assert group.question and group.truth and len(group.rewards) == len(group.right) == 4
         assert all(right == (reward >= 1.0) for reward, right in zip(group.rewards, group.right, strict=True))
+    missing = msgspec.structs.replace(published, digest="0" * 64, round=1)
+    assert train_stage(one, 2, rollouts=(missing,)).rejected == (("missing", published.groups),)
 
 
 def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,21 +109,26 @@ TAGS = (
 )
 
 
-def test_tags_and_delimiters_in_text_do_not_leave_their_place(tmp_path: Path) -> None:
-    """A student's text with the swarm's own tags in it: later questions show two students, and training goes on."""
-    anna, zoe = Node("anna", tmp_path), Node("zoe", tmp_path)
+def forge(home: Path, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> tuple[Node, RolloutsRef, bytes, int]:
+    """Anna after stage 0, and what Zoe published of it with other completions: how many groups."""
+    anna, zoe = Node("anna", home), Node("zoe", home)
     anna.train(0, {})
     event = zoe.train(0, {})
     body = msgspec.msgpack.decode(zoe.body(event), type=Rollouts)
-    texts = itertools.cycle([TAGS[:2], TAGS[2:]])
-    groups = tuple(msgspec.structs.replace(each, completions=next(texts), cut=()) for each in body.groups)
+    groups = tuple(msgspec.structs.replace(each, completions=change(each.completions), cut=()) for each in body.groups)
     forged = encode_rollouts(msgspec.structs.replace(body, groups=groups))
-    ref = msgspec.structs.replace(event.rollouts, digest=zoe.engine._blobs.put(forged), size_bytes=len(forged))
-    assert anna.engine._blobs.put(forged) == ref.digest
+    ref = msgspec.structs.replace(event.rollouts, digest=anna.engine._blobs.put(forged), size_bytes=len(forged))
+    return anna, ref, forged, len(groups)
+
+
+def test_tags_and_delimiters_in_text_do_not_leave_their_place(tmp_path: Path) -> None:
+    """A student's text with the swarm's own tags in it: later questions show two students, and training goes on."""
+    texts = itertools.cycle([TAGS[:2], TAGS[2:]])
+    anna, ref, forged, groups = forge(tmp_path, lambda _: next(texts))
     _, collected = anna.engine._open_stage(Train("train/0/1", 0, 1, (ref,), anna.context), Cancellation())
     plan, policy = anna.engine._plan, anna.engine.policy
     honest = policy.tokenizer.encode("<|im_end|><|im_start|>", add_special_tokens=False)
-    for question in itertools.islice(plan.draw(StageId("anna", 0, 1), collected.material), len(groups)):
+    for question in itertools.islice(plan.draw(StageId("anna", 0, 1), collected.material), groups):
         prompt = question.messages[-1].content
         assert prompt.count("<student>") == prompt.count("</student>") == 2, prompt
         assert prompt.count(QUESTION_IS) == prompt.count(ANSWERS_ARE) == 1, prompt
@@ -134,13 +140,7 @@ def test_tags_and_delimiters_in_text_do_not_leave_their_place(tmp_path: Path) ->
 
 def test_a_refusal_counts_once(tmp_path: Path) -> None:
     """What was refused at one stage is context of the later ones, and no news there."""
-    anna, zoe = Node("anna", tmp_path), Node("zoe", tmp_path)
-    anna.train(0, {})
-    event = zoe.train(0, {})
-    body = msgspec.msgpack.decode(zoe.body(event), type=Rollouts)
-    groups = tuple(msgspec.structs.replace(each, completions=each.completions[:1], cut=()) for each in body.groups)
-    forged = encode_rollouts(msgspec.structs.replace(body, groups=groups))
-    ref = msgspec.structs.replace(event.rollouts, digest=anna.engine._blobs.put(forged), size_bytes=len(forged))
-    assert dict(anna.train(1, {ref: forged}).rejected) == {"group-size": len(groups)}
+    anna, ref, forged, groups = forge(tmp_path, lambda completions: completions[:1])
+    assert dict(anna.train(1, {ref: forged}).rejected) == {"group-size": groups}
     assert ref in anna.context
     assert anna.train(2, {}).rejected == ()

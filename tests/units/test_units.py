@@ -69,11 +69,14 @@ def lay(directory: Path, config: str = MINIMAL, gpu: bool = False) -> list[Path]
     return [path for path in directory.iterdir() if path.is_file()]
 
 
+def verify(*options: object, env: dict[str, str] | None = None) -> None:
+    verified = subprocess.run(["systemd-analyze", *map(str, options)], capture_output=True, text=True, env=env)
+    assert (verified.returncode, verified.stdout + verified.stderr) == (0, ""), "an unknown key is only a warning"
+
+
 @pytest.mark.needs("systemd")
 def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
-    argv = ["systemd-analyze", "verify", *map(str, lay(tmp_path, MINIMAL + 'kind = "code"\n'))]
-    verified = subprocess.run(argv, capture_output=True, text=True)
-    assert (verified.returncode, verified.stdout + verified.stderr) == (0, ""), "an unknown key is only a warning"
+    verify("verify", *lay(tmp_path, MINIMAL + 'kind = "code"\n'))
 
 
 @pytest.mark.needs("systemd")
@@ -84,10 +87,8 @@ def test_systemd_takes_a_users_units_without_a_word(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         assert not re.search(r"^(DynamicUser|ProtectSystem|CapabilityBoundingSet)=|/etc/|/var/", text, re.M)
-    argv = ["systemd-analyze", "--user", "verify", *map(str, tmp_path.glob("*.service"))]
     environ = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
-    verified = subprocess.run(argv, capture_output=True, text=True, env=environ)
-    assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
+    verify("--user", "verify", *tmp_path.glob("*.service"), env=environ)
 
 
 @pytest.mark.needs("systemd")

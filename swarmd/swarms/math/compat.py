@@ -59,9 +59,7 @@ def score_answers(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
         {
             "correctness": 2.0 * (extract_tag(text, "answer") == truth),
             "int": 0.5 * extract_tag(text, "answer").isdigit(),
-            "strict_format": _strict(text, 0),
-            "soft_format": _soft(text, 0),
-            "xmlcount": count_tags(text, 0),
+            **_form(text, 0),
         }
         for text in texts
     ]
@@ -74,9 +72,7 @@ def score_choices(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
         {
             "proper_id": 2.0 * (choice in students),
             "correctness": 2.0 * _worth(choice, answers, truth, len(texts)),
-            "strict_format": _strict(text, 1),
-            "soft_format": _soft(text, 1),
-            "xmlcount": count_tags(text, 1),
+            **_form(text, 1),
         }
         for text, choice in ((text, extract_tag(text, "identify")) for text in texts)
     ]
@@ -92,9 +88,7 @@ def score_agreements(prompt: str, truth: str, texts: Sequence[str]) -> list[Part
             "concensus_correctness": 2.0 * _worth(choice, answers, truth, len(texts)),
             "question_recreation": likeness(extract_tag(text, "question"), question),
             "final_correctness": 2.0 * (extract_tag(text, "answer") == truth),
-            "strict_format": _strict(text, 2),
-            "soft_format": _soft(text, 2),
-            "xmlcount": count_tags(text, 2),
+            **_form(text, 2),
         }
         for text, choice in ((text, extract_tag(text, "majority")) for text in texts)
     ]
@@ -121,17 +115,18 @@ def _worth(choice: str, answers: Mapping[str, str], truth: str, compared: int) -
         shown = answers[choice]
         value = extract_tag(shown, "answer")
         worth = 1.0 * (value == truth) + 0.5 * value.isdigit()
-        return worth + _strict(shown, 0) + _soft(shown, 0) + count_tags(shown, 0)
+        return sum(_form(shown, 0).values(), worth)
     values = [extract_tag(shown, "answer") for shown in answers.values()][:compared]
     return 10.0 * (choice in NONE_WORDS and all(value == truth for value in values))
 
 
-def _strict(text: str, stage: int) -> float:
-    return 0.5 if is_in_lines(text, TAGS[stage]) else 0.0
-
-
-def _soft(text: str, stage: int) -> float:
-    return 0.5 if is_in_order(text, TAGS[stage]) else 0.0
+def _form(text: str, stage: int) -> Parts:
+    """The last parts of every stage's reward."""
+    return {
+        "strict_format": 0.5 * is_in_lines(text, TAGS[stage]),
+        "soft_format": 0.5 * is_in_order(text, TAGS[stage]),
+        "xmlcount": count_tags(text, stage),
+    }
 
 
 ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered only other questions

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from difflib import Match, SequenceMatcher
 from itertools import accumulate
@@ -145,9 +146,7 @@ def extract_question(prompt: str) -> str:
 
 def most_voted(votes: list[str]) -> list[str]:
     """Those with the most votes; several if they are equal, none if there are no votes."""
-    counts: dict[str, int] = {}
-    for vote in votes:
-        counts[vote] = counts.get(vote, 0) + 1
+    counts = Counter(votes)
     most = max(counts.values(), default=0)
     return [vote for vote, count in counts.items() if count == most]
 

@@ -350,12 +350,23 @@ _TEXT = re.compile(r"solve takes ([^.]+)\. ([^.]+)\. return the result\.")
 
 
 class Step(NamedTuple):
-    """One transformation; `k`, in its words and as its second argument, is drawn from a range."""
+    """One transformation of `x`; `k`, in its words and in its expression, is drawn from a range."""
 
     words: str
-    apply: Callable[[Any, int], Any]
+    python: str  # the expression
     least: int = 0
     most: int = 0
+    easy: bool = False  # a tiny model can compute what it gives
+
+    def apply(self, value: Any, k: int) -> Any:
+        return _function_of(self.python)(value, k)
+
+
+@cache
+def _function_of(expression: str) -> Callable[[Any, int], Any]:
+    """The function of a step. Only the expressions below get here, and nothing that a peer or a model wrote."""
+    function: Callable[[Any, int], Any] = eval(f"lambda x, k: {expression.format(k='k')}")
+    return function
 
 
 class Family(NamedTuple):
@@ -372,15 +383,15 @@ NUMBER = Family(
     "number",
     "a whole number",
     (
-        Step("add {k}", lambda x, k: x + k, 1, 9),
-        Step("multiply by {k}", lambda x, k: x * k, 2, 9),
-        Step("subtract {k}", lambda x, k: x - k, 1, 9),
-        Step("take the remainder after dividing by {k}", lambda x, k: x % k, 3, 9),
-        Step("divide by {k} and drop the remainder", lambda x, k: x // k, 2, 5),
+        Step("add {k}", "x + {k}", 1, 9, easy=True),
+        Step("multiply by {k}", "x * {k}", 2, 9),
+        Step("subtract {k}", "x - {k}", 1, 9, easy=True),
+        Step("take the remainder after dividing by {k}", "x % {k}", 3, 9),
+        Step("divide by {k} and drop the remainder", "x // {k}", 2, 5),
     ),
     (
-        Step("count the digits, without a sign", lambda x, k: len(str(abs(x)))),
-        Step("add up the digits, without a sign", lambda x, k: sum(map(int, str(abs(x))))),
+        Step("count the digits, without a sign", "len(str(abs(x)))"),
+        Step("add up the digits, without a sign", "sum(int(c) for c in str(abs(x)))"),
     ),
     lambda random: random.randint(0, 99),
 )
@@ -388,20 +399,20 @@ NUMBERS = Family(
     "numbers",
     "a list of whole numbers",
     (
-        Step("add {k} to each", lambda x, k: [n + k for n in x], 1, 9),
-        Step("multiply each by {k}", lambda x, k: [n * k for n in x], 2, 5),
-        Step("keep those above {k}", lambda x, k: [n for n in x if n > k], -3, 9),
-        Step("keep those below {k}", lambda x, k: [n for n in x if n < k], 3, 15),
-        Step("keep the even ones", lambda x, k: [n for n in x if n % 2 == 0]),
-        Step("keep the odd ones", lambda x, k: [n for n in x if n % 2 == 1]),
-        Step("reverse the order", lambda x, k: x[::-1]),
-        Step("sort them, the smallest first", lambda x, k: sorted(x)),
-        Step("leave out the first {k}", lambda x, k: x[k:], 1, 2),
+        Step("add {k} to each", "[n + {k} for n in x]", 1, 9, easy=True),
+        Step("multiply each by {k}", "[n * {k} for n in x]", 2, 5),
+        Step("keep those above {k}", "[n for n in x if n > {k}]", -3, 9),
+        Step("keep those below {k}", "[n for n in x if n < {k}]", 3, 15),
+        Step("keep the even ones", "[n for n in x if n % 2 == 0]"),
+        Step("keep the odd ones", "[n for n in x if n % 2 == 1]"),
+        Step("reverse the order", "x[::-1]", easy=True),
+        Step("sort them, the smallest first", "sorted(x)", easy=True),
+        Step("leave out the first {k}", "x[{k}:]", 1, 2, easy=True),
     ),
     (
-        Step("add them up", lambda x, k: sum(x)),
-        Step("count them", lambda x, k: len(x)),
-        Step("take the largest, or 0 if there is none", lambda x, k: max(x, default=0)),
+        Step("add them up", "sum(x)"),
+        Step("count them", "len(x)"),
+        Step("take the largest, or 0 if there is none", "max(x, default=0)", easy=True),
     ),
     lambda random: [random.randint(-9, 20) for _ in range(random.randint(3, 6))],
 )
@@ -409,18 +420,18 @@ TEXT = Family(
     "text",
     "a text of small letters",
     (
-        Step("reverse it", lambda x, k: x[::-1]),
-        Step("leave out the vowels", lambda x, k: "".join(c for c in x if c not in VOWELS)),
-        Step("write every letter {k} times", lambda x, k: "".join(c * k for c in x), 2, 3),
-        Step("keep the first {k} letters", lambda x, k: x[:k], 2, 5),
-        Step("leave out the first {k} letters", lambda x, k: x[k:], 1, 3),
-        Step("sort the letters", lambda x, k: "".join(sorted(x))),
-        Step("leave out every letter that stands further to the left already", lambda x, k: "".join(dict.fromkeys(x))),
+        Step("reverse it", "x[::-1]", easy=True),
+        Step("leave out the vowels", "''.join(c for c in x if c not in 'aeiou')"),
+        Step("write every letter {k} times", "''.join(c * {k} for c in x)", 2, 3),
+        Step("keep the first {k} letters", "x[:{k}]", 2, 5, easy=True),
+        Step("leave out the first {k} letters", "x[{k}:]", 1, 3, easy=True),
+        Step("sort the letters", "''.join(sorted(x))"),
+        Step("leave out every letter that stands further to the left already", "''.join(dict.fromkeys(x))"),
     ),
     (
-        Step("count the letters", lambda x, k: len(x)),
-        Step("count the vowels", lambda x, k: sum(c in VOWELS for c in x)),
-        Step("write it in capitals", lambda x, k: x.upper()),
+        Step("count the letters", "len(x)"),
+        Step("count the vowels", "sum(c in 'aeiou' for c in x)"),
+        Step("write it in capitals", "x.upper()", easy=True),
     ),
     lambda random: "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8))),
 )

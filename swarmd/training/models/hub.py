@@ -50,12 +50,6 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     from huggingface_hub import errors as hub
 
     own = f", or set training.model to one of swarmd's own: {', '.join(shipped)}" if shipped else ""
-    beside = similar_directory(name)
-    elsewhere = f"Download it while there is a network{own}"
-    if "/" not in name:
-        elsewhere = f'Write its whole id, "user/{name}", or the path of a directory, "./{name}". {elsewhere}'
-    if beside:
-        elsewhere = f"Did you mean the directory {beside}? {elsewhere}"
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
         return ModelError(
@@ -103,9 +97,13 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
             "Let HF_HOME, or HF_HUB_CACHE, name a directory that this node's user may write",
         )
     reason = f"it answers {status}" if status else type(error).__name__
+    beside = similar_directory(name)
+    meant = f"Did you mean the directory {beside}? " if beside else ""
+    if "/" not in name:
+        meant += f'Write its whole id, "user/{name}", or the path of a directory, "./{name}". '
     return HubUnreachable(
         f"the model {name} is not on this machine, and the Hub cannot be asked: {reason}",
-        elsewhere,
+        f"{meant}Download it while there is a network{own}",
     )
 
 

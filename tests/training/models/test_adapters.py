@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import train_stage
-from tests.training.models.conftest import GPT, SMALL
+from tests.training.models.conftest import GPT, SMALL, configured
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
@@ -238,9 +237,7 @@ def test_numbers_follow_the_device(settings: dict[str, Any], fast: bool, text: s
 
 
 def test_files_that_are_quantised_want_the_setting(model: Path) -> None:
-    config = json.loads((model / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    (model / "config.json").write_text(json.dumps(config))
+    configured(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})(model)
     with pytest.raises(ConfigError, match="4bit") as caught:
         load_policy(TrainingConfig(model=str(model), device="cpu"))
     assert "quantization" in caught.value.fix

@@ -16,9 +16,9 @@ from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.training.models.files import digest_weights
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import locate_configured, locate_model, require_model
+from tests.training.models.conftest import WEIGHTS, configured, prefixed, reweighted
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 134515008\n"
-WEIGHTS = "model.safetensors"
 PAGE = "\n<!DOCTYPE html><html><title>Sign in</title></html>"
 
 
@@ -29,11 +29,6 @@ def put(file: str, content: str | bytes, encoding: str = "utf-8") -> Callable[[P
 
 def change(file: str, how: Callable[[bytes], bytes]) -> Callable[[Path], object]:
     return lambda model: (model / file).write_bytes(how((model / file).read_bytes()))
-
-
-def wrapped(model: Path) -> None:
-    weights = load_file(model / WEIGHTS)
-    save_file({f"_orig_mod.{name}": value for name, value in weights.items()}, model / WEIGHTS)
 
 
 ADAPTERS = put("adapter_config.json", '{"base_model_name_or_path": "org/base"}')
@@ -93,17 +88,12 @@ def with_mark(file: str) -> Callable[[Path], object]:
     return change(file, lambda content: b"\xef\xbb\xbf" + content)
 
 
-def cast(dtype: torch.dtype) -> Callable[[Path], None]:
-    def change(model: Path) -> None:
-        weights = load_file(model / WEIGHTS)
-        save_file({name: value.to(dtype) for name, value in weights.items()}, model / WEIGHTS)
-
-    return change
+def cast(dtype: torch.dtype) -> Callable[[Path], object]:
+    return reweighted(lambda weights: {name: value.to(dtype) for name, value in weights.items()})
 
 
 def quantised(method: str) -> Callable[[Path], object]:
-    declared = {"quantization_config": {"quant_method": method}}
-    return change("config.json", lambda content: json.dumps(json.loads(content) | declared).encode())
+    return configured(quantization_config={"quant_method": method})
 
 
 def cut_pickle(model: Path) -> None:
@@ -139,7 +129,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "again",
     ),
     "another format": (put(WEIGHTS, b"PK\3\4" + bytes(100)), f"{WEIGHTS} is not a safetensors file", "again"),
-    "a wrapper around the model": (wrapped, "all of their names begin with '_orig_mod'", "model._orig_mod"),
+    "a wrapper": (reweighted(prefixed("_orig_mod.")), "all of their names begin with '_orig_mod'", "model._orig_mod"),
     "adapters": (adapters_alone, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "adapters beside a model": (ADAPTERS, "holds adapters of 'org/base'", 'training.model = "org/base"'),
     "a GGUF file in it": (gguf_alone, "has no config.json", "tiny-Q4.gguf"),
@@ -227,8 +217,7 @@ def test_a_node_says_that_it_begins_from_other_weights_than_its_swarm(model: Pat
     """It trains all the same: they may be meant."""
     named = TrainingConfig(model=str(model), device="cpu", revision=DIGEST + digest_weights(model))
     assert load_policy(named).other_weights == ""
-    weights = load_file(model / WEIGHTS)
-    save_file({name: value * 1.5 for name, value in weights.items()}, model / WEIGHTS, {"format": "pt"})
+    reweighted(lambda weights: {name: value * 1.5 for name, value in weights.items()})(model)
     differ = load_policy(named).other_weights
     assert named.revision[7:23] in differ and digest_weights(model)[:16] in differ
 

@@ -5,7 +5,6 @@ transformers makes up what a file lacks, with a warning: two nodes would train d
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from swarmd.config import TrainingConfig
@@ -22,9 +20,7 @@ from swarmd.errors import ModelUnfit
 from swarmd.training.models.loading import read_model
 from swarmd.training.models.model import Policy, load_policy, read_base
 from swarmd.training.reference.scoring import load_reference
-from tests.training.models.conftest import GPT, SMALL
-
-Weights = dict[str, torch.Tensor]
+from tests.training.models.conftest import GPT, SMALL, Weights, configured, prefixed, reweighted
 
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "qwen2", "mistral", "phi", "gpt_neox"), SMALL),
@@ -56,29 +52,15 @@ def copy(saved: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
     def make(architecture: str, change: Callable[[Weights], Weights], **config: Any) -> Path:
         place = tmp_path / architecture
         shutil.copytree(saved(architecture), place)
-        rewrite(place, change, **config)
+        reweighted(change)(place)
+        configured(**config)(place)
         return place
 
     return make
 
 
-def rewrite(place: Path, change: Callable[[Weights], Weights], **config: Any) -> None:
-    weights = change(load_file(place / "model.safetensors"))
-    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
-    written = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps(written | config))
-
-
-def prefixed(prefix: str) -> Callable[[Weights], Weights]:
-    return lambda weights: {prefix + name: value for name, value in weights.items()}
-
-
 def without(*parts: str) -> Callable[[Weights], Weights]:
     return lambda weights: {name: value for name, value in weights.items() if not any(p in name for p in parts)}
-
-
-def same(weights: Weights) -> Weights:
-    return weights
 
 
 def refusal(place: Path) -> ModelUnfit:
@@ -118,7 +100,7 @@ CAUSES: dict[str, tuple[Callable[[Weights], Weights], dict[str, Any], str, str]]
     "other shapes": (wider, {}, "model.embed_tokens.weight is [80, 16] instead of [64, 16]", "config.json"),
     "a layer too few": (without("layers.1."), {}, "12 are missing (model.layers.1.", "config.json"),
     "a layer too many": (
-        same,
+        dict,
         {"num_hidden_layers": 1, "layer_types": None},
         "12 are not the model's (model.layers.1.",
         "config.json",
@@ -178,7 +160,7 @@ def test_what_is_computed_or_tied_is_no_matter(case: str, copy: Callable[..., Pa
 
 def test_adapters_beside_a_model_are_not_read_without_a_word(copy: Callable[..., Path]) -> None:
     """transformers adds them if PEFT is installed; without PEFT the model computes something else."""
-    place = copy("qwen2", same)
+    place = copy("qwen2", dict)
     adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(place), LoraConfig(target_modules=["q_proj"]))
     adapted.peft_config["default"].base_model_name_or_path = str(place)
     adapted.save_pretrained(place)
@@ -190,7 +172,7 @@ def test_all_that_reads_a_model_refuses_such_weights(model: Path) -> None:
     """The trainer, the weights that a checkpoint is put back to, and the reference server."""
     training = TrainingConfig(model=str(model), device="cpu")
     policy: Policy = load_policy(training)
-    rewrite(model, without("layers.0.mlp"))
+    reweighted(without("layers.0.mlp"))(model)
     for use in (lambda: load_policy(training), lambda: read_base(policy), lambda: load_reference(training)):
         with pytest.raises(ModelUnfit, match=r"are missing \(model\.layers\.0\.mlp"):
             use()

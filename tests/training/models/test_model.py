@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -24,6 +23,7 @@ from swarmd.training.models.model import Policy, check_context, check_tokens, lo
 from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_reference
 from tests.hub_double import HubDouble
+from tests.training.models.conftest import Weights, configured, reweighted
 
 
 def refusal(**training: Any) -> ModelError:
@@ -38,18 +38,12 @@ def remove_tokenizer(model: Path) -> None:
         file.unlink()
 
 
-def enlarge(model: Path) -> None:
-    config = json.loads((model / "config.json").read_text())
-    config |= {"hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 128}
-    (model / "config.json").write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
         (remove_tokenizer, "tokenizer"),
         (lambda model: (model / "model.safetensors").unlink(), "has no weights"),
-        (enlarge, "GiB"),
+        (configured(hidden_size=65536, intermediate_size=262144, num_hidden_layers=128), "GiB"),
     ],
 )
 def test_what_a_model_lacks_is_told(model: Path, spoil: Callable[[Path], None], told: str) -> None:
@@ -57,14 +51,9 @@ def test_what_a_model_lacks_is_told(model: Path, spoil: Callable[[Path], None], 
     assert told in refusal(model=str(model)).message
 
 
-def damage(model: Path) -> None:
-    weights = load_file(model / "model.safetensors")
+def damage(weights: Weights) -> Weights:
     weights["model.embed_tokens.weight"][200] = math.nan  # of a token that no trial draws
-    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-
-
-def configured(file: str = "config.json", **settings: Any) -> Callable[[Path], object]:
-    return lambda model: (model / file).write_text(json.dumps(json.loads((model / file).read_text()) | settings))
+    return weights
 
 
 def templated(text: str) -> Callable[[Path], object]:
@@ -90,7 +79,7 @@ SYSTEM_ALONE = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (damage, "model.embed_tokens.weight holds values that are not finite"),
+        (reweighted(damage), "model.embed_tokens.weight holds values that are not finite"),
         (configured(pad_token_id=259), "pads with token 259, and has tokens from 0 to 258"),
         (configured("generation_config.json", eos_token_id=[1, 32000]), "ends completions at token 32000"),
         (configured(num_hidden_layers=0), "without layers"),

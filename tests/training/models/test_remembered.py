@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from safetensors.torch import load_file, save_file
 
 from swarmd.config import DIGEST, LoraConfig, TrainingConfig
 from swarmd.errors import ModelUnfit
@@ -21,8 +20,8 @@ from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.models.remembered import BYTES_MAX, FILE, Remembered
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.training.conftest import train_stage
+from tests.training.models.conftest import WEIGHTS, reweighted
 
-WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
 BOTH = Counter(hashed=1, tried=1)
 
@@ -63,13 +62,6 @@ def kept() -> Path:
     return model_cache().with_name(FILE)
 
 
-def change(place: Path) -> None:
-    """Other weights in a file of the same size."""
-    weights = load_file(place / WEIGHTS)
-    weights[NORM] = weights[NORM] * 2
-    save_file(weights, place / WEIGHTS, metadata={"format": "pt"})
-
-
 def test_a_second_load_neither_hashes_nor_tries_out(place: Path, done: Counter[str]) -> None:
     named = {"revision": DIGEST + digest_weights(place)}
     first = load(place, **named)
@@ -89,7 +81,7 @@ def copy_anew(place: Path) -> None:
 @pytest.mark.parametrize(
     "touch",
     [
-        change,
+        reweighted(lambda weights: weights | {NORM: weights[NORM] * 2}),  # of the same size
         lambda place: os.utime(place / WEIGHTS),
         lambda place: (place / "config.json").write_text((place / "config.json").read_text() + "\n"),
         copy_anew,
