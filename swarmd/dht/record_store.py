@@ -16,7 +16,7 @@ from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.records import Record
 from swarmd.errors import NetworkDown
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import Running
+from swarmd.worker.runtime import Stopper
 
 WANTED_MAX = 256  # owners that were hinted at and not yet read; more are found at the next interval
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
@@ -106,7 +106,7 @@ class RecordStore(ABC):
     def __init__(self, view: SwarmView) -> None:
         self.watches: dict[str, KeyWatch] = {}
         self._view = view
-        self._watching: dict[str, Running] = {}
+        self._watching: dict[str, Stopper] = {}
         self._awaits: ReportCheck = lambda key, owner: False
         self._take_report: Callable[[Record], bool] = lambda record: False
 
@@ -176,7 +176,7 @@ class RecordStore(ABC):
     def unwatch(self, name: str) -> None:
         """Stop watching a key."""
         if self.watches.pop(name, None) is not None:
-            self._watching.pop(name).stop()
+            self._watching.pop(name)()
 
     def hinted(self, key: str, owner: str, expiration: float) -> None:
         """Take a hint at a record: its key is read soon if it is watched."""
