@@ -134,8 +134,7 @@ def test_nobody_waits_for_identities_that_cost_nothing_and_their_reports_count(n
 
 def open_without_trainer(node: Story) -> None:
     """The first round is open, and the coordinator's own trainer still loads."""
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkUp(1), Registered("register"), MemberSeen("a"))
     publish(node, announcement(node.tell(MemberSeen("b"))))
 
@@ -171,8 +170,7 @@ def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) 
     open_first(node)
     node.tell(report("a", 0))
     node.at += 90.0
-    node.start()
-    node.workers_run()
+    node.start_workers()
     publish(node, announcement(node.tell(LinkUp(2))))
     assert not announced_by(node.tell(TrainerReady("cpu", "tiny", 1)))
 
@@ -180,8 +178,7 @@ def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) 
 def test_a_resumed_stage_that_nobody_reported_in_has_its_whole_time_again(node: Story) -> None:
     open_first(node)
     node.at += 90.0
-    node.start()
-    node.workers_run()
+    node.start_workers()
     assert announcement(node.tell(LinkUp(2))).deadline_at == node.at + 15
     node.at += 10.0
     assert announcement(node.tell(TrainerReady("cpu", "tiny", 1))).deadline_at == node.at + 100

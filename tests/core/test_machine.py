@@ -45,10 +45,6 @@ def node() -> Story:
     return Story.joined(settings())
 
 
-def finish(node: Story, round: int) -> None:
-    node.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
-
-
 def test_an_idle_node_pauses_and_begins_no_stage(node: Story) -> None:
     node.tell(NoRoundYet(), LOW)
     assert node.state.chart == "paused"
@@ -60,7 +56,7 @@ def test_an_idle_node_pauses_and_begins_no_stage(node: Story) -> None:
 
 def test_it_joins_at_the_present_round_when_there_is_room(node: Story) -> None:
     node.tell(announced(0))
-    finish(node, 0)
+    node.finish(0)
     node.tell(LOW, announced(1), announced(4))
     assert ids(node.tell(FREED)) == ["gather/4/0"]
     assert node.recorded[-2:] == [RoundsSkipped(1, 3, "fault"), FREED]
@@ -165,7 +161,7 @@ def test_a_pause_that_goes_on_keeps_its_beginning(node: Story) -> None:
 
 def test_a_paused_node_stops_in_order_and_a_new_life_looks_anew(node: Story) -> None:
     node.tell(announced(0), LOW)
-    finish(node, 0)
+    node.finish(0)
     assert ids(node.tell(StopRequested("signal 15"))) == ["stop/run1"]
     node.tell(NodeStopped("signal 15"))
     assert node.state.chart == "stopped"
@@ -255,8 +251,7 @@ def test_a_stage_of_a_life_whose_clock_was_ahead_closes_in_a_stages_time() -> No
     node.at = HOUR_S
     node.join()
     node.at = 0.0
-    node.start()
-    node.workers_run()
+    node.start_workers()
     (announce,) = [each for each in node.tell(LinkUp(1)) if isinstance(each, Announce)]
     assert announce.deadline_at == 100
 

@@ -37,8 +37,7 @@ ROLLOUTS = (RolloutsRef("them", 7, 0, "d" * 64, 100, 4),)
 def newcomer(round: int = 8, ready: bool = True, **fields: object) -> Story:
     """A node that has just joined a round, its trainer loaded or not."""
     story = Story(settings(**({"catch_up_rounds": 3, "catch_up_s": 100.0} | fields)))
-    story.start()
-    story.workers_run()
+    story.start_workers()
     story.tell(LinkUp(1), Registered("register"), *([READY] if ready else []))
     story.told = story.tell(announced(round))  # type: ignore[attr-defined]
     return story
@@ -145,8 +144,7 @@ def test_a_node_that_is_killed_meanwhile_goes_on_waiting_and_no_longer(done: boo
     story = newcomer()
     story.tell(gathered(8, rollouts=ROLLOUTS))
     story.at = 40.0
-    story.start()
-    story.workers_run()
+    story.start_workers()
     again = story.tell(LinkUp(1), Registered("register"), READY, announced(8))
     assert len(asked(again)) == 1 and not trains(again) and story.chart() == "round.gathering"
     if done:
@@ -160,8 +158,7 @@ def test_a_node_that_is_killed_meanwhile_goes_on_waiting_and_no_longer(done: boo
 def test_a_node_that_is_killed_with_weights_in_the_trainer_gives_them_again() -> None:
     story = newcomer()
     story.tell(gathered(8), FETCHED)
-    story.start()
-    story.workers_run()
+    story.start_workers()
     assert trains(story.tell(LinkUp(1), Registered("register"), READY, announced(8)))[0].weights == THEIRS
 
 

@@ -133,14 +133,12 @@ def test_a_worker_that_cannot_be_executed_is_tried_again(node: Story) -> None:
 
 
 def test_a_worker_that_never_gets_ready_is_killed(node: Story) -> None:
-    node.start()
-    node.workers_run()
+    node.start_workers()
     assert ids(node.wait("ready/trainer")) == ["kill/trainer/run1/1"]
 
 
 def test_an_isolated_network_is_ready_and_keeps_trying(node: Story) -> None:
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkDegraded("no bootstrap peer answers"))
     assert node.state.link.chart == "degraded"
     assert node.state.chart == "joining"
