@@ -6,6 +6,7 @@ from swarmd.core.commands import Announce
 from swarmd.core.events import (
     ClockSet,
     CommandFailed,
+    Event,
     LinkDown,
     LinkUp,
     MemberSeen,
@@ -92,21 +93,19 @@ def test_a_trainer_that_was_told_to_stop_is_not_told_again_when_the_pause_is_ove
     assert ids(node.tell(TrainingCancelled("cancel/0/0", 0, 0))) == ["gather/1/0"]
 
 
-def test_a_stage_is_left_where_the_policy_says_so() -> None:
+@pytest.mark.parametrize("room_first", [False, True])
+def test_a_stage_is_left_where_the_policy_says_so_and_begun_again_with_room_and_an_idle_trainer(
+    room_first: bool,
+) -> None:
     node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0))
     assert ids(node.tell(LOW)) == ["cancel/0/0"]
     assert node.state.chart == "paused" and "cancel" in node.waits
-    node.tell(TrainingCancelled("train/0/0", 0, 0))
-    assert ids(node.tell(FREED)) == ["train/0/0"]
-
-
-def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
-    node = Story.joined(settings(behind="abandon"))
-    node.tell(announced(0), LOW)
-    assert node.tell(FREED) == ()
-    assert node.state.chart == "paused"
-    assert ids(node.tell(TrainingCancelled("train/0/0", 0, 0))) == ["train/0/0"]
+    freed_and_idle: list[Event] = [FREED, TrainingCancelled("train/0/0", 0, 0)]
+    first, second = freed_and_idle if room_first else freed_and_idle[::-1]
+    assert node.tell(first) == ()
+    assert node.chart() == "paused"
+    assert ids(node.tell(second)) == ["train/0/0"]
 
 
 def test_a_stage_that_ends_after_a_pause_is_trained_and_not_skipped() -> None:

@@ -167,14 +167,6 @@ def test_a_settled_stage_stays_settled_after_a_restart(node: Story) -> None:
     assert node.state.chart == "round.settling"
 
 
-def test_rounds_missed_while_down_are_a_fault(node: Story) -> None:
-    node.tell(announced(0))
-    node.finish(0)
-    node.join()
-    node.tell(announced(5))
-    assert node.recorded[-2] == RoundsSkipped(1, 4, "fault")
-
-
 def test_a_stage_half_trained_when_the_node_stopped_is_taken_up_again(node: Story) -> None:
     node.tell(announced(0))
     assert ids(node.tell(StopRequested("signal 15"))) == ["stop/run1"]
@@ -514,10 +506,13 @@ def test_rounds_missed_after_a_stop_have_its_cause(node: Story, ended: list[Even
     assert node.recorded[-2] == RoundsSkipped(0, 1, cause)
 
 
-def test_rounds_missed_while_stopped_are_not_a_fault(node: Story) -> None:
+@pytest.mark.parametrize(("ended", "cause"), [([], "fault"), ([STOP, STOPPED], "stopped")])
+def test_rounds_missed_while_stopped_are_not_a_fault_as_those_while_down_are(
+    node: Story, ended: list[Event], cause: SkipCause
+) -> None:
     node.tell(announced(0))
     node.finish(0)
-    node.tell(STOP, STOPPED)
+    node.tell(*ended)
     node.join()
     node.tell(announced(5))
-    assert node.recorded[-2] == RoundsSkipped(1, 4, "stopped")
+    assert node.recorded[-2] == RoundsSkipped(1, 4, cause)

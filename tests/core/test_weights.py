@@ -59,13 +59,13 @@ def test_it_asks_for_weights_that_fit_beside_peers_rollouts() -> None:
     assert any(isinstance(each, Gather) for each in story.told)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("round", [0, 2])
-def test_who_has_missed_little_asks_for_none(round: int) -> None:
-    assert not asked(newcomer(round).told)  # type: ignore[attr-defined]
-
-
-def test_who_is_configured_without_asks_for_none() -> None:
-    story = newcomer(catch_up_rounds=0)
+@pytest.mark.parametrize(
+    ("round", "fields"),
+    [(0, {}), (2, {}), (8, {"catch_up_rounds": 0}), (8, {"catch_up_rounds": 0, "average_rounds": 2})],
+    ids=["at the start", "little missed", "configured without", "nothing to average yet"],
+)
+def test_who_has_no_use_for_weights_asks_for_none(round: int, fields: dict[str, Any]) -> None:
+    story = newcomer(round, **fields)
     assert not asked(story.told) and story.state.catch_up is None  # type: ignore[attr-defined]
 
 
@@ -259,11 +259,6 @@ def test_without_any_to_average_with_nothing_is_held_up_and_the_next_turn_comes(
     assert trains(story.tell(gathered(8)))[0].weights is None
     story.tell(trained(8), announced(9), gathered(9), trained(9))
     assert len(asked(story.tell(announced(10)))) == 1
-
-
-def test_who_has_not_trained_yet_has_nothing_to_average() -> None:
-    story = newcomer(8, catch_up_rounds=0, average_rounds=2)
-    assert not asked(story.told)  # type: ignore[attr-defined]
 
 
 def test_an_absence_comes_before_averaging() -> None:
