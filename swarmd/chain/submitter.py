@@ -54,9 +54,7 @@ from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
 TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
-REFUSED_ONCE_MAX = (
-    64  # submissions; the first refusal of an older one is forgotten, so that the contract is asked once more
-)
+REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten: the contract is asked once more
 
 Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
 log = get_logger(__name__)

@@ -107,7 +107,7 @@ class RecordStore(ABC):
         self.watches: dict[str, KeyWatch] = {}
         self._view = view
         self._watching: dict[str, Stopper] = {}
-        self._awaits: ReportCheck = lambda key, owner: False
+        self.awaits: ReportCheck = lambda key, owner: False  # whether or not there is room to keep it
         self._take_report: Callable[[Record], bool] = lambda record: False
 
     # --- what the network does ---
@@ -192,11 +192,7 @@ class RecordStore(ABC):
         Args:
             awaits: whether a report of an owner under a key id is wanted, whether or not there is room to keep it.
         """
-        self._awaits, self._take_report = awaits, take
-
-    def awaits(self, key: bytes, owner: str) -> bool:
-        """Whether an owner's report under a key id is wanted, whether or not there is room to keep it."""
-        return self._awaits(key, owner)
+        self.awaits, self._take_report = awaits, take
 
     def accepted(self, record: Record) -> None:
         """Take a record that a peer has stored with this node: a report if it is collected, else as a hint."""

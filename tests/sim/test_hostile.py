@@ -174,7 +174,7 @@ LOST = (
         ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bans", lambda *_: False)),
     ),
     Lost("whoever has done nothing has any place", report_collector, "IDLE_MAX", 10**6, "sybil", "done nothing"),
-    Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", "", first=5),
+    Lost("nobody trusted is asked", guarded, "choose_trusted_peers", lambda *_: [], "eclipser", "", first=5),
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
     Lost(
