@@ -29,6 +29,7 @@ class LogReader:
     Attributes:
         next_seq: the event that comes next.
         segments: how many were read.
+        node: peer id of the node whose log it is; empty before the first segment was read.
         torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
     """
 
@@ -44,7 +45,7 @@ class LogReader:
         self._opening: Opening
         self._offset = 0
         self._left: Place | None = None  # `place` when this segment was opened
-        self._node = ""
+        self.node = ""
 
     def read(self) -> Iterator[Commit]:
         """Commits from where reading stopped up to the log's present end.
@@ -86,11 +87,6 @@ class LogReader:
             return self._left
         return Place(self.next_seq, first_seq_of(self._path), self._offset)
 
-    @property
-    def node(self) -> str:
-        """Peer id of the node whose log it is; empty before the first segment was read."""
-        return self._node
-
     def _enter(self) -> bool:
         """Have a segment open, if there is any."""
         if self._path is None:
@@ -123,9 +119,9 @@ class LogReader:
         self._file = file
         self._opening = read_header(file, path)
         header = self._opening.header
-        if self._node and header.node != self._node:
+        if self.node and header.node != self.node:
             raise LogForeign(
-                f"{path} is of node {header.node}, the segments before it are of node {self._node}",
+                f"{path} is of node {header.node}, the segments before it are of node {self.node}",
                 "Take the foreign segments out of the directory",
             )
         if digest is not None:
@@ -134,7 +130,7 @@ class LogReader:
             if header.previous != digest:
                 raise damaged(path, 0, "the segment before it is not the one that it was written after")
         self.segments += path != self._path
-        self._path, self._node, self._offset = path, header.node, self._opening.size_bytes
+        self._path, self.node, self._offset = path, header.node, self._opening.size_bytes
         self.next_seq = header.first_seq
 
     def _drain(self) -> Iterator[Commit]:
