@@ -68,10 +68,15 @@ def test_gathering_ends_at_its_deadline(node: Story) -> None:
     assert node.tell(gathered(4)) == ()
 
 
-def test_an_older_announcement_changes_nothing(node: Story) -> None:
-    node.tell(announced(4))
+@pytest.mark.parametrize(
+    ("known", "late"),
+    [([announced(4)], announced(3)), ([announced(4), gathered(4)], TimerFired("gather", 5.0))],
+    ids=["an older announcement", "a timer that no longer stands"],
+)
+def test_what_comes_too_late_changes_nothing(node: Story, known: list[Event], late: Event) -> None:
+    node.tell(*known)
     before = node.state
-    assert node.tell(announced(3)) == ()
+    assert node.tell(late) == ()
     assert node.state == before
 
 
@@ -261,13 +266,6 @@ def test_the_end_of_the_swarm_is_waited_out_and_may_be_extended(node: Story) -> 
     assert ids(node.tell(announced(1))) == ["gather/1/0"]
 
 
-def test_a_timer_that_no_longer_stands_is_ignored(node: Story) -> None:
-    node.tell(announced(4), gathered(4))
-    before = node.state
-    assert node.tell(TimerFired("gather", 5.0)) == ()
-    assert node.state == before
-
-
 def test_nothing_happens_before_the_node_has_started() -> None:
     node = Story(settings())
     assert node.tell(announced(0), Registered("register")) == ()
@@ -313,14 +311,21 @@ def old_log(round: int = 2) -> Story:
     return node
 
 
-def test_the_round_after_the_first_that_opened_is_trained() -> None:
+@pytest.mark.parametrize(
+    ("from_round", "first", "second", "trained"),
+    [(0, 2, 3, 4), (0, 50, 51, 52), (9, 5, 8, 9)],
+    ids=["where it was", "where the swarm went on", "whoever restores knows a later round"],
+)
+def test_the_round_after_the_first_that_opened_is_trained(
+    from_round: int, first: int, second: int, trained: int
+) -> None:
     node = old_log()
-    node.restore()
-    assert node.tell(announced(2)) == (), "it may have reported this round after the backup"
+    node.restore(from_round)
+    assert node.tell(announced(first)) == (), "it may have reported this round after the backup"
     assert node.state.chart == "waiting"
-    assert node.tell(announced(3)) == (), "this one too: what it heard first may have been old"
-    assert ids(node.tell(announced(4))) == ["gather/4/0"]
-    assert RoundsSkipped(2, 3, "fault") in node.recorded
+    assert node.tell(announced(second)) == (), "this one too: what it heard first may have been old"
+    assert ids(node.tell(announced(trained))) == [f"gather/{trained}/0"]
+    assert RoundsSkipped(2, trained - 1, "fault") in node.recorded
 
 
 def test_a_later_stage_of_the_same_round_is_no_round_that_opened() -> None:
@@ -335,14 +340,6 @@ def test_what_it_was_told_to_train_before_is_forgotten() -> None:
     assert any(isinstance(command, Train) for command in node.state.pending)
     node.restore()
     assert not any(isinstance(command, Train | Gather) for command in node.state.pending)
-
-
-def test_a_swarm_that_went_on_is_joined_where_it_is() -> None:
-    node = old_log()
-    node.restore()
-    assert node.tell(announced(50), announced(51)) == ()
-    assert ids(node.tell(announced(52))) == ["gather/52/0"]
-    assert RoundsSkipped(2, 51, "fault") in node.recorded
 
 
 def test_the_contract_is_believed_at_once() -> None:
@@ -430,14 +427,6 @@ def test_it_holds_for_the_lives_that_follow() -> None:
     node.join()
     assert node.tell(announced(3)) == ()
     assert ids(node.tell(announced(4))) == ["gather/4/0"]
-
-
-def test_whoever_restores_may_know_a_later_round() -> None:
-    node = old_log()
-    node.restore(from_round=9)
-    assert node.tell(announced(5)) == ()
-    assert node.tell(announced(8)) == ()
-    assert ids(node.tell(announced(9))) == ["gather/9/0"]
 
 
 def test_a_swarm_that_has_ended_is_waited_for() -> None:
