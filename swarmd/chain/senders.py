@@ -140,13 +140,10 @@ class AccountKey:
     """
 
     def __init__(self, account: LocalAccount, chain_id: int, drive: Drive = "never") -> None:
+        self.account = str(account.address)
         self._account = account
         self._chain_id = chain_id
         self._drive: Drive = drive
-
-    @property
-    def account(self) -> str:
-        return str(self._account.address)
 
     def content_of(self, command: Submit, peer: str) -> bytes:
         return call_of(command, peer, self._drive)

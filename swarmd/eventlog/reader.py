@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 
 from swarmd.errors import LogDamaged, LogForeign
 from swarmd.eventlog.frame import Commit, decode_commit, digest_file, judge_tail, read_frames
@@ -75,9 +74,7 @@ class LogReader:
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property

@@ -463,10 +463,6 @@ class SimChain:
         if self.pool:
             del self.pool[self.random.choice(list(self.pool))]
 
-    def raise_fee(self, times: float) -> None:
-        """Gas costs this many times as much."""
+    def set_fee(self, times: float) -> None:
+        """Gas costs this many times what it did at first."""
         self.fee = int(FEE * times)
-
-    def lower_fee(self) -> None:
-        """Gas costs what it did at first."""
-        self.fee = FEE

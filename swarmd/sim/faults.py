@@ -224,8 +224,8 @@ class Faults:
         self._chain.evict()
 
     def _raise_fee(self, node: SimNode) -> None:
-        self._chain.raise_fee(self.random.uniform(1.5, 6.0))
-        self.world.call_in(self.random.uniform(*DEAR_S), self._chain.lower_fee)
+        self._chain.set_fee(self.random.uniform(1.5, 6.0))
+        self.world.call_in(self.random.uniform(*DEAR_S), self._chain.set_fee, 1.0)
 
     def _impoverish(self, node: SimNode) -> None:
         """An account has next to nothing for a while."""
