@@ -140,13 +140,10 @@ class AccountKey:
     """
 
     def __init__(self, account: LocalAccount, chain_id: int, drive: Drive = "never") -> None:
+        self.account = str(account.address)
         self._account = account
         self._chain_id = chain_id
         self._drive: Drive = drive
-
-    @property
-    def account(self) -> str:
-        return str(self._account.address)
 
     def content_of(self, command: Submit, peer: str) -> bytes:
         return call_of(command, peer, self._drive)
@@ -237,15 +234,11 @@ class AccountTransactions:
     """
 
     def __init__(self, fees: FeesConfig, chain: AccountPort, key: Signatory, budget: Budget) -> None:
+        self.account = key.account
         self.budget = budget
         self._fees = fees
         self._chain = chain
         self._key = key
-
-    @property
-    def account(self) -> str:
-        """The key's address."""
-        return self._key.account
 
     async def gas_for(self, to: str, content: bytes, gas_max: int, what: str = "the call") -> int:
         """Gas to allow, a quarter more than it takes now.
@@ -477,6 +470,7 @@ class Proxy:
     def __init__(self, config: ChainConfig, rpc: Rpc, token: str = "") -> None:
         from swarmd.chain.ethereum import Ethereum
 
+        self.account = config.proxy.account  # as configured: the proxy does not name it
         self._config = config
         self._chain = Ethereum(rpc)
         self._url = config.proxy.url.rstrip("/")
@@ -484,11 +478,6 @@ class Proxy:
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-
-    @property
-    def account(self) -> str:
-        """The configured account: the proxy does not name it."""
-        return self._config.proxy.account
 
     async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
         """Note that a request is about to be made. If the account is known, the contract is asked first."""

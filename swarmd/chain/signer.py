@@ -405,6 +405,10 @@ class SignerBusy(ChainError):
 class Signer:
     """Submits for nodes, one request at a time, and follows what it submitted until it is confirmed.
 
+    Attributes:
+        account: the address that all submissions come from.
+        budget: the bound on what the account signs for in a day.
+
     Args:
         ledger: has all lines of `audit` so far.
     """
@@ -417,10 +421,11 @@ class Signer:
         self._chain = SignerChain(rpc, ledger.held)
         self._audit = audit
         self._ledger = ledger
-        budget = Budget(config.fees)
-        budget.restore(*ledger.spent)
+        self.budget = Budget(config.fees)
+        self.budget.restore(*ledger.spent)
         key = AccountKey(account, config.chain_id, config.drive)
-        self._wallet = Wallet(config, self._chain, key, budget)
+        self.account = key.account
+        self._wallet = Wallet(config, self._chain, key, self.budget)
         self._coordinator = Coordinator(rpc, config.contract)
         self._blocks = self._coordinator.blocks
         self._finality = Finality(config, self._blocks)
@@ -428,16 +433,6 @@ class Signer:
         self._sent_at: dict[str, float] = {}  # monotonic
         self._ready = False
         self.trouble = "the chain has not been asked yet"  # why nothing can be signed now; empty if it can
-
-    @property
-    def account(self) -> str:
-        """The address that all submissions come from."""
-        return self._wallet.account
-
-    @property
-    def budget(self) -> Budget:
-        """The bound on what the account signs for in a day."""
-        return self._wallet.budget
 
     # --- requests ---
 

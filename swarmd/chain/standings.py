@@ -6,7 +6,7 @@ The contract keeps sums, and in some versions leaderboards. Its logs are the sam
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
@@ -17,7 +17,6 @@ from swarmd.errors import ChainError
 OPEN_BLOCKS_MAX = 4096  # newest blocks that a reorganisation may take back; older ones are sealed
 
 Order = Literal["reward", "wins", "votes", "rounds"]
-ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class PeerStanding(msgspec.Struct, frozen=True):

@@ -54,9 +54,7 @@ from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
 TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
-REFUSED_ONCE_MAX = (
-    64  # submissions; the first refusal of an older one is forgotten, so that the contract is asked once more
-)
+REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten: the contract is asked once more
 
 Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
 log = get_logger(__name__)
@@ -179,6 +177,7 @@ class TrackedSubmission:
 
     def __init__(self, command: Submit) -> None:
         self.command = command
+        self.submission = command.submission
         self.attempts: list[Prepared] = _each_once(command.prepared)
         self.block: BlockRef | None = None  # in which it was mined
         self.hash = ""  # of the transaction; empty if only the contract was seen to have it
@@ -241,11 +240,6 @@ class TrackedSubmission:
         """The newest attempt of each nonce that may be sent and has its bytes, the lowest nonce first."""
         newest = {each.nonce: each for each in self.attempts if each.raw and each.hash in self._in_log}
         return [newest[nonce] for nonce in sorted(newest)]
-
-    @property
-    def submission(self) -> str:
-        """The submission's id."""
-        return self.command.submission
 
     @property
     def was_sent(self) -> bool:

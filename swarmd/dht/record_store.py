@@ -16,7 +16,7 @@ from swarmd.dht.swarm_view import SwarmView
 from swarmd.dht.wire.records import Record
 from swarmd.errors import NetworkDown
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import Running
+from swarmd.worker.runtime import Stopper
 
 WANTED_MAX = 256  # owners that were hinted at and not yet read; more are found at the next interval
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
@@ -106,8 +106,8 @@ class RecordStore(ABC):
     def __init__(self, view: SwarmView) -> None:
         self.watches: dict[str, KeyWatch] = {}
         self._view = view
-        self._watching: dict[str, Running] = {}
-        self._awaits: ReportCheck = lambda key, owner: False
+        self._watching: dict[str, Stopper] = {}
+        self.awaits: ReportCheck = lambda key, owner: False  # whether or not there is room to keep it
         self._take_report: Callable[[Record], bool] = lambda record: False
 
     # --- what the network does ---
@@ -176,7 +176,7 @@ class RecordStore(ABC):
     def unwatch(self, name: str) -> None:
         """Stop watching a key."""
         if self.watches.pop(name, None) is not None:
-            self._watching.pop(name).stop()
+            self._watching.pop(name)()
 
     def hinted(self, key: str, owner: str, expiration: float) -> None:
         """Take a hint at a record: its key is read soon if it is watched."""
@@ -192,11 +192,7 @@ class RecordStore(ABC):
         Args:
             awaits: whether a report of an owner under a key id is wanted, whether or not there is room to keep it.
         """
-        self._awaits, self._take_report = awaits, take
-
-    def awaits(self, key: bytes, owner: str) -> bool:
-        """Whether an owner's report under a key id is wanted, whether or not there is room to keep it."""
-        return self._awaits(key, owner)
+        self.awaits, self._take_report = awaits, take
 
     def accepted(self, record: Record) -> None:
         """Take a record that a peer has stored with this node: a report if it is collected, else as a hint."""

@@ -21,7 +21,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import Record, ReportRecord
 from swarmd.errors import RecordRejected
-from swarmd.worker.runtime import Running, TimeSource
+from swarmd.worker.runtime import Stopper, TimeSource
 
 NEWCOMERS_MAX = 256  # peers without credit whose reports count in a stage; those with most proof of work come first
 IDLE_MAX = 16  # of these, peers without proof of work
@@ -133,7 +133,7 @@ class ReportCollector:
         self._shards = 0
         self._unread: set[int] = set()  # shards to read even if no known member's report is missing there
         self._turns: list[int] = []  # shards, the one read longest ago first
-        self._reading: Running | None = None
+        self._stop_reading: Stopper | None = None
         self._stored: dict[str, Record] = {}  # reports stored with this node, by owner, until `_hand_on` takes them
         store.deliver_reports(self.awaits, self.take)
 
@@ -155,9 +155,9 @@ class ReportCollector:
         view, store, before = self._view, self._store, self._command
         for name in self._keys:
             store.unwatch(name)
-        if self._reading is not None:
-            self._reading.stop()
-        self._keys, self._awaited_keys, self._reading = {}, frozenset(), None
+        if self._stop_reading is not None:
+            self._stop_reading()
+        self._keys, self._awaited_keys, self._stop_reading = {}, frozenset(), None
         if before is not None and (before.round, before.stage) != (next.round, next.stage):
             self._stored = {}
             view.contact.closed(bool(self._seen.peers - {view.peer_id}), view.members - 1)
@@ -174,7 +174,7 @@ class ReportCollector:
             self._keys[name] = store.watch(name, seen, polls, later=stored_here or self._shards > READ_AT_ONCE)
         if stored_here:
             self._awaited_keys = frozenset(map(names.key_id, self._keys))
-            self._reading = view.runtime.start(self._read_shards())
+            self._stop_reading = view.runtime.start(self._read_shards())
 
     # --- reports stored with this node ---
 

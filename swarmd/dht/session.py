@@ -45,29 +45,12 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from swarmd.worker.messages import EventSink
-from swarmd.worker.runtime import LoopRuntime, Running
+from swarmd.worker.runtime import LoopRuntime, Stopper
 
 TELL_REJECTIONS_S = 2.0
 RECORD_MIN_S = 5.0
 
 log = get_logger(__name__)
-
-
-class _Scoped:
-    """One coroutine in the session's task group; implements `swarmd.worker.runtime.Running`."""
-
-    def __init__(self) -> None:
-        self._scope = anyio.CancelScope()
-
-    async def run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        try:
-            with self._scope:
-                await coroutine
-        finally:
-            coroutine.close()  # if the session ended before the coroutine began
-
-    def stop(self) -> None:
-        self._scope.cancel()
 
 
 class SessionRuntime(LoopRuntime):
@@ -82,11 +65,18 @@ class SessionRuntime(LoopRuntime):
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
         assert self._tasks is not None, "the session does not run"
-        running = _Scoped()
-        self._tasks.start_soon(running.run, coroutine)
-        return running
+        scope = anyio.CancelScope()
+        self._tasks.start_soon(self._run, coroutine, scope)
+        return scope.cancel
+
+    async def _run(self, coroutine: Coroutine[Any, Any, Any], scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                await coroutine
+        finally:
+            coroutine.close()  # if the session ended before the coroutine began
 
 
 class Session:

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 
 from swarmd.errors import LogDamaged, LogForeign
 from swarmd.eventlog.frame import Commit, decode_commit, digest_file, judge_tail, read_frames
@@ -29,6 +28,7 @@ class LogReader:
     Attributes:
         next_seq: the event that comes next.
         segments: how many were read.
+        node: peer id of the node whose log it is; empty before the first segment was read.
         torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
     """
 
@@ -44,7 +44,7 @@ class LogReader:
         self._opening: Opening
         self._offset = 0
         self._left: Place | None = None  # `place` when this segment was opened
-        self._node = ""
+        self.node = ""
 
     def read(self) -> Iterator[Commit]:
         """Commits from where reading stopped up to the log's present end.
@@ -74,9 +74,7 @@ class LogReader:
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -85,11 +83,6 @@ class LogReader:
         if self._path is None or self._offset == self._opening.size_bytes:
             return self._left
         return Place(self.next_seq, first_seq_of(self._path), self._offset)
-
-    @property
-    def node(self) -> str:
-        """Peer id of the node whose log it is; empty before the first segment was read."""
-        return self._node
 
     def _enter(self) -> bool:
         """Have a segment open, if there is any."""
@@ -123,9 +116,9 @@ class LogReader:
         self._file = file
         self._opening = read_header(file, path)
         header = self._opening.header
-        if self._node and header.node != self._node:
+        if self.node and header.node != self.node:
             raise LogForeign(
-                f"{path} is of node {header.node}, the segments before it are of node {self._node}",
+                f"{path} is of node {header.node}, the segments before it are of node {self.node}",
                 "Take the foreign segments out of the directory",
             )
         if digest is not None:
@@ -134,7 +127,7 @@ class LogReader:
             if header.previous != digest:
                 raise damaged(path, 0, "the segment before it is not the one that it was written after")
         self.segments += path != self._path
-        self._path, self._node, self._offset = path, header.node, self._opening.size_bytes
+        self._path, self.node, self._offset = path, header.node, self._opening.size_bytes
         self.next_seq = header.first_seq
 
     def _drain(self) -> Iterator[Commit]:

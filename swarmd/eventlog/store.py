@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -279,9 +278,7 @@ class EventLog:
     def __enter__(self) -> EventLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _begin_segment(self) -> SegmentWriter:

@@ -72,24 +72,14 @@ class View:
         """`getEoa`: the account that a peer is registered to, empty for none."""
         return str(self._get(("account", peer), ""))
 
-    def reward_block(self, round: int, stage: int, peer: str) -> int | None:
-        """Number of the block that has the reward of a peer; None if there is none."""
-        block: int | None = self._get(("reward", round, stage, peer), None)
-        return block
-
-    def vote_block(self, round: int, peer: str) -> int | None:
-        """Number of the block that has the vote of a peer; None if there is none."""
-        block: int | None = self._get(("vote", round, peer), None)
+    def block_of(self, *key: str | int) -> int | None:
+        """Number of the block with ("reward", round, stage, peer), ("vote", round, peer) or ("registered", peer)."""
+        block: int | None = self._get(key, None)
         return block
 
     def votes(self, round: int, peer: str) -> tuple[str, ...]:
         """`getVoterVotes`: whom a peer voted for."""
         return tuple(self._get(("winners", round, peer), ()))
-
-    def registration_block(self, peer: str) -> int | None:
-        """Number of the block in which a peer was registered."""
-        block: int | None = self._get(("registered", peer), None)
-        return block
 
     def is_barred(self, peer: str) -> bool:
         """Whether the allow-list leaves a peer out."""
@@ -120,14 +110,14 @@ class View:
             return "InvalidRoundNumber"
         if call.stage > (stage if call.round == round else self.rules.stages):
             return "InvalidStageNumber"
-        if self.reward_block(call.round, call.stage, call.peer) is not None:
+        if self.block_of("reward", call.round, call.stage, call.peer) is not None:
             return "RewardAlreadySubmitted"
         return self._refuse_peer(call)
 
     def _refuse_vote(self, call: Call) -> str:
         if call.round > self.place[0]:
             return "InvalidRoundNumber"
-        if self.vote_block(call.round, call.peer) is not None:
+        if self.block_of("vote", call.round, call.peer) is not None:
             return "WinnerAlreadyVoted"
         return self._refuse_peer(call)
 
@@ -473,10 +463,6 @@ class SimChain:
         if self.pool:
             del self.pool[self.random.choice(list(self.pool))]
 
-    def raise_fee(self, times: float) -> None:
-        """Gas costs this many times as much."""
+    def set_fee(self, times: float) -> None:
+        """Gas costs this many times what it did at first."""
         self.fee = int(FEE * times)
-
-    def lower_fee(self) -> None:
-        """Gas costs what it did at first."""
-        self.fee = FEE

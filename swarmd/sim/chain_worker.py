@@ -274,7 +274,7 @@ class SimEndpoint:
         return (await self._view(block)).account_of(peer)
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
-        return (await self._view(block)).reward_block(round, stage, peer) is not None
+        return (await self._view(block)).block_of("reward", round, stage, peer) is not None
 
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
         return (await self._view(block)).votes(round, peer)

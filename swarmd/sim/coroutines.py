@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from swarmd.worker.runtime import TimeSource
+from swarmd.worker.runtime import Stopper, TimeSource
 
 T = TypeVar("T")
 
@@ -193,11 +193,11 @@ class VirtualRuntime:
         self.now = now
         self.time = clock
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Task:
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
         """Run a coroutine, beginning now; what it raises ends the simulation."""
         task = Task(coroutine, among=self._tasks)
         task.step()
-        return task
+        return task.stop
 
     def stop(self) -> None:
         """The process is dead: end all that it was doing."""

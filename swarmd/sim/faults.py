@@ -39,55 +39,42 @@ class Faults:
         faults = _DHT_FAULTS if world.chain is None else _CHAIN_FAULTS
         self._kinds = [kind for kind, _ in faults]
         self._weights = [weight for _, weight in faults]
-        self._rate_s = world.profile.faults * world.profile.nodes / 3600.0
-        self._jumps_s = world.profile.jumps * world.profile.nodes / 3600.0
-        self._churn_s = world.profile.churn * (world.profile.nodes - 1) / 3600.0
 
     def begin(self) -> None:
-        if self._rate_s > 0:
-            self._schedule()
-        if self._jumps_s > 0:
-            self._schedule_jump()
-        if self._churn_s > 0:
-            self._schedule_leaving()
-        if self.world.profile.partition:
+        profile = self.world.profile
+        self._schedule(profile.faults * profile.nodes, self._break_something)
+        self._schedule(profile.jumps * profile.nodes, self._jump)
+        self._schedule(profile.churn * (profile.nodes - 1), self._leave)
+        if profile.partition:
             self.world.call_in((self.world.calm_from - self.world.now) / 3, self._cut_off_once)
-        if self.world.profile.rounds_max:
+        if profile.rounds_max:
             self.world.call_in(OPERATOR_S, self._look_for_end)
 
-    def _schedule(self) -> None:
-        self.world.call_in(self.random.expovariate(self._rate_s), self._strike)
+    def _schedule(self, in_an_hour: float, act: Callable[[], None]) -> None:
+        """Have something happen at random instants, so often in an hour, until the world becomes calm."""
+        if in_an_hour > 0:
+            self.world.call_in(self.random.expovariate(in_an_hour / 3600.0), self._strike, in_an_hour, act)
 
-    def _strike(self) -> None:
-        if self.over:
-            return
-        self._schedule()
+    def _strike(self, in_an_hour: float, act: Callable[[], None]) -> None:
+        if not self.over:
+            self._schedule(in_an_hour, act)
+            act()
+
+    def _break_something(self) -> None:
         node = self.random.choice(self.world.nodes)
         if node.running:
             self.random.choices(self._kinds, self._weights)[0](self, node)
 
-    def _schedule_jump(self) -> None:
-        self.world.call_in(self.random.expovariate(self._jumps_s), self._jump)
-
     def _jump(self) -> None:
         """Somebody sets a clock wrong, and right again a while later."""
-        if self.over:
-            return
-        self._schedule_jump()
         node = self.random.choice(self.world.nodes)
         if not node.jumped_s:
             self.world.counts["jumps"] += 1
             node.set_clock(self.random.choice((-1.0, 1.0)) * self.random.uniform(*JUMP_S))
             self.world.call_in(self.random.uniform(*WRONG_S), self._set_right, node)
 
-    def _schedule_leaving(self) -> None:
-        self.world.call_in(self.random.expovariate(self._churn_s), self._leave)
-
     def _leave(self) -> None:
         """A follower's machine is switched off, and on again after some minutes."""
-        if self.over:
-            return
-        self._schedule_leaving()
         node = self.random.choice(self.world.nodes[1:])
         node.crash(self.random.uniform(*AWAY_S))
 
@@ -237,8 +224,8 @@ class Faults:
         self._chain.evict()
 
     def _raise_fee(self, node: SimNode) -> None:
-        self._chain.raise_fee(self.random.uniform(1.5, 6.0))
-        self.world.call_in(self.random.uniform(*DEAR_S), self._chain.lower_fee)
+        self._chain.set_fee(self.random.uniform(1.5, 6.0))
+        self.world.call_in(self.random.uniform(*DEAR_S), self._chain.set_fee, 1.0)
 
     def _impoverish(self, node: SimNode) -> None:
         """An account has next to nothing for a while."""

@@ -56,11 +56,12 @@ from swarmd.dht.wire.records import (
     is_sharded,
 )
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
-from swarmd.sim.coroutines import Answer, Condition, Task, VirtualRuntime
+from swarmd.sim.coroutines import Answer, Condition, VirtualRuntime
 from swarmd.sim.dht import CLOCK, RECORD_S, SWARM, Boards, Once, SimDht, Store, Written, is_alive, size_of
 from swarmd.sim.machine import Machine
 from swarmd.sim.processes import SimSupervisor, SimWorker
 from swarmd.sim.simulation import peer_of
+from swarmd.worker.runtime import Stopper
 
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 READ_KEPT = 8  # keys of which a worker knows what it has found there last
@@ -456,7 +457,7 @@ class WorkerRuntime(VirtualRuntime):
         super().__init__(worker.later, lambda: worker.world.now, worker.node.clock)
         self._worker = worker
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Task:
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
         return super().start(self._guard(coroutine))
 
     async def _guard(self, coroutine: Coroutine[Any, Any, Any]) -> None:

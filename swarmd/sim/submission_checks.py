@@ -188,10 +188,10 @@ class SubmissionChecks:
     def _is_on_chain(self, kind: str, place: Place) -> bool:
         contract, peer = self._chain.contract, self.node.peer
         if kind == "reward":
-            return contract.reward_block(*place, peer) is not None
+            return contract.block_of("reward", *place, peer) is not None
         if kind == "winners":
-            return contract.vote_block(place[0], peer) is not None
-        return kind == "advance" or contract.registration_block(peer) is not None
+            return contract.block_of("vote", place[0], peer) is not None
+        return kind == "advance" or contract.block_of("registered", peer) is not None
 
 
 def day_wei_max(node: Machine) -> int:

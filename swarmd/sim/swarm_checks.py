@@ -220,9 +220,8 @@ class CoordinatorModel:
             self._close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
-        held = now.held_since is not None and not self.reports.keys() - {
-            self.node.peer
-        }  # for others, who may still come
+        # It may be held for others, who may still come.
+        held = now.held_since is not None and not self.reports.keys() - {self.node.peer}
         if now.chart == "open.collecting" and self._is_full(now) and not held:
             self.node.fail(f"stage {_place(now)} stays open although all have reported")
 

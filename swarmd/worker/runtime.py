@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import anyio
 
 TimeSource = Callable[[], float]  # seconds since 1970, or since whenever if only differences count
+Stopper = Callable[[], object]  # cancels a coroutine that was started, where it waits
 
 STEP_S_MIN = 3.0  # peers tolerate a smaller step of the clock
 
@@ -28,17 +29,10 @@ class Signal(Protocol):
         """Return when it is set, or after `timeout_s`; afterwards it is not set."""
 
 
-class Running(Protocol):
-    """A coroutine that was started."""
-
-    def stop(self) -> None:
-        """Cancel it where it waits."""
-
-
 class Runtime(Protocol):
     """A clock, and ways to wait by it."""
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
         """Run a coroutine concurrently. It must not raise; `swarmd.worker.tasks.TaskGroup` passes errors on."""
 
     def now(self) -> float:
@@ -69,25 +63,16 @@ class LoopSignal:
         self._event.clear()
 
 
-class LoopTask:
-    """See `Running`."""
-
-    _all: ClassVar[set[asyncio.Task[Any]]] = set()  # the event loop itself would forget them
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._task = asyncio.ensure_future(coroutine)
-        self._all.add(self._task)
-        self._task.add_done_callback(self._all.discard)
-
-    def stop(self) -> None:
-        self._task.cancel()
-
-
 class LoopRuntime:
     """The running event loop, see `Runtime`."""
 
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
-        return LoopTask(coroutine)
+    _started: ClassVar[set[asyncio.Task[Any]]] = set()  # the event loop itself would forget them
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
+        task = asyncio.ensure_future(coroutine)
+        self._started.add(task)
+        task.add_done_callback(self._started.discard)
+        return task.cancel
 
     def now(self) -> float:
         return time.monotonic()

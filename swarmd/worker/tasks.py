@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from swarmd.logger import get_logger
-from swarmd.worker.runtime import Running, Runtime, Signal
+from swarmd.worker.runtime import Runtime, Signal, Stopper
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class TaskGroup:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._running: dict[int, Running | None] = {}  # by number; None until `runtime.start` returns
+        self._running: dict[int, Stopper | None] = {}  # by number; None until `runtime.start` returns
         self._count = 0
         self._changed = runtime.signal()
         self._error: Exception | None = None
@@ -28,9 +28,9 @@ class TaskGroup:
         self._count += 1
         number = self._count
         self._running[number] = None
-        running = self._runtime.start(self._run(number, run, args))
+        stop = self._runtime.start(self._run(number, run, args))
         if number in self._running:
-            self._running[number] = running
+            self._running[number] = stop
 
     async def _run(self, number: int, run: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         try:
@@ -53,9 +53,9 @@ class TaskGroup:
     def stop(self) -> None:
         """End all of them."""
         running, self._running = self._running, {}
-        for each in running.values():
-            if each is not None:
-                each.stop()
+        for stop in running.values():
+            if stop is not None:
+                stop()
 
 
 async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
@@ -75,12 +75,12 @@ async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[
             errors.append(error)
         ended.set()
 
-    running = runtime.start(note())
+    stop = runtime.start(note())
     try:
         if not (results or errors):
             await ended.wait(limit_s)
     finally:
-        running.stop()
+        stop()
     if errors:
         raise errors[0]
     if not results:

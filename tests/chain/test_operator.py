@@ -127,10 +127,7 @@ async def dies_and_goes_on(bench: Bench, path: Path, plan: DeploymentPlan, dies_
     return True
 
 
-KILLED = pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPEN)], ids=["before", "after"])
-
-
-@KILLED
+@pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPEN)], ids=["before", "after"])
 async def test_killed_at_a_request_it_goes_on_and_makes_nothing_twice(
     bench: Bench, tmp_path: Path, after: bool, plan: DeploymentPlan
 ) -> None:

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmd.chain import coordinator, standings
 from swarmd.chain.coordinator import OnchainStandings, read_out
-from swarmd.chain.standings import ORDERS, ChainStandings, PeerStanding, rank
+from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
 from swarmd.core.events import (
     AnyChainLog,
     ChainBlock,
@@ -120,7 +120,7 @@ def test_old_blocks_are_sealed_and_a_reorganisation_below_them_is_refused(monkey
 def test_ranks_are_by_figure_and_ties_by_peer_id() -> None:
     rows = [PeerStanding("b", reward=3), PeerStanding("a", reward=3), PeerStanding("c", reward=2**256, wins=1)]
     assert [row.peer for row in rank(rows)] == ["c", "a", "b"]
-    assert {order: [row.peer for row in rank(rows, order)] for order in ORDERS}["votes"] == ["a", "b", "c"]
+    assert {order: [row.peer for row in rank(rows, order)] for order in get_args(Order)}["votes"] == ["a", "b", "c"]
 
 
 # --- a real contract ---

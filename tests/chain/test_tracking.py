@@ -282,9 +282,8 @@ async def test_a_place_of_two_blocks_says_nothing() -> None:
 # --- which nonce the next attempt takes ---
 
 
-def wallet_on(chain: Chain, max_gwei: float = 200.0) -> Wallet:
-    fees = FeesConfig(max_gwei=max_gwei)
-    config = ChainConfig(rpc=(), chain_id=1, contract=CONTRACT, drive="manager", fees=fees)
+def wallet_on(chain: Chain) -> Wallet:
+    config = ChainConfig(rpc=(), chain_id=1, contract=CONTRACT, drive="manager", fees=FeesConfig(max_gwei=200.0))
     return Wallet(config, cast(Any, chain), cast(Any, chain))
 
 
@@ -325,12 +324,18 @@ async def test_a_mined_withdrawal_is_no_success_although_the_log_has_its_hash_al
         assert await wallet.trace([known]) == Mined(withdrawal.hash, BLOCK, succeeded=False)
 
 
-async def test_what_is_withdrawn_gives_up_its_own_nonce_before_one_below_is_filled() -> None:
-    """Filled first, it would have the withdrawn one mined."""
+async def above_a_gap(command: Submit) -> tuple[Chain, Wallet, Prepared]:
+    """An attempt with nonce 5, when the endpoints have forgotten the transaction with nonce 4."""
     chain = Chain(4, 5)
     wallet = wallet_on(chain)
-    step = await prepared_by(wallet, ADVANCE, ())
+    attempt = await prepared_by(wallet, command, ())
     chain.nonces["pending"] = 4
+    return chain, wallet, attempt
+
+
+async def test_what_is_withdrawn_gives_up_its_own_nonce_before_one_below_is_filled() -> None:
+    """Filled first, it would have the withdrawn one mined."""
+    _, wallet, step = await above_a_gap(ADVANCE)
     first = await wallet.withdraw([step])
     assert first is not None and first.nonce == step.nonce == 5
     second = await wallet.withdraw([step, first])
@@ -338,10 +343,7 @@ async def test_what_is_withdrawn_gives_up_its_own_nonce_before_one_below_is_fill
 
 
 async def test_a_gap_below_a_step_of_the_contract_is_filled_with_nothing_and_the_step_keeps_its_nonce() -> None:
-    chain = Chain(4, 5)
-    wallet = wallet_on(chain)
-    step = await prepared_by(wallet, ADVANCE, ())
-    chain.nonces["pending"] = 4
+    chain, wallet, step = await above_a_gap(ADVANCE)
     filler = await prepared_by(wallet, ADVANCE, [step])
     assert (filler.nonce, chain.read(filler).to, chain.read(filler).content) == (4, ME, b"")
     chain.nonces["pending"] = 6
@@ -350,10 +352,7 @@ async def test_a_gap_below_a_step_of_the_contract_is_filled_with_nothing_and_the
 
 
 async def test_a_gap_below_anything_else_is_filled_with_the_thing_itself() -> None:
-    chain = Chain(4, 5)
-    wallet = wallet_on(chain)
-    reward = await prepared_by(wallet, REWARD, ())
-    chain.nonces["pending"] = 4
+    chain, wallet, reward = await above_a_gap(REWARD)
     again = await prepared_by(wallet, REWARD, [reward])
     assert (again.nonce, chain.read(again).to) == (4, CONTRACT)
 

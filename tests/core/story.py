@@ -13,6 +13,7 @@ from swarmd.core.events import (
     LinkUp,
     NodeStarted,
     Registered,
+    ReportPublished,
     RolloutsGathered,
     RoundAnnounced,
     StageTrained,
@@ -130,9 +131,24 @@ class Story:
     def workers_run(self) -> tuple[Command, ...]:
         return self.tell(WorkerStarted("network", 11, 1), WorkerStarted("trainer", 12, 1))
 
+    def start_workers(self) -> tuple[Command, ...]:
+        """A new life begins, and both workers run."""
+        return (*self.start(), *self.workers_run())
+
     def join(self, peers: int = 1) -> tuple[Command, ...]:
         """Start, with both workers ready and the node registered."""
-        return (*self.start(), *self.workers_run(), *self.join_as_started(peers))
+        return (*self.start_workers(), *self.join_as_started(peers))
+
+    def restore(self, from_round: int = 0) -> None:
+        """Begin the first life after it was brought back from a backup, and join."""
+        self.lives += 1
+        self.tell(NodeStarted(self.node, f"run{self.lives}", restored=True, from_round=from_round))
+        self.workers_run()
+        self.join_as_started()
+
+    def finish(self, round: int) -> None:
+        """The first stage of a round is gathered for, trained and reported."""
+        self.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
 
     def join_as_started(self, peers: int = 1) -> tuple[Command, ...]:
         """The workers, which run, are ready, and the node is registered."""

@@ -71,8 +71,7 @@ def test_a_node_trains_the_stage_that_the_contract_is_at() -> None:
 
 def test_the_chain_may_be_read_before_the_dht_answers() -> None:
     story = Story(chain_settings())
-    story.start()
-    story.workers_run()
+    story.start_workers()
     story.tell(WorkerStarted("chain", 13, 1), chain_up(3))
     assert story.state.chart == "joining"
     story.tell(LinkUp(1), Registered("register"), TrainerReady("cpu", "tiny", 1))
@@ -146,8 +145,7 @@ def test_blocks_that_are_remembered_stay_within_their_bound_in_a_reorganisation(
 def test_a_node_that_starts_ahead_of_the_contract_takes_up_its_stage() -> None:
     story = Story.on_chain(chain_settings())
     story.tell(trained(0), said(5, StageLog(0, "0xt", 1, 0)), gathered(1))
-    story.start()
-    story.workers_run()
+    story.start_workers()
     story.tell(LinkUp(1), Registered("register"), WorkerStarted("chain", 14, 1), ChainReorged(block(4), 1))
     story.tell(chain_up(0, head=6))
     assert story.state.chart == "round.training"
@@ -174,8 +172,7 @@ def test_accounts_are_compared_without_their_checksum() -> None:
 def test_another_contract_than_the_logs_is_refused() -> None:
     story = Story.on_chain(chain_settings())
     story.tell(StopRequested("test"))
-    story.start()
-    story.workers_run()
+    story.start_workers()
     story.tell(WorkerStarted("chain", 14, 1), chain_up(contract="0xd"))
     assert story.state.exit_code == ExitCode.CHAIN_CONFLICT and "0xd" in story.state.stop_reason
 
@@ -221,11 +218,17 @@ def _advances(story: Story) -> list[str]:
     return [each.id for each in story.state.submissions if each.kind == "advance"]
 
 
-def test_the_stage_is_moved_on_when_its_time_is_over() -> None:
+@pytest.fixture
+def overdue() -> Story:
+    """A node whose turn it is to move on a stage that has had its time."""
     story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
     story.wait("drive")
-    assert 60.0 <= story.at <= 60.0 + TURNS * 3.0
-    assert _advances(story) == ["advance/0/0"]
+    return story
+
+
+def test_the_stage_is_moved_on_when_its_time_is_over(overdue: Story) -> None:
+    assert 60.0 <= overdue.at <= 60.0 + TURNS * 3.0
+    assert _advances(overdue) == ["advance/0/0"]
 
 
 def test_the_stage_is_moved_on_when_enough_have_reported() -> None:
@@ -280,37 +283,31 @@ def test_a_stage_manager_needs_no_policy() -> None:
     assert story.at == 300.0 and _advances(story) == ["advance/0/0"]
 
 
-def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice() -> None:
-    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
-    story.wait("drive")
-    story.tell(said(9, StageLog(0, "0xt", 1, 0)))
-    moved = find(story.state, "advance/0/0")
+def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice(overdue: Story) -> None:
+    overdue.tell(said(9, StageLog(0, "0xt", 1, 0)))
+    moved = find(overdue.state, "advance/0/0")
     assert moved is not None and (moved.chart, moved.code) == ("refused", "moved-on")
 
 
-def test_an_advance_that_came_too_late_is_looked_at_again() -> None:
+def test_an_advance_that_came_too_late_is_looked_at_again(overdue: Story) -> None:
     """The worker may know of a block that a reorganisation takes back before it is reported."""
-    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
-    story.wait("drive")
-    story.tell(SubmissionRefused("advance/0/0", "moved-on", "the contract is at a later stage"))
-    story.wait("drive")
-    again = find(story.state, "advance/0/0")
+    overdue.tell(SubmissionRefused("advance/0/0", "moved-on", "the contract is at a later stage"))
+    overdue.wait("drive")
+    again = find(overdue.state, "advance/0/0")
     assert again is not None and again.chart == "intended"
 
 
-def test_a_step_that_moved_another_stage_is_made_again() -> None:
+def test_a_step_that_moved_another_stage_is_made_again(overdue: Story) -> None:
     """`advance()` names no stage: after a reorganisation it may be mined at the one before."""
-    story = Story.on_chain(chain_settings(), chain_up(max_stage_s=60))
-    story.wait("drive")
     first = Prepared("0xa", 4, b"signed", "9")
-    (before,) = story.tell(SubmissionPrepared("advance/0/0", first))
-    story.tell(SubmissionSent("advance/0/0", "0xa"), SubmissionIncluded("advance/0/0", block(7), "0xa"))
-    story.wait("drive")
-    assert _advances(story) == ["advance/0/0"], "while it may yet be told where the contract is"
-    story.tell(SubmissionConfirmed("advance/0/0", block(7)))
-    (again,) = [command for command in story.wait("drive") if isinstance(command, Submit)]
+    (before,) = overdue.tell(SubmissionPrepared("advance/0/0", first))
+    overdue.tell(SubmissionSent("advance/0/0", "0xa"), SubmissionIncluded("advance/0/0", block(7), "0xa"))
+    overdue.wait("drive")
+    assert _advances(overdue) == ["advance/0/0"], "while it may yet be told where the contract is"
+    overdue.tell(SubmissionConfirmed("advance/0/0", block(7)))
+    (again,) = [command for command in overdue.wait("drive") if isinstance(command, Submit)]
     assert again.submission == "advance/0/0" and again.prepared == (), "what is mined for good is no attempt any more"
-    (after,) = story.tell(SubmissionPrepared("advance/0/0", replace(first, hash="0xb", nonce=5)))
+    (after,) = overdue.tell(SubmissionPrepared("advance/0/0", replace(first, hash="0xb", nonce=5)))
     assert before.id != after.id
 
 

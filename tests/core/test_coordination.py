@@ -21,6 +21,7 @@ from swarmd.core.coordination import (
 )
 from swarmd.core.events import (
     CommandFailed,
+    Event,
     LeaderboardPublished,
     LinkDown,
     LinkUp,
@@ -134,8 +135,7 @@ def test_nobody_waits_for_identities_that_cost_nothing_and_their_reports_count(n
 
 def open_without_trainer(node: Story) -> None:
     """The first round is open, and the coordinator's own trainer still loads."""
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkUp(1), Registered("register"), MemberSeen("a"))
     publish(node, announcement(node.tell(MemberSeen("b"))))
 
@@ -171,8 +171,7 @@ def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) 
     open_first(node)
     node.tell(report("a", 0))
     node.at += 90.0
-    node.start()
-    node.workers_run()
+    node.start_workers()
     publish(node, announcement(node.tell(LinkUp(2))))
     assert not announced_by(node.tell(TrainerReady("cpu", "tiny", 1)))
 
@@ -180,8 +179,7 @@ def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) 
 def test_a_resumed_stage_that_nobody_reported_in_has_its_whole_time_again(node: Story) -> None:
     open_first(node)
     node.at += 90.0
-    node.start()
-    node.workers_run()
+    node.start_workers()
     assert announcement(node.tell(LinkUp(2))).deadline_at == node.at + 15
     node.at += 10.0
     assert announcement(node.tell(TrainerReady("cpu", "tiny", 1))).deadline_at == node.at + 100
@@ -283,39 +281,32 @@ def test_a_leaving_member_is_not_waited_for(node: Story) -> None:
     assert announcement(node.tell(MemberLeft("b"))).round == 1
 
 
-def test_a_partial_quorum() -> None:
+@pytest.fixture
+def most() -> Story:
+    """A node with an open stage that two of three members close."""
     node = Story(coordinator_settings(min_peers=3, quorum=0.6))
     open_first(node)
-    node.tell(report("a", 0))
-    assert announcement(node.tell(report("me", 0))).round == 1
+    return node
 
 
-def test_a_quorum_of_others_closes_no_stage_before_this_node_has_reported() -> None:
-    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
-    open_first(node)
-    assert node.tell(report("a", 0), report("b", 0), *[report(f"fast {number}", 0) for number in range(16)]) == ()
-    assert announcement(node.tell(report("me", 0))).round == 1
+@pytest.mark.parametrize("others", [["a"], ["a", "b", *[f"fast {number}" for number in range(16)]]])
+def test_a_quorum_closes_a_stage_once_this_node_has_reported(most: Story, others: list[str]) -> None:
+    assert most.tell(*[report(peer, 0) for peer in others]) == ()
+    assert announcement(most.tell(report("me", 0))).round == 1
 
 
-def test_a_quorum_closes_a_stage_of_a_node_that_cannot_train() -> None:
-    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
-    open_first(node)
-    node.tell(WorkerExited("trainer", "killed", signal=9), report("a", 0))
-    assert announcement(node.tell(report("b", 0))).round == 1
-    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
-    open_first(node)
-    node.tell(SpaceLow(1, 2), report("a", 0))
-    assert announcement(node.tell(report("b", 0))).round == 1
+@pytest.mark.parametrize("trouble", [WorkerExited("trainer", "killed", signal=9), SpaceLow(1, 2)])
+def test_a_quorum_closes_a_stage_of_a_node_that_cannot_train(most: Story, trouble: Event) -> None:
+    most.tell(trouble, report("a", 0))
+    assert announcement(most.tell(report("b", 0))).round == 1
 
 
-def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other() -> None:
-    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
-    open_first(node)
+def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other(most: Story) -> None:
     closed = []
     for round in range(9):
-        commands = node.tell(report("a", round), report("b", round))
+        commands = most.tell(report("a", round), report("b", round))
         closed.append("quorum" if commands else "deadline")
-        publish(node, announcement(commands or overdue(node)))
+        publish(most, announcement(commands or overdue(most)))
     assert closed == ["deadline"] * OWN_SILENT_STAGES + ["quorum"] * 2 + ["deadline"] + ["quorum"] * 2 + ["deadline"]
 
 
@@ -335,22 +326,16 @@ def test_stages_follow_each_other_within_a_round() -> None:
     assert len(board.reports) == 3
 
 
-def test_the_swarm_ends_after_its_rounds_and_goes_on_with_more() -> None:
+def test_the_swarm_ends_after_its_rounds_also_after_a_restart_and_goes_on_with_more() -> None:
     node = Story(coordinator_settings(min_peers=1, rounds_max=1))
     publish(node, announcement(node.join()))
     end = announcement(node.tell(report("me", 0)))
     assert (end.round, end.final) == (1, True)
     assert coordination(node).chart == "finished"
+    assert announcement(node.join()).final
     node.node = coordinator_settings(min_peers=1, rounds_max=2)
     more = announcement(node.join())
     assert (more.round, more.final) == (1, False)
-
-
-def test_a_finished_swarm_stays_finished_after_a_restart() -> None:
-    node = Story(coordinator_settings(min_peers=1, rounds_max=1))
-    publish(node, announcement(node.join()))
-    node.tell(report("me", 0))
-    assert announcement(node.join()).final
 
 
 def test_a_restarted_coordinator_goes_on_with_the_open_stage(node: Story) -> None:

@@ -47,9 +47,7 @@ def coordinating() -> Story:
 def restored() -> Story:
     """A coordinator that was brought back from a backup and still listens for where its swarm is."""
     story = Story(coordinator_settings(min_peers=2))
-    story.tell(NodeStarted(story.node, "run", restored=True))
-    story.workers_run()
-    story.join_as_started()
+    story.restore()
     return story
 
 

@@ -6,6 +6,7 @@ from swarmd.core.commands import Announce
 from swarmd.core.events import (
     ClockSet,
     CommandFailed,
+    Event,
     LinkDown,
     LinkUp,
     MemberSeen,
@@ -45,10 +46,6 @@ def node() -> Story:
     return Story.joined(settings())
 
 
-def finish(node: Story, round: int) -> None:
-    node.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
-
-
 def test_an_idle_node_pauses_and_begins_no_stage(node: Story) -> None:
     node.tell(NoRoundYet(), LOW)
     assert node.state.chart == "paused"
@@ -60,7 +57,7 @@ def test_an_idle_node_pauses_and_begins_no_stage(node: Story) -> None:
 
 def test_it_joins_at_the_present_round_when_there_is_room(node: Story) -> None:
     node.tell(announced(0))
-    finish(node, 0)
+    node.finish(0)
     node.tell(LOW, announced(1), announced(4))
     assert ids(node.tell(FREED)) == ["gather/4/0"]
     assert node.recorded[-2:] == [RoundsSkipped(1, 3, "fault"), FREED]
@@ -96,21 +93,19 @@ def test_a_trainer_that_was_told_to_stop_is_not_told_again_when_the_pause_is_ove
     assert ids(node.tell(TrainingCancelled("cancel/0/0", 0, 0))) == ["gather/1/0"]
 
 
-def test_a_stage_is_left_where_the_policy_says_so() -> None:
+@pytest.mark.parametrize("room_first", [False, True])
+def test_a_stage_is_left_where_the_policy_says_so_and_begun_again_with_room_and_an_idle_trainer(
+    room_first: bool,
+) -> None:
     node = Story.joined(settings(behind="abandon"))
     node.tell(announced(0))
     assert ids(node.tell(LOW)) == ["cancel/0/0"]
     assert node.state.chart == "paused" and "cancel" in node.waits
-    node.tell(TrainingCancelled("train/0/0", 0, 0))
-    assert ids(node.tell(FREED)) == ["train/0/0"]
-
-
-def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
-    node = Story.joined(settings(behind="abandon"))
-    node.tell(announced(0), LOW)
-    assert node.tell(FREED) == ()
-    assert node.state.chart == "paused"
-    assert ids(node.tell(TrainingCancelled("train/0/0", 0, 0))) == ["train/0/0"]
+    freed_and_idle: list[Event] = [FREED, TrainingCancelled("train/0/0", 0, 0)]
+    first, second = freed_and_idle if room_first else freed_and_idle[::-1]
+    assert node.tell(first) == ()
+    assert node.chart() == "paused"
+    assert ids(node.tell(second)) == ["train/0/0"]
 
 
 def test_a_stage_that_ends_after_a_pause_is_trained_and_not_skipped() -> None:
@@ -165,7 +160,7 @@ def test_a_pause_that_goes_on_keeps_its_beginning(node: Story) -> None:
 
 def test_a_paused_node_stops_in_order_and_a_new_life_looks_anew(node: Story) -> None:
     node.tell(announced(0), LOW)
-    finish(node, 0)
+    node.finish(0)
     assert ids(node.tell(StopRequested("signal 15"))) == ["stop/run1"]
     node.tell(NodeStopped("signal 15"))
     assert node.state.chart == "stopped"
@@ -255,8 +250,7 @@ def test_a_stage_of_a_life_whose_clock_was_ahead_closes_in_a_stages_time() -> No
     node.at = HOUR_S
     node.join()
     node.at = 0.0
-    node.start()
-    node.workers_run()
+    node.start_workers()
     (announce,) = [each for each in node.tell(LinkUp(1)) if isinstance(each, Announce)]
     assert announce.deadline_at == 100
 

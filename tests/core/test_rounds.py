@@ -8,7 +8,6 @@ from swarmd.core.events import (
     Event,
     LinkDown,
     LinkUp,
-    NodeStarted,
     NodeStopped,
     NoRoundYet,
     Registered,
@@ -41,10 +40,6 @@ def node() -> Story:
     return Story.joined(settings())
 
 
-def finish(node: Story, round: int) -> None:
-    node.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
-
-
 def test_first_round_needs_no_gathering(node: Story) -> None:
     assert node.state.chart == "syncing"
     node.tell(NoRoundYet())
@@ -73,10 +68,15 @@ def test_gathering_ends_at_its_deadline(node: Story) -> None:
     assert node.tell(gathered(4)) == ()
 
 
-def test_an_older_announcement_changes_nothing(node: Story) -> None:
-    node.tell(announced(4))
+@pytest.mark.parametrize(
+    ("known", "late"),
+    [([announced(4)], announced(3)), ([announced(4), gathered(4)], TimerFired("gather", 5.0))],
+    ids=["an older announcement", "a timer that no longer stands"],
+)
+def test_what_comes_too_late_changes_nothing(node: Story, known: list[Event], late: Event) -> None:
+    node.tell(*known)
     before = node.state
-    assert node.tell(announced(3)) == ()
+    assert node.tell(late) == ()
     assert node.state == before
 
 
@@ -166,18 +166,10 @@ def test_a_restarted_node_does_not_train_twice(node: Story) -> None:
 
 def test_a_settled_stage_stays_settled_after_a_restart(node: Story) -> None:
     node.tell(announced(0))
-    finish(node, 0)
+    node.finish(0)
     node.join()
     assert node.tell(announced(0)) == ()
     assert node.state.chart == "round.settling"
-
-
-def test_rounds_missed_while_down_are_a_fault(node: Story) -> None:
-    node.tell(announced(0))
-    finish(node, 0)
-    node.join()
-    node.tell(announced(5))
-    assert node.recorded[-2] == RoundsSkipped(1, 4, "fault")
 
 
 def test_a_stage_half_trained_when_the_node_stopped_is_taken_up_again(node: Story) -> None:
@@ -267,18 +259,11 @@ def test_a_silent_clock_is_read_again(node: Story) -> None:
 
 def test_the_end_of_the_swarm_is_waited_out_and_may_be_extended(node: Story) -> None:
     node.tell(announced(0))
-    finish(node, 0)
+    node.finish(0)
     node.tell(announced(1, final=True))
     assert node.state.chart == "waiting"
     assert "clock" not in node.waits
     assert ids(node.tell(announced(1))) == ["gather/1/0"]
-
-
-def test_a_timer_that_no_longer_stands_is_ignored(node: Story) -> None:
-    node.tell(announced(4), gathered(4))
-    before = node.state
-    assert node.tell(TimerFired("gather", 5.0)) == ()
-    assert node.state == before
 
 
 def test_nothing_happens_before_the_node_has_started() -> None:
@@ -326,26 +311,26 @@ def old_log(round: int = 2) -> Story:
     return node
 
 
-def restore(node: Story, from_round: int = 0) -> None:
-    node.lives += 1
-    node.tell(NodeStarted(node.node, f"run{node.lives}", restored=True, from_round=from_round))
-    node.workers_run()
-    node.join_as_started()
-
-
-def test_the_round_after_the_first_that_opened_is_trained() -> None:
+@pytest.mark.parametrize(
+    ("from_round", "first", "second", "trained"),
+    [(0, 2, 3, 4), (0, 50, 51, 52), (9, 5, 8, 9)],
+    ids=["where it was", "where the swarm went on", "whoever restores knows a later round"],
+)
+def test_the_round_after_the_first_that_opened_is_trained(
+    from_round: int, first: int, second: int, trained: int
+) -> None:
     node = old_log()
-    restore(node)
-    assert node.tell(announced(2)) == (), "it may have reported this round after the backup"
+    node.restore(from_round)
+    assert node.tell(announced(first)) == (), "it may have reported this round after the backup"
     assert node.state.chart == "waiting"
-    assert node.tell(announced(3)) == (), "this one too: what it heard first may have been old"
-    assert ids(node.tell(announced(4))) == ["gather/4/0"]
-    assert RoundsSkipped(2, 3, "fault") in node.recorded
+    assert node.tell(announced(second)) == (), "this one too: what it heard first may have been old"
+    assert ids(node.tell(announced(trained))) == [f"gather/{trained}/0"]
+    assert RoundsSkipped(2, trained - 1, "fault") in node.recorded
 
 
 def test_a_later_stage_of_the_same_round_is_no_round_that_opened() -> None:
     node = old_log()
-    restore(node)
+    node.restore()
     node.tell(announced(2), announced(2, stage=1))
     assert node.state.restored and node.state.floor == 3
 
@@ -353,24 +338,13 @@ def test_a_later_stage_of_the_same_round_is_no_round_that_opened() -> None:
 def test_what_it_was_told_to_train_before_is_forgotten() -> None:
     node = old_log()
     assert any(isinstance(command, Train) for command in node.state.pending)
-    restore(node)
+    node.restore()
     assert not any(isinstance(command, Train | Gather) for command in node.state.pending)
-
-
-def test_a_swarm_that_went_on_is_joined_where_it_is() -> None:
-    node = old_log()
-    restore(node)
-    assert node.tell(announced(50), announced(51)) == ()
-    assert ids(node.tell(announced(52))) == ["gather/52/0"]
-    assert RoundsSkipped(2, 51, "fault") in node.recorded
 
 
 def test_the_contract_is_believed_at_once() -> None:
     node = Story.on_chain(chain_settings())
-    node.lives += 1
-    node.tell(NodeStarted(node.node, f"run{node.lives}", restored=True))
-    node.workers_run()
-    node.join_as_started()
+    node.restore()
     node.tell(WorkerStarted("chain", 13, 1), chain_up(round=5, head=2))
     assert node.state.chart == "waiting" and node.state.floor == 6 and not node.state.restored
     assert "gather/6/0" in ids(node.tell(chain_up(round=6, head=3)))
@@ -379,7 +353,7 @@ def test_the_contract_is_believed_at_once() -> None:
 def test_an_announcement_whose_time_has_passed_settles_nothing() -> None:
     node = old_log()
     node.at = 500.0
-    restore(node)
+    node.restore()
     node.tell(announced(40, deadline_at=400.0, opened_at=300.0))
     assert node.state.restored
     assert node.tell(announced(50, deadline_at=600.0, opened_at=495.0)) == ()
@@ -401,7 +375,7 @@ def hear(node: Story, round: int, opened_at: float, ahead_s: float, after_s: flo
 def test_a_node_takes_part_again_however_wrong_its_clock_is(ahead_s: float) -> None:
     node = old_log()
     node.at = 5000.0 + ahead_s
-    restore(node)
+    node.restore()
     assert hear(node, 7, 5000.0, ahead_s, after_s=12.0) == (), "as it was found, half over"
     rounds = [hear(node, 8 + number, 5015.0 + 15.0 * number, ahead_s, after_s=0.1) for number in range(4)]
     assert not rounds[0], "this one may have been there when it came"
@@ -412,7 +386,7 @@ def test_a_node_takes_part_again_however_wrong_its_clock_is(ahead_s: float) -> N
 def test_with_its_clock_ahead_no_heap_of_old_records_is_taken_for_rounds_that_open() -> None:
     node = old_log()
     node.at = 5040.0
-    restore(node)
+    node.restore()
     for round in range(3, 9):
         node.at += 0.1
         opened_at = 4830.0 + 20.0 * round
@@ -428,7 +402,7 @@ def test_with_its_clock_ahead_no_heap_of_old_records_is_taken_for_rounds_that_op
 def test_with_its_clock_ahead_a_record_that_lay_somewhere_is_not_taken_for_a_round_that_opens() -> None:
     node = old_log()
     node.at = 5040.0
-    restore(node)
+    node.restore()
     hear(node, 9, 5060.0, ahead_s=40.0)
     hear(node, 10, 5080.0, ahead_s=40.0, after_s=STAGE_S + 1.0)
     assert node.state.restored and node.state.floor == 11
@@ -438,7 +412,7 @@ def test_a_clock_that_is_set_meanwhile_only_delays_a_restored_node() -> None:
     for ahead_s in (-600.0, 40.0, 900.0):
         node = old_log()
         node.at = 5000.0
-        restore(node)
+        node.restore()
         hear(node, 5, 5010.0, ahead_s=30.0)
         rounds = [hear(node, 6 + number, 5030.0 + 20.0 * number, ahead_s) for number in range(4)]
         assert rounds[-1] and ids(rounds[-1]) == ["gather/9/0"], ahead_s
@@ -446,7 +420,7 @@ def test_a_clock_that_is_set_meanwhile_only_delays_a_restored_node() -> None:
 
 def test_it_holds_for_the_lives_that_follow() -> None:
     node = old_log()
-    restore(node)
+    node.restore()
     node.join()
     assert node.tell(announced(2)) == ()
     node.tell(announced(2), announced(3))
@@ -455,17 +429,9 @@ def test_it_holds_for_the_lives_that_follow() -> None:
     assert ids(node.tell(announced(4))) == ["gather/4/0"]
 
 
-def test_whoever_restores_may_know_a_later_round() -> None:
-    node = old_log()
-    restore(node, from_round=9)
-    assert node.tell(announced(5)) == ()
-    assert node.tell(announced(8)) == ()
-    assert ids(node.tell(announced(9))) == ["gather/9/0"]
-
-
 def test_a_swarm_that_has_ended_is_waited_for() -> None:
     node = old_log()
-    restore(node)
+    node.restore()
     node.tell(announced(6, final=True))
     assert node.state.chart == "waiting"
     assert node.state.floor == 6
@@ -488,7 +454,7 @@ def test_a_restored_coordinator_opens_a_round_behind_the_one_it_finds(at: float,
     """It announced round 7 after the backup, and 8 perhaps: the clock that it found may be old by one."""
     node = coordinator()
     node.at = at
-    restore(node)
+    node.restore()
     node.tell(found)
     node.wait("muster")
     assert node.state.coordination is not None
@@ -497,14 +463,14 @@ def test_a_restored_coordinator_opens_a_round_behind_the_one_it_finds(at: float,
 
 def test_a_restored_coordinator_that_finds_no_clock_opens_none_of_its_old_rounds() -> None:
     node = coordinator()
-    restore(node)
+    node.restore()
     node.tell(NoRoundYet())
     assert node.state.coordination is not None and node.state.coordination.chart == "mustering"
     node.wait("muster")
     assert node.state.coordination.round == 1
     assert not node.state.restored
     node = coordinator()
-    restore(node, from_round=30)
+    node.restore(from_round=30)
     node.wait("muster")
     assert node.state.coordination is not None and node.state.coordination.round == 30
 
@@ -529,10 +495,13 @@ def test_rounds_missed_after_a_stop_have_its_cause(node: Story, ended: list[Even
     assert node.recorded[-2] == RoundsSkipped(0, 1, cause)
 
 
-def test_rounds_missed_while_stopped_are_not_a_fault(node: Story) -> None:
+@pytest.mark.parametrize(("ended", "cause"), [([], "fault"), ([STOP, STOPPED], "stopped")])
+def test_rounds_missed_while_stopped_are_not_a_fault_as_those_while_down_are(
+    node: Story, ended: list[Event], cause: SkipCause
+) -> None:
     node.tell(announced(0))
-    finish(node, 0)
-    node.tell(STOP, STOPPED)
+    node.finish(0)
+    node.tell(*ended)
     node.join()
     node.tell(announced(5))
-    assert node.recorded[-2] == RoundsSkipped(1, 4, "stopped")
+    assert node.recorded[-2] == RoundsSkipped(1, 4, cause)

@@ -183,8 +183,7 @@ def test_a_follower_of_the_chain_submits_nothing() -> None:
 
 def restarted(story: Story, up: object = None) -> tuple[Command, ...]:
     """The daemon is killed and comes back; the commands once the chain is read."""
-    story.start()
-    story.workers_run()
+    story.start_workers()
     return story.tell(WorkerStarted("chain", 99, 1), up or chain_up(head=9))  # type: ignore[arg-type]
 
 

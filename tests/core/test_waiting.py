@@ -11,6 +11,7 @@ from swarmd.core.events import Equivocated, MemberLeft, MemberSeen
 from swarmd.core.state import next_deadline
 from swarmd.core.waiting import VAIN_NEWCOMERS_FREE, VAIN_NEWCOMERS_SHARE, WIDE_EVERY
 from tests.core.swarm import STAGE_S, Swarm, report
+from tests.core.test_coordination import expected
 
 T = 60.0
 THREE = {"me": T, "slow": 2.0 * T, "slower": 1.7 * T}
@@ -143,18 +144,9 @@ def test_a_report_of_a_member_that_did_not_take_part_in_one_stage_counts_in_the_
     swarm = Swarm(THREE)
     swarm.run(1)
     swarm.tell(Equivocated("report", "slow", swarm.round, 0, b"1", b"2"))
-    assert "slow" not in expected(swarm)
+    assert "slow" not in expected(swarm.coordination)
     swarm.run(2)
     assert "slow" not in set.union(*swarm.credited[-2:])
-
-
-def expected(swarm: Swarm) -> set[str]:
-    """Those the open stage waits for; what is counted agrees."""
-    now = swarm.coordination
-    peers = {member.peer for member in now.members if waiting.is_expected(now, member)}
-    assert now.expected == len(peers)
-    assert now.reported == sum(each.peer in peers for each in now.reports)
-    return peers
 
 
 class Model:
@@ -227,7 +219,7 @@ def test_stages_close_as_the_page_of_rules_says(steps: list[tuple[str, str | flo
             assert model.is_over(node.at) or node.at >= model.at + stage_s
             model.close(node.at)
         assert swarm.coordination.waiting.number == model.number
-        assert expected(swarm) == model.expected()
+        assert expected(swarm.coordination) == model.expected()
         assert swarm.coordination.waiting.vain_newcomers == pytest.approx(model.vain)
 
     for kind, what in steps:

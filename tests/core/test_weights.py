@@ -37,8 +37,7 @@ ROLLOUTS = (RolloutsRef("them", 7, 0, "d" * 64, 100, 4),)
 def newcomer(round: int = 8, ready: bool = True, **fields: object) -> Story:
     """A node that has just joined a round, its trainer loaded or not."""
     story = Story(settings(**({"catch_up_rounds": 3, "catch_up_s": 100.0} | fields)))
-    story.start()
-    story.workers_run()
+    story.start_workers()
     story.tell(LinkUp(1), Registered("register"), *([READY] if ready else []))
     story.told = story.tell(announced(round))  # type: ignore[attr-defined]
     return story
@@ -60,13 +59,13 @@ def test_it_asks_for_weights_that_fit_beside_peers_rollouts() -> None:
     assert any(isinstance(each, Gather) for each in story.told)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("round", [0, 2])
-def test_who_has_missed_little_asks_for_none(round: int) -> None:
-    assert not asked(newcomer(round).told)  # type: ignore[attr-defined]
-
-
-def test_who_is_configured_without_asks_for_none() -> None:
-    story = newcomer(catch_up_rounds=0)
+@pytest.mark.parametrize(
+    ("round", "fields"),
+    [(0, {}), (2, {}), (8, {"catch_up_rounds": 0}), (8, {"catch_up_rounds": 0, "average_rounds": 2})],
+    ids=["at the start", "little missed", "configured without", "nothing to average yet"],
+)
+def test_who_has_no_use_for_weights_asks_for_none(round: int, fields: dict[str, Any]) -> None:
+    story = newcomer(round, **fields)
     assert not asked(story.told) and story.state.catch_up is None  # type: ignore[attr-defined]
 
 
@@ -145,8 +144,7 @@ def test_a_node_that_is_killed_meanwhile_goes_on_waiting_and_no_longer(done: boo
     story = newcomer()
     story.tell(gathered(8, rollouts=ROLLOUTS))
     story.at = 40.0
-    story.start()
-    story.workers_run()
+    story.start_workers()
     again = story.tell(LinkUp(1), Registered("register"), READY, announced(8))
     assert len(asked(again)) == 1 and not trains(again) and story.chart() == "round.gathering"
     if done:
@@ -160,8 +158,7 @@ def test_a_node_that_is_killed_meanwhile_goes_on_waiting_and_no_longer(done: boo
 def test_a_node_that_is_killed_with_weights_in_the_trainer_gives_them_again() -> None:
     story = newcomer()
     story.tell(gathered(8), FETCHED)
-    story.start()
-    story.workers_run()
+    story.start_workers()
     assert trains(story.tell(LinkUp(1), Registered("register"), READY, announced(8)))[0].weights == THEIRS
 
 
@@ -262,11 +259,6 @@ def test_without_any_to_average_with_nothing_is_held_up_and_the_next_turn_comes(
     assert trains(story.tell(gathered(8)))[0].weights is None
     story.tell(trained(8), announced(9), gathered(9), trained(9))
     assert len(asked(story.tell(announced(10)))) == 1
-
-
-def test_who_has_not_trained_yet_has_nothing_to_average() -> None:
-    story = newcomer(8, catch_up_rounds=0, average_rounds=2)
-    assert not asked(story.told)  # type: ignore[attr-defined]
 
 
 def test_an_absence_comes_before_averaging() -> None:

@@ -1,5 +1,6 @@
 """Workers come, go, and come again within a budget."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -28,15 +29,20 @@ def test_both_workers_are_started_at_once(node: Story) -> None:
     assert ids(node.start()) == ["start/network/run1/1", "start/trainer/run1/1"]
 
 
-def test_restarts_wait_longer_each_time(node: Story) -> None:
+@pytest.mark.parametrize(("outside", "times"), [(False, 3), (True, 12)])
+def test_restarts_wait_longer_each_time_and_ends_from_outside_cost_no_budget(
+    node: Story, outside: bool, times: int
+) -> None:
     node.join()
     waits = []
-    for attempt in range(2, 5):
-        node.tell(WorkerExited("network", "killed", signal=9))
+    for attempt in range(2, 2 + times):
+        node.tell(WorkerExited("network", "killed", signal=9, outside=outside))
         waits.append(next(d.due_at for d in node.state.deadlines if d.name == "restart/network") - node.at)
         assert ids(node.wait("restart/network")) == [f"start/network/run1/{attempt}"]
         node.tell(WorkerStarted("network", 20 + attempt, attempt))
-    assert waits == [pytest.approx(0.2), pytest.approx(0.4), pytest.approx(0.8)]
+    assert waits[:4] == [pytest.approx(wait_s) for wait_s in (0.2, 0.4, 0.8, 1.6)[:times]]
+    assert all(later >= wait_s - 1e-6 for wait_s, later in pairwise(waits)), waits
+    assert len(node.state.network.exits) == (0 if outside else times) and len(node.state.network.outside) <= 4
 
 
 def test_a_spent_budget_stops_the_node(node: Story) -> None:
@@ -50,19 +56,6 @@ def test_a_spent_budget_stops_the_node(node: Story) -> None:
     assert "4 times in 300 s" in stop.reason
     node.tell(NodeStopped(stop.reason, stop.code))
     assert node.state.chart == "failed"
-
-
-def test_no_number_of_ends_from_outside_stops_the_node_and_the_pauses_grow(node: Story) -> None:
-    node.join()
-    waits = []
-    for attempt in range(2, 14):
-        node.tell(WorkerExited("network", "ended by SIGKILL, not by this daemon", signal=9, outside=True))
-        waits.append(next(d.due_at for d in node.state.deadlines if d.name == "restart/network") - node.at)
-        assert ids(node.wait("restart/network")) == [f"start/network/run1/{attempt}"]
-        node.tell(WorkerStarted("network", 20 + attempt, attempt))
-    assert waits[:4] == [pytest.approx(wait_s) for wait_s in (0.2, 0.4, 0.8, 1.6)]
-    assert all(later >= wait_s - 1e-6 for wait_s, later in pairwise(waits)), waits
-    assert node.state.network.exits == () and len(node.state.network.outside) <= 4
 
 
 def test_ends_from_outside_leave_the_budget_of_own_ones_as_it_was(node: Story) -> None:
@@ -93,8 +86,11 @@ def test_a_planned_exit_is_no_failure_and_costs_nothing_of_the_budget(node: Stor
     assert node.state.faulted and len(node.state.training.exits) == 1
 
 
-def test_a_worker_of_which_nothing_is_heard_is_killed_and_started_again_when_its_end_is_told(node: Story) -> None:
-    node.start()
+@pytest.mark.parametrize("begin", [Story.start, Story.start_workers], ids=["nothing is heard", "it is never ready"])
+def test_a_worker_that_never_gets_ready_is_killed_and_started_again_when_its_end_is_told(
+    node: Story, begin: Callable[[Story], object]
+) -> None:
+    begin(node)
     assert ids(node.wait("ready/trainer")) == ["kill/trainer/run1/1"]
     node.tell(WorkerExited("trainer", "not ready within 180 s, and no process was there"))
     assert ids(node.wait("restart/trainer")) == ["start/trainer/run1/2"]
@@ -132,15 +128,8 @@ def test_a_worker_that_cannot_be_executed_is_tried_again(node: Story) -> None:
     assert ids(node.wait("restart/network")) == ["start/network/run1/2"]
 
 
-def test_a_worker_that_never_gets_ready_is_killed(node: Story) -> None:
-    node.start()
-    node.workers_run()
-    assert ids(node.wait("ready/trainer")) == ["kill/trainer/run1/1"]
-
-
 def test_an_isolated_network_is_ready_and_keeps_trying(node: Story) -> None:
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkDegraded("no bootstrap peer answers"))
     assert node.state.link.chart == "degraded"
     assert node.state.chart == "joining"

@@ -55,6 +55,12 @@ class Outsider:
         self.victims = [self.victim]
         return self
 
+    async def __aenter__(self) -> Outsider:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
     async def come(self, addresses: Sequence[str]) -> None:
         """Connect to several victims."""
         await self.open(addresses[0])

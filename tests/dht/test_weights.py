@@ -202,9 +202,8 @@ async def told(outsider: Outsider, peer: str, round: int) -> WeightsOffer:
 
 
 async def test_what_is_offered_is_told_and_given_and_so_is_what_comes_later(node: Driver, tmp_path: Path) -> None:
-    outsider = await Outsider(tmp_path / "o").open(await node.address())
-    source, shelf = Asking(outsider), OfferedWeights(node.paths.weights)
-    try:
+    async with await Outsider(tmp_path / "o").open(await node.address()) as outsider:
+        source, shelf = Asking(outsider), OfferedWeights(node.paths.weights)
         for round in (1, 2):
             if round == 2:
                 offer(shelf, OFFERED[::-1], round)
@@ -217,13 +216,10 @@ async def test_what_is_offered_is_told_and_given_and_so_is_what_comes_later(node
             await source(node.peer_id, "0" * 64, 5, 5.0)
         with pytest.raises(NetworkDown):  # the streams do not give each other's
             await source(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
-    finally:
-        await outsider.close()
 
 
 async def test_who_hangs_on_the_stream_of_weights_holds_up_nobody(node: Driver, tmp_path: Path) -> None:
-    outsider = await Outsider(tmp_path / "o").open(await node.address())
-    try:
+    async with await Outsider(tmp_path / "o").open(await node.address()) as outsider:
         hanging = [
             await outsider.p2p.call_binary_stream_handler(PeerID.from_base58(node.peer_id), WEIGHTS.protocol)
             for _ in range(3)
@@ -232,21 +228,16 @@ async def test_who_hangs_on_the_stream_of_weights_holds_up_nobody(node: Driver, 
         assert (await fetch_manifest(Asking(outsider), [node.peer_id], offered)).round == 1
         for _, _, writer in hanging:
             writer.close()
-    finally:
-        await outsider.close()
 
 
 async def test_an_offer_that_cannot_be_read_offers_nothing_and_its_member_counts(node: Driver, tmp_path: Path) -> None:
-    outsider = await Outsider(tmp_path / "o").open(await node.address())
-    try:
+    async with await Outsider(tmp_path / "o").open(await node.address()) as outsider:
         membership = Membership(SWARM, "later", "nonce", 1.0, weights=b"of a later format")
         assert await outsider.store_signed(membership.key, signed_by(ALICE, membership)) is True
         assert (await node.expect(MemberSeen, peer=ALICE.peer_id)).name == "later"
         assert (await node.expect(RecordsRejected, peer=ALICE.peer_id)).reason == "malformed"
         long = Membership(SWARM, "long", "nonce", 1.0, weights=bytes(161))
         assert await outsider.store_signed(long.key, signed_by(ALICE, long)) is False
-    finally:
-        await outsider.close()
 
 
 SMALL = bfloat16(100_000, 0)
@@ -627,12 +618,9 @@ async def test_weights_go_from_one_real_worker_to_another(nodes: Nodes, tmp_path
     assert file_of(late, event).endswith(SMALL)
     made = OfferedWeights(boss.paths.weights).current()
     assert made is not None
-    outsider = await Outsider(tmp_path / "outsider").open(await late.address())
-    try:
+    async with await Outsider(tmp_path / "outsider").open(await late.address()) as outsider:
         given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
         assert given_on.whole.digest == event.weights.digest
-    finally:
-        await outsider.close()
 
 
 async def test_a_worker_that_is_killed_amid_a_fetch_goes_on_with_what_it_had(nodes: Nodes) -> None:

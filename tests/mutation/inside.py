@@ -287,7 +287,7 @@ swarmd/dht/p2p/limits.py
     + return False
     tests/dht/p2p/test_limits.py
   who is no longer wanted stays until connections are looked over
-    -             self._on_unwanted()
+    -             self.on_unwanted()
     tests/dht/p2p/test_memory_watch.py
 swarmd/dht/store/parts.py
   who answers late is waited for as long as everybody

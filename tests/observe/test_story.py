@@ -109,8 +109,7 @@ def test_a_round_that_the_swarm_passed_over_is_not_put_down_to_training(node: To
 def test_the_time_in_which_a_trainer_loads_is_told_as_that(node: Told) -> None:
     node.train(0)
     node.tell(core.announced(1, deadline_at=node.at + 60), core.gathered(1))
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkUp(3), Registered("register"), core.announced(1, deadline_at=node.at + 60))
     node.at += 30
     told = node.story(1, now=node.at + 5).verdict
@@ -128,8 +127,7 @@ def test_the_time_in_which_a_trainer_loads_is_told_as_that(node: Told) -> None:
 def test_other_weights_than_the_swarms_are_told_in_the_log_status_and_story(node: Told) -> None:
     differ = "the weights of tiny have the digest aaaa, training.revision names bbbb"
     ready = TrainerReady("cpu", "tiny", 1, other_weights=differ)
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkUp(3), Registered("register"), ready)
     told = describe(next(one for one in node.heard if one.envelope.event is ready))
     assert told.level == "warning" and differ in told.text
@@ -174,8 +172,7 @@ def test_what_a_kill_right_after_a_report_cost_is_told(
 ) -> None:
     node.train(0)
     node.train(1)
-    node.start()
-    node.workers_run()
+    node.start_workers()
     node.tell(LinkUp(3), Registered("register"), core.announced(2, deadline_at=node.at + 60))
     node.tell(TrainerReady("cpu", "tiny", 1, restored=restored))
     told = words(node.story(2))

@@ -142,7 +142,6 @@ def forget_gossip(worker: GuardedNetworkWorker, topic: str, sender: str, message
     """As if nothing had been said."""
 
 
-HAS_WORKED = property(lambda rank: False)
 LOST = (
     Lost("room goes to who comes first", KeyCapacity, "find", first_come, "sybil", "no room for its report"),
     Lost(

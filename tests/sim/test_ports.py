@@ -133,7 +133,7 @@ def test_the_contract_takes_each_thing_once_and_of_its_owner_only(chain: SimChai
     assert mine(chain, sign(REWARD, 2, FEE), sign(replace(REWARD, reward=6), 3, FEE)) == ["", "RewardAlreadySubmitted"]
     assert mine(chain, sign(replace(REGISTER, account="0xother"), 0, FEE)) == ["PeerIdAlreadyRegistered"]
     assert mine(chain, sign(replace(REWARD, account="0xother", round=0, stage=1), 1, FEE)) == ["InvalidStageNumber"]
-    assert chain.contract.reward_block(0, 0, "peer-001") == 2
+    assert chain.contract.block_of("reward", 0, 0, "peer-001") == 2
 
 
 def test_the_contract_moves_on_when_its_policy_allows(chain: SimChain) -> None:
@@ -170,5 +170,5 @@ def test_a_reorganisation_takes_back_all_that_its_blocks_held(chain: SimChain, d
     chain.world.profile = replace(chain.world.profile, reorg_loss=1.0)
     chain.reorganise(depth)
     assert chain.has(tip) and not chain.has(gone) and chain.head.number == gone.number + 1
-    assert chain.contract.account_of("peer-001") == "" and chain.contract.reward_block(0, 0, "peer-001") is None
+    assert chain.contract.account_of("peer-001") == "" and chain.contract.block_of("reward", 0, 0, "peer-001") is None
     assert chain.contract.nonce_of(ME) == 0 and chain.receipts == {}

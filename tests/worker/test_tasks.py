@@ -131,9 +131,9 @@ def test_a_limiter_lets_so_many_in_at_once_and_forgets_who_was_ended(play: Play)
         limiter, group = Limiter(runtime, 2), TaskGroup(runtime)
         for number in range(3):
             group.start(enter, runtime, limiter, number)
-        given_up = runtime.start(enter(runtime, limiter, 9))
+        give_up = runtime.start(enter(runtime, limiter, 9))
         await runtime.sleep(0.001)
-        given_up.stop()
+        give_up()
         group.start(enter, runtime, limiter, 4)
         await group.wait_idle(FOR_EVER_S)
         assert sorted(inside) == [0, 1, 2, 4] and max(most) == 2

@@ -51,7 +51,7 @@ class Connections:
         self._since: dict[str, float] = {}  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
         self._unwanted = anyio.Event()  # a peer is unwanted
-        peer_limits.watch_unwanted(lambda: self._unwanted.set())
+        peer_limits.on_unwanted = lambda: self._unwanted.set()
         node.attendants.append(self.watch)
 
     async def watch(self, run: NodeRun) -> None:

@@ -193,7 +193,7 @@ class PeerLimits:
         self._refusals_since = time.monotonic()
         self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # whose latest call was answered
         self.unwanted: set[str] = set()
-        self._on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
+        self.on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
         self.connected: frozenset[str] = frozenset()
         self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)
         self.calls, self.requests, self.answers, self.streams = map(
@@ -220,10 +220,6 @@ class PeerLimits:
     def meet(self, peer: str) -> None:
         """Take a peer as known: it has shown that it is a member."""
         self._met[peer] = None
-
-    def watch_unwanted(self, told: Callable[[], object]) -> None:
-        """Have `told` called when one more peer is to be disconnected."""
-        self._on_unwanted = told
 
     def note_connections(self, places: Iterable[tuple[str, str]]) -> None:
         """Remember which peers are connected now, and from where: (peer, address prefix) of each connection."""
@@ -298,7 +294,7 @@ class PeerLimits:
         if self._refusals[peer] >= REFUSALS_MAX:
             del self._refusals[peer]
             self.unwanted.add(peer)
-            self._on_unwanted()
+            self.on_unwanted()
         return RecordRejected(reason, detail)
 
 

@@ -51,13 +51,11 @@ class Scene:
     def __init__(self) -> None:
         self.p2pd = Child()
         self.disconnected = 0
-        self.harsh = False
         node = SimpleNamespace(p2pd_run=SimpleNamespace(p2p=self.p2pd))
         self.room = MemoryWatch(cast(Any, node), MARKS, self._disconnect)
 
     async def _disconnect(self, run: Any, all_strangers: bool) -> int:
         self.disconnected += 1
-        self.harsh = all_strangers
         return 3
 
 
