@@ -338,7 +338,7 @@ def _check_plain(where: str, value: Any, depth: int) -> None:
 DOMAIN = b"swarmd-manifest-v1\x00"
 
 _FETCH = "Get the file again from the swarm's creator"
-_NAME_IT = "Name the manifest that the swarm's creator handed out"
+_NAME_IT = "Name the swarm.toml that the swarm's creator handed out"
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
