@@ -79,6 +79,7 @@ def test_what_peers_wrote_stays_text(server: Served, tab: Tab) -> None:
     page.goto("/node")
     expect(page.locator(".event-text")).to_be_visible()
     page.locator("#by-text").fill("img src")
+    expect(page.locator("#events-scroller .event", has_not_text="img src")).to_have_count(0)  # else rows still move
     page.locator("#events-scroller .event", has_text=HOSTILE).first.click()
     expect(page.locator(".event-text")).to_contain_text(HOSTILE)
     assert page.evaluate("window.harmed") is None
