@@ -213,7 +213,7 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
         for skip in history_in(place.events).skips:
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
         learning = read_status(place).learning if place.events.exists() else None
-        if learning is not None and not learning.healthy:
+        if learning is not None and learning.cause not in (None, "right"):  # healthy it is not: no daemon runs any more
             console.print(f"{place.name}: {learning.state}: {learning.reason}", markup=False)
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (

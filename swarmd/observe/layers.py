@@ -201,7 +201,7 @@ def learning_status(state: State, now: float, absent: str) -> LearningStatus | N
         status,
         state=NOTHING,
         healthy=flat.cause == "right" and not absent,  # a model that knows its questions is not in trouble
-        reason=absent or f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
+        reason=f"{last}{flat_words(flat, known.reward)}. {advice_on(flat.cause)}. {example_words(flat)}",
         cause=flat.cause,
         groups=flat.groups,
         flat=flat.flat,

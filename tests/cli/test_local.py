@@ -63,6 +63,7 @@ def test_it_trains_tells_and_continues(tmp_path: Path) -> None:
     assert [row.round for row in read_history(place.events)] == [0, 1]
     assert "reward by round" in first
     assert "held-out accuracy" in first
+    assert "learning:" not in first, "only what was wrong with it is told"
     replay = re.search(r"replay one: +(.*)", first)
     assert replay is not None
     assert replay[1].endswith(f"replay {tmp_path}/node-1")

@@ -84,6 +84,9 @@ def test_a_dead_node_learns_nothing(node: Told) -> None:
     dead = status_of(node.state, node.at, LOG)
     assert dead.learning is not None and dead.learning.reason == "the daemon does not run"
     assert read(Metrics(clock=lambda: dead.at), dead)["swarmd_layer_healthy", "learning"] == 0
+    train(node, 1, flat("form"))
+    flat_then = status_of(node.state, node.at, LOG).learning
+    assert flat_then is not None and not flat_then.healthy and ADVICE["form"][1:] in flat_then.reason
 
 
 def test_it_goes_on_until_there_is_something_to_learn_again(node: Told) -> None:
