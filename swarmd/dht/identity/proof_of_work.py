@@ -2,7 +2,7 @@
 
 It is searched once for an identity in a swarm and kept on disk, for at 28 bits the search takes minutes; checking it
 takes one hash. Among peers without credit those with more work come first, so identities made by the thousand cost as
-much as those that they displace (docs/PROTOCOL.md, "Room").
+much as those that they displace (docs/PROTOCOL.md, "Capacity").
 """
 
 from __future__ import annotations
