@@ -366,7 +366,7 @@ def test_a_manifest_that_would_be_too_large_is_not_written(tmp_path: Path) -> No
 
 
 def test_the_canonical_form_is_what_any_msgpack_writes() -> None:
-    """What docs/SWARMS.md tells another implementation."""
+    """What docs/PROTOCOL.md tells another implementation."""
     manifest = signed()
 
     def ordered(value: Any) -> Any:
