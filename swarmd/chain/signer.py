@@ -35,10 +35,11 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, counted
 from swarmd.chain.ports import Block
 from swarmd.chain.senders import AccountKey, Mined, Wallet
+from swarmd.chain.submitter import ATTEMPTS_MAX, TrackedSubmission
 from swarmd.chain.watcher import Finality
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.values import Prepared, SubmissionKind, day_of
+from swarmd.core.values import BlockRef, Prepared, SubmissionKind, day_of
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, LogDamaged, LogInUse
 from swarmd.files import irregular, read_regular, sync_directory, write_all, write_failure
 from swarmd.logger import get_logger
@@ -270,36 +271,33 @@ def _take_lock(path: Path) -> int:
 CONFIRMED_MAX = 10_000  # remembered; the contract refuses a second submission of older ones
 
 
-class SignedEntry:
+class SignedEntry(TrackedSubmission):
     """One submission that was signed: its transaction may be, or is, on the chain."""
 
     def __init__(self, line: AuditLine) -> None:
         self.asked = line.asked()
-        self.signed: list[AuditLine] = []
-        self.attempts: list[Prepared] = []
-        self.mined: AuditLine | None = None
+        super().__init__(self.asked.command())
+        self.lines: list[AuditLine] = []  # that a new file must begin with
         self.confirmed = False
         self.trouble = ""  # why the last check failed
-        self.missing_checks = 0  # in a row that found the nonces of all attempts taken by other transactions
 
     @property
-    def submission(self) -> str:
-        return self.asked.submission
-
-    @property
-    def hash(self) -> str:
-        """The mined transaction, or the newest one that may be mined."""
-        return self.mined.hash if self.mined is not None else self.attempts[-1].hash
+    def newest(self) -> str:
+        """Hash of the mined transaction, or of the newest one that may be mined."""
+        return self.hash or self.attempts[-1].hash
 
     def apply(self, line: AuditLine) -> None:
         """Apply a line about this submission."""
         if line.what == "signed":
-            self.signed.append(line)
-            self.attempts.append(line.prepared())
+            self.add(line.prepared(), line.posix)
+            self.lines.append(line)
         elif line.what == "mined":
-            self.mined = line
+            self.include(BlockRef(line.block, line.block_hash), line.hash)
+            self.lines.append(line)
         elif line.what == "reorganised":
-            self.mined, self.confirmed = None, False
+            self.drop()
+            self.lines = [each for each in self.lines if each.what == "signed"]
+            self.confirmed = False
         elif line.what == "confirmed":
             self.confirmed = True
 
@@ -308,7 +306,7 @@ class SignerLedger:
     """The state that the audit log's lines add up to: open and confirmed submissions, and the day's cost."""
 
     def __init__(self, lines: Iterable[AuditLine] = ()) -> None:
-        self._entries: dict[str, SignedEntry] = {}  # by submission, in the order of their last change
+        self.entries: dict[str, SignedEntry] = {}  # by submission, in the order of their last change
         self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost in wei
         for line in lines:
             self.apply(line)
@@ -318,16 +316,16 @@ class SignerLedger:
         if line.what == "spent":
             self.spent = (day_of(line.posix), int(line.cost_wei or 0))
         if line.what == "ended":
-            self._entries.pop(line.submission, None)
+            self.entries.pop(line.submission, None)
         if line.what not in ("signed", "mined", "reorganised", "confirmed"):
             return
-        entry = self._entries.pop(line.submission, None) or (SignedEntry(line) if line.what == "signed" else None)
+        entry = self.entries.pop(line.submission, None) or (SignedEntry(line) if line.what == "signed" else None)
         if entry is None:  # an older file has its beginning
             return
         if line.what == "signed":
             self._spend(line, entry)
         entry.apply(line)
-        self._entries[line.submission] = entry
+        self.entries[line.submission] = entry
         if line.what == "confirmed":
             self._forget()
 
@@ -337,30 +335,24 @@ class SignerLedger:
         self.spent = (day, more_wei + (before_wei if day == self.spent[0] else 0))
 
     def _forget(self) -> None:
-        confirmed = [name for name, entry in self._entries.items() if entry.confirmed]
+        confirmed = [name for name, entry in self.entries.items() if entry.confirmed]
         for name in confirmed[: max(len(confirmed) - CONFIRMED_MAX, 0)]:
-            del self._entries[name]
-
-    def find(self, submission: str) -> SignedEntry | None:
-        """The entry of a submission, if there is one."""
-        return self._entries.get(submission)
+            del self.entries[name]
 
     def open(self) -> list[SignedEntry]:
         """The submissions that are not confirmed, by the nonce of their newest attempt."""
         return sorted(
-            (each for each in self._entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
+            (each for each in self.entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
         )
 
     def held(self) -> set[int]:
         """The nonces of open submissions, which no other transaction may get."""
-        return {attempt.nonce for entry in self._entries.values() if not entry.confirmed for attempt in entry.attempts}
+        return {attempt.nonce for entry in self.entries.values() if not entry.confirmed for attempt in entry.attempts}
 
     def carried(self) -> Iterator[AuditLine]:
         """The lines that a new file must begin with: those about open submissions, and the day's cost."""
         for entry in self.open():
-            yield from entry.signed
-            if entry.mined is not None:
-                yield entry.mined
+            yield from entry.lines
         if day_of(time()) == self.spent[0]:  # last: it includes the lines before it
             yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
 
@@ -386,8 +378,6 @@ RESEND_S = 60.0  # until a pending transaction is sent again
 TURN_S = 30.0  # longest wait of a request for those before it
 TRIES = 3  # each with another nonce, if another program takes the account's nonces
 IDLE_S = 15.0  # between two checks of the chain while nothing is open
-MISSING_CHECKS = 2  # a nonce is lost if two checks find it so: endpoints do not all know the same block
-ATTEMPTS_MAX = 64  # of one submission; it is given up if other transactions took all their nonces
 OPEN_MAX = 1000  # unconfirmed submissions; more are refused
 
 # The errors by which the contract refuses a second submission.
@@ -430,7 +420,6 @@ class Signer:
         self._blocks = self._coordinator.blocks
         self._finality = Finality(config, self._blocks)
         self._turns = asyncio.Lock()
-        self._sent_at: dict[str, float] = {}  # monotonic
         self._ready = False
         self.trouble = "the chain has not been asked yet"  # why nothing can be signed now; empty if it can
 
@@ -451,7 +440,7 @@ class Signer:
         """
         async with self._turn():
             await self._make_ready()
-            entry = self._ledger.find(asked.submission)
+            entry = self._ledger.entries.get(asked.submission)
             if entry is not None and (again := await self._again(entry, asked)):
                 return again
             if asked.kind == "register":
@@ -496,13 +485,13 @@ class Signer:
     async def _again(self, entry: SignedEntry, asked: SignerRequest) -> str:
         """The hash of a submission's transaction; empty if the submission has ended."""
         await self._follow(entry, resend=True)
-        if self._ledger.find(entry.submission) is None:
+        if self._ledger.entries.get(entry.submission) is None:
             return ""
         if (entry.asked.reward, entry.asked.winners) != (asked.reward, asked.winners):
             raise ContractRefused(
-                TAKEN[asked.kind], f"{entry.hash} was submitted for {entry.submission} with another content"
+                TAKEN[asked.kind], f"{entry.newest} was submitted for {entry.submission} with another content"
             )
-        return entry.hash
+        return entry.newest
 
     async def _begin(self, asked: SignerRequest) -> str:
         if len(self._ledger.open()) >= OPEN_MAX:
@@ -524,12 +513,12 @@ class Signer:
 
     async def _send_first(self, asked: SignerRequest) -> str | None:
         """Send for the first time; None if the nonce was taken meanwhile, so that another try makes sense."""
-        entry = self._ledger.find(asked.submission)
+        entry = self._ledger.entries.get(asked.submission)
         assert entry is not None, "it was signed just now"
         try:
             hash = await self._send(entry)
         except EndpointFailed as error:
-            self._write("unsure", asked, hash=entry.hash, reason=error.message)
+            self._write("unsure", asked, hash=entry.newest, reason=error.message)
             raise
         except ContractRefused as error:
             self._end(asked, error.code or "refused", error.message)
@@ -542,7 +531,7 @@ class Signer:
             return hash
         fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined) and fate.succeeded:
-            return entry.hash  # one endpoint took it and another did not see it coming
+            return entry.newest  # one endpoint took it and another did not see it coming
         self._end(asked, "not-taken", "another transaction has its nonce")
         return None
 
@@ -575,7 +564,7 @@ class Signer:
         confirmed = await self._finality.confirmed((await self._blocks.head()).number)
         for entry in self._ledger.open():
             async with self._turn():
-                if self._ledger.find(entry.submission) is entry:
+                if self._ledger.entries.get(entry.submission) is entry:
                     await self._alone(entry, self._attend(entry, confirmed))
 
     async def _alone(self, entry: SignedEntry, look: Awaitable[None]) -> None:
@@ -590,15 +579,13 @@ class Signer:
             entry.trouble = str(error)
 
     async def _attend(self, entry: SignedEntry, confirmed: int) -> None:
-        sent_at = self._sent_at.get(entry.submission, -1e9)
-        await self._follow(entry, resend=monotonic() - sent_at > RESEND_S)
-        if self._ledger.find(entry.submission) is not entry:
+        await self._follow(entry, resend=entry.pushed_at is None or monotonic() - entry.pushed_at > RESEND_S)
+        if self._ledger.entries.get(entry.submission) is not entry:
             return
-        if entry.mined is not None:
-            if entry.mined.block <= confirmed:
-                self._write("confirmed", entry.asked, hash=entry.hash, block=entry.mined.block)
-                self._sent_at.pop(entry.submission, None)
-        elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
+        if entry.block is not None:
+            if entry.block.number <= confirmed:
+                self._write("confirmed", entry.asked, hash=entry.hash, block=entry.block.number)
+        elif time() - entry.prepared_at > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
             await self._replace(entry)
 
     async def _follow(self, entry: SignedEntry, resend: bool) -> None:
@@ -610,15 +597,14 @@ class Signer:
             await self._renew(entry)
         else:
             entry.missing_checks = 0
-            if entry.mined is not None:
-                self._write("reorganised", entry.asked, hash=entry.mined.hash, block=entry.mined.block)
+            if entry.block is not None:
+                self._write("reorganised", entry.asked, hash=entry.hash, block=entry.block.number)
             if resend:
                 await self._resend(entry)
 
     async def _renew(self, entry: SignedEntry) -> None:
         """Sign with another nonce if two checks say that other transactions took the nonces of all attempts."""
-        entry.missing_checks += 1
-        if entry.missing_checks < MISSING_CHECKS:
+        if not entry.count_missing():
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
             self._end(entry.asked, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts")
@@ -635,7 +621,7 @@ class Signer:
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
         if fate.succeeded:
-            if entry.mined is None or entry.mined.block_hash != fate.block.hash:
+            if entry.block is None or entry.block.hash != fate.block.hash:
                 block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
                 self._write("mined", entry.asked, hash=fate.hash, **block)
             return
@@ -668,7 +654,7 @@ class Signer:
 
     async def _send(self, entry: SignedEntry) -> str | None:
         """Send the newest attempt, see `Wallet.send`."""
-        self._sent_at[entry.submission] = monotonic()
+        entry.pushed_at = monotonic()
         return await self._wallet.send(entry.asked.peer, entry.asked.command(), entry.attempts[-1])
 
     # --- the audit log ---
@@ -684,7 +670,6 @@ class Signer:
         self._write("signed", asked, raw="0x" + prepared.raw.hex(), **said)
 
     def _end(self, asked: SignerRequest, code: str, reason: str) -> None:
-        self._sent_at.pop(asked.submission, None)
         self._write("ended", asked, code=code, reason=reason)
 
     def _write(self, what: What, asked: SignerRequest, **fields: Any) -> None:

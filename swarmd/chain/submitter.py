@@ -166,6 +166,7 @@ class SubmissionResolver:
 
 
 ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and brings those back after a restart
+MISSING_CHECKS = 2  # an attempt is gone if two checks find it so: endpoints do not all know the same block
 
 
 class TrackedSubmission:
@@ -257,11 +258,11 @@ class TrackedSubmission:
         self._sent.add(prepared.hash)
         return first
 
-    def count_missing(self, checks: int) -> bool:
-        """Count one more check without a live attempt; true after `looks` in a row, at once if there never was an
-        attempt."""
+    def count_missing(self) -> bool:
+        """Count one more check without a live attempt; true after `MISSING_CHECKS` in a row, at once if there never was
+        an attempt."""
         self.missing_checks += 1
-        return not self.attempts or self.missing_checks >= checks
+        return not self.attempts or self.missing_checks >= MISSING_CHECKS
 
     def include(self, block: BlockRef, hash: str) -> None:
         """Record the block in which the submission was mined."""
@@ -291,7 +292,6 @@ def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
 TRACKED_MAX = 4096  # submissions at once; one more is turned away, and comes again
 IDLE_S = 5.0  # between two rounds of checks without a new head
 HELD_S = 60.0  # until what the day's budget has no room for is tried again
-MISSING_CHECKS = 2  # an attempt is gone if two checks find it so: endpoints do not all know the same block
 
 
 class Submitter:
@@ -420,7 +420,7 @@ class Submitter:
         elif fate == "waiting":
             tracked.missing_checks = 0
             await self._push(tracked)
-        elif isinstance(fate, Mined) or tracked.count_missing(MISSING_CHECKS):
+        elif isinstance(fate, Mined) or tracked.count_missing():
             await self._replace_dead(tracked, fate)
 
     async def _replace_dead(self, tracked: TrackedSubmission, fate: Fate) -> None:

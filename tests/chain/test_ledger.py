@@ -147,7 +147,7 @@ def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str,
     cut = SignerLedger([*SignerLedger(lines[:place]).carried(), *lines[place:]])
 
     def told(known: SignerLedger) -> Any:
-        return [(each.submission, each.attempts, each.mined, each.asked) for each in known.open()]
+        return [(each.submission, each.attempts, each.block, each.asked) for each in known.open()]
 
     reorganised_later = {peer for what, peer in steps[place:] if what == "reorganised"}
     if not reorganised_later:  # a confirmed one that comes back was told of in the older file alone
@@ -157,15 +157,15 @@ def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str,
 
 def test_attempts_gather_until_one_is_mined() -> None:
     known = SignerLedger([signed(nonce=4), signed(nonce=4, hash="0xdearer", fee_wei="9"), signed("q", nonce=3)])
-    entry = known.find("reward/0/0/p")
+    entry = known.entries.get("reward/0/0/p")
     assert entry is not None
-    assert ([attempt.fee_wei for attempt in entry.attempts], entry.hash) == (["7", "9"], "0xdearer")
+    assert ([attempt.fee_wei for attempt in entry.attempts], entry.newest) == (["7", "9"], "0xdearer")
     assert [each.asked.peer for each in known.open()] == ["q", "p"]
     known.apply(said("mined", hash=f"0x{4:064x}", block=9))
-    assert entry.hash == f"0x{4:064x}"
+    assert entry.newest == f"0x{4:064x}"
     known.apply(said("confirmed"))
-    assert (known.held(), known.find("reward/0/0/p")) == ({3}, entry)
+    assert (known.held(), known.entries.get("reward/0/0/p")) == ({3}, entry)
     known.apply(said("reorganised"))
-    assert (known.held(), entry.hash) == ({3, 4}, "0xdearer")
+    assert (known.held(), entry.newest) == ({3, 4}, "0xdearer")
     known.apply(said("ended", code="lost"))
-    assert known.find("reward/0/0/p") is None
+    assert known.entries.get("reward/0/0/p") is None
