@@ -226,9 +226,9 @@ class HiveTopic:
         self._node.attendants.append(attend)
 
     def publish(self, message: bytes) -> None:
-        spawn(self.send(message))
+        spawn(self._send(message))
 
-    async def send(self, message: bytes) -> None:
+    async def _send(self, message: bytes) -> None:
         try:
             await self._node.call(lambda run: run.p2p.publish(self._name, message), PUBLISH_S)
         except NetworkDown as error:

@@ -346,7 +346,7 @@ class EvidenceGossip:
             await self._runtime.sleep(self._delay_s())
         if self._is_due(evidence):
             self._pairs[evidence].told_at = self._runtime.now()
-            await self._topic.send(msgspec.msgpack.encode(EvidenceTold(evidence)))
+            self._topic.publish(msgspec.msgpack.encode(EvidenceTold(evidence)))
 
     def _delay_s(self) -> float:
         """Seconds to wait for another node to send it first: at most 1 + ln(members) times `SPREAD_S`."""

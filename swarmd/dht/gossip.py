@@ -143,7 +143,7 @@ class ClockGossip:
         await self._view.runtime.sleep(self._view.random.uniform(0, HEARD_ELSEWHERE_S))
         if record.expiration > self._latest:
             self._latest = record.expiration
-            await self._topic.send(record.encode())
+            self._topic.publish(record.encode())
 
 
 class Gossip:

@@ -156,6 +156,3 @@ class Topic(Protocol):
 
     def publish(self, message: bytes) -> None:
         """Send a message in the background; it may be lost."""
-
-    async def send(self, message: bytes) -> None:
-        """Send a message, if the network is up."""

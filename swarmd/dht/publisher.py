@@ -223,7 +223,9 @@ class Publisher:
             raise
         near = replicas.near(key)
         if not near:
-            await self._prove_alone(replicas)
+            if not self._alone:
+                raise NetworkDown("there is no peer to keep a record")
+            await replicas.prove_link()
             told(record)  # nodes in client mode are in no routing table, and listen to gossip
             return None
         trusted = replicas.trusted_peers(key)
@@ -265,11 +267,6 @@ class Publisher:
                 return None
         who = f"only one of {len(peers)} peers" if shown else "no peer"
         raise NetworkDown(f"{who} could show {key} after it was stored")
-
-    async def _prove_alone(self, replicas: Replicas) -> None:
-        if not self._alone:
-            raise NetworkDown("there is no peer to keep a record")
-        await replicas.prove_link()
 
     async def run(self) -> None:
         """Renew every record three times before it expires, and when p2pd was restarted, when peers are back after

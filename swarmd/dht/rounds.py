@@ -218,12 +218,6 @@ async def _read_clock(view: SwarmView, store: RecordStore, purpose: str) -> None
         raise NetworkDown(f"no peer answered when the clock was read {purpose}")
 
 
-async def find_own_shard(view: SwarmView, store: RecordStore, round: int, stage: int) -> Shard:
-    """The shard of a stage that holds this node's own records. Raises NetworkDown."""
-    shards = await find_shards(view, store, round)
-    return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
-
-
 class Stages:
     """Publishes reports, rollouts and leaderboards.
 
@@ -256,28 +250,30 @@ class Stages:
             NetworkDown: may be tried again.
             SwarmdError: the rollouts are not in the blob store, or too large.
         """
-        place = await find_own_shard(self._view, self._store, command.round, command.stage)
+        view, round, stage = self._view, command.round, command.stage
+        shards = await find_shards(view, self._store, round)
+        place = Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
         if await self._look_for_other_report(command, place):
-            self._view.emit(ReportPublished(command.id, command.round, command.stage))
+            view.emit(ReportPublished(command.id, round, stage))
             return
         await self._publish_rollouts(command, place)
         rollouts = command.rollouts
         report = ReportRecord(
-            swarm=self._view.swarm,
-            round=command.round,
-            stage=command.stage,
+            swarm=view.swarm,
+            round=round,
+            stage=stage,
             reward=command.reward,
             digest=rollouts.digest,
             size_bytes=rollouts.size_bytes,
             groups=rollouts.groups,
             work=await self._node.work(),
-            invitation=self._view.invitation,
+            invitation=view.invitation,
             shards=place.shards,
             shard=place.shard,
         )
         await self._publisher.publish(report)
         self._remembers = True
-        self._view.emit(ReportPublished(command.id, command.round, command.stage))
+        view.emit(ReportPublished(command.id, round, stage))
 
     async def _look_for_other_report(self, command: PublishReport, place: Shard) -> bool:
         """Whether peers hold a different report of this node for this stage; it then counts and no other is signed.

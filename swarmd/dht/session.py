@@ -131,7 +131,7 @@ class Session:
             lambda key, owner: self.store.awaits(key, owner),
             lambda record: self.gossip.comparison.see(record),
         )
-        settings = node_settings(config, paths, peer_id, self._book.port)
+        settings = NodeSettings(paths.root / dht.identity, paths.sockets, peer_id, dht, port=self._book.port)
         self.node = DhtNode(settings, self._validator, self._down, self.peer_limits)
         self.store = HiveRecords(view, self.node, self._validator)
         self.bodies = HiveBodies(self.node, blobs)
@@ -278,19 +278,3 @@ def _check(config: Config) -> None:
             except ValueError as error:
                 fix = "What follows host and port must be something that hivemind knows, such as /quic-v1"
                 raise ConfigError(f"dht.{key}: {address!r} is no address: {error}", fix) from error
-
-
-def node_settings(config: Config, paths: NodeDirectory, peer_id: str, port: int) -> NodeSettings:
-    """The part of the configuration that a `DhtNode` needs."""
-    dht = config.dht
-    return NodeSettings(
-        identity=paths.root / config.dht.identity,
-        sockets=paths.sockets,
-        peer_id=peer_id,
-        listen=dht.listen,
-        announce=dht.announce,
-        relays=dht.bootstrap,
-        client_mode=dht.client_mode,
-        auto_relay=dht.auto_relay,
-        port=port,
-    )

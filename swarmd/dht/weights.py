@@ -90,7 +90,9 @@ async def fetch_manifest(fetch: ChunkFetch, peers: Collection[str], offer: Weigh
         try:
             encoded = await fetch(peer, offer.manifest.hex(), offer.manifest_bytes, within_s)
             manifest = decode_manifest(encoded, offer.manifest.hex())
-            _check_offer(manifest, offer)
+            said = (offer.architecture.hex(), offer.tokenizer.hex(), offer.round)
+            if (manifest.architecture, manifest.tokenizer, manifest.round) != said:
+                raise RecordRejected("malformed", "it says another architecture, tokenizer or round than its offer")
             return manifest
         except (NetworkDown, RecordRejected) as error:
             reason = f"{peer}: {error}"
@@ -113,12 +115,6 @@ def _in_turn(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
     for other in others:
         yield other, SLOW_S, 0.0
         yield owner, MANIFEST_S, 0.0
-
-
-def _check_offer(manifest: WeightsManifest, offer: WeightsOffer) -> None:
-    said = (offer.architecture.hex(), offer.tokenizer.hex(), offer.round)
-    if (manifest.architecture, manifest.tokenizer, manifest.round) != said:
-        raise RecordRejected("malformed", "the manifest says another architecture, tokenizer or round than its offer")
 
 
 async def fetch_weights(
@@ -418,9 +414,10 @@ class WeightsFetcher:
 
     async def _read_offers(self) -> dict[str, WeightsOffer]:
         """The current offers, by member."""
-        heard = self._view.offers
+        view, heard, place = self._view, self._view.offers, self._view.shards.members
+        shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]  # of a large swarm
         try:
-            found = await self._store.find(self._drawn_key())
+            found = await self._store.find(names.members(view.swarm, *place, int(shard)))
         except NetworkDown as error:
             log.info("the memberships cannot be read: %s", error)
             return dict(heard.by_member)
@@ -430,12 +427,6 @@ class WeightsFetcher:
                 heard.hear(peer, content)
         await self._look_for_trusted()
         return dict(heard.by_member)
-
-    def _drawn_key(self) -> str:
-        """The key of all memberships; in a large swarm, that of a random shard."""
-        view, place = self._view, self._view.shards.members
-        shard = view.random.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
-        return names.members(view.swarm, *place, int(shard))
 
     async def _look_for_trusted(self) -> None:
         """In a large swarm, look up the membership of each peer that the configuration names."""

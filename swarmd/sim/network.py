@@ -103,9 +103,6 @@ class SimTopic:
             if other is not worker:
                 worker.hint(other, other.hear, self._name, worker.peer, message)
 
-    async def send(self, message: bytes) -> None:
-        self.publish(message)
-
 
 class RecordsSeen(RecordComparison):
     """The shipped comparison, which sees each record that a worker reads or writes once.

@@ -128,9 +128,6 @@ class Node:
     def publish(self, message: bytes) -> None:
         self._crowd.tell(self, message)
 
-    async def send(self, message: bytes) -> None:
-        self.publish(message)
-
 
 class Crowd:
     """Nodes that hear each other."""

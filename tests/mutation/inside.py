@@ -246,7 +246,7 @@ swarmd/dht/store/validator.py
     + if known is not None:
     tests/dht/store/test_validator.py
   another value of the same expiration counts as held already
-    - if self.storage.held(key_id, signed.owner) == (signed.value, signed.expiration):
+    - if held == (signed.value, signed.expiration):
     + if (self.storage.held(key_id, signed.owner) or (b"", 0.0))[1] == signed.expiration:
     tests/dht/store/test_validator.py
   the bytes that one peer sends have no bound

@@ -144,12 +144,7 @@ class LinkReporter:
     """
 
     def __init__(
-        self,
-        node: DhtNode,
-        rejoin: Rejoin,
-        alone: bool,
-        emit: EventSink,
-        isolation: Callable[[int], str],
+        self, node: DhtNode, rejoin: Rejoin, alone: bool, emit: EventSink, isolation: Callable[[int], str]
     ) -> None:
         self._node = node
         self._rejoin = rejoin

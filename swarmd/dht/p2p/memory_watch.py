@@ -121,17 +121,14 @@ class MemoryWatch:
         """
         while True:
             await anyio.sleep(LOOK_S)
-            await self.look(self.own(), self._of_p2pd())
+            run = self._node.p2pd_run
+            await self.look(self.own(), usage_of(run.p2p.pid) if run is not None else ProcessUsage())
 
     def own(self) -> ProcessUsage:
         """Usage of this process; zero if it does other things than the network, too."""
         if not self._fills_process:
             return ProcessUsage()
         return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
-
-    def _of_p2pd(self) -> ProcessUsage:
-        run = self._node.p2pd_run
-        return usage_of(run.p2p.pid) if run is not None else ProcessUsage()
 
     def _current_marks(self) -> MemoryThresholds:
         """The thresholds, with no more files than the machine allows."""

@@ -16,10 +16,11 @@ import anyio
 import msgspec
 
 from swarmd.bounds import Backoff
+from swarmd.config import DhtConfig
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2p.limits import PeerLimits
-from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
+from swarmd.dht.p2p.p2pd import LIMITS, START_S, P2pDaemon, SocketDirectory, await_ports
 from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
@@ -49,11 +50,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     identity: Path
     sockets: Path
     peer_id: str
-    listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
-    announce: tuple[str, ...] = ()
-    relays: tuple[str, ...] = ()
-    client_mode: bool = False
-    auto_relay: bool = False
+    dht: DhtConfig
     call_s: float = CALL_S
     port: int = 0  # TCP port of the node's previous run, used again if any will do
 
@@ -156,7 +153,7 @@ class DhtNode:
 
     async def _open(self) -> NodeRun:
         check_identity(self.settings)
-        listen = [self._with_port(address) for address in self.settings.listen]
+        listen = [self._with_port(address) for address in self.settings.dht.listen]
         await await_ports(listen, PORT_PATIENCE_S)
         try:
             with anyio.fail_after(OPEN_S):
@@ -185,18 +182,18 @@ class DhtNode:
                 return
 
     async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
-        settings = self.settings
-        kind = self._sockets.daemon_class(self._note_start, **limits(CONNECTIONS_MAX))
+        dht = self.settings.dht
+        kind = self._sockets.daemon_class(self._note_start, **LIMITS)
         p2p: P2pDaemon = await kind.create(
             host_maddrs=listen,
-            announce_maddrs=list(settings.announce) or None,
-            identity_path=str(settings.identity),
+            announce_maddrs=list(dht.announce) or None,
+            identity_path=str(self.settings.identity),
             check_if_identity_free=False,
-            dht_mode="client" if settings.client_mode else "server",
-            no_listen=settings.client_mode,
-            use_auto_relay=settings.auto_relay,
-            trusted_relays=list(settings.relays) if settings.auto_relay and settings.relays else None,
-            nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
+            dht_mode="client" if dht.client_mode else "server",
+            no_listen=dht.client_mode,
+            use_auto_relay=dht.auto_relay,
+            trusted_relays=list(dht.bootstrap) if dht.auto_relay and dht.bootstrap else None,
+            nat_port_map=not dht.announce and not all(is_loopback(address) for address in listen),
             startup_timeout=START_S,
         )
         p2p.control.guard(self.peer_limits)
@@ -216,7 +213,7 @@ class DhtNode:
             cache_nearest=0,
             cache_refresh_before_expiry=0,
             reuse_get_requests=False,  # a get could be answered by one that began before the preceding write
-            client_mode=self.settings.client_mode,
+            client_mode=self.settings.dht.client_mode,
             record_validator=self._validator,
             ensure_bootstrap_success=False,
             strict=False,

@@ -25,9 +25,13 @@ LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
 START_S = 30.0
 CONNECTIONS_MAX = 512  # open at once; half of them from one address
-CONNECTION_GRACE_S = 30  # before a new connection may be closed as useless
-# What this node relays between two others; by default p2pd would use 16 MiB of memory for it, and relay 4 GiB.
-RELAY: dict[str, str | int] = {
+# p2pd's flags. Its resource manager has no limits, and no flag for any; `swarmd.dht.p2p.limits` and
+# `swarmd.dht.p2p.memory_watch` bound what it would.
+LIMITS: dict[str, str | int] = {
+    "connHi": CONNECTIONS_MAX,
+    "connLo": CONNECTIONS_MAX * 3 // 4,
+    "connGrace": "30s",  # before a new connection may be closed as useless
+    # What this node relays between two others; by default p2pd would use 16 MiB of memory for it, and relay 4 GiB.
     "relayMaxCircuits": 8,
     "relayMaxReservations": 64,
     "relayBufferSize": 64 * 1024,
@@ -138,16 +142,6 @@ class P2pDaemon(P2P):  # type: ignore[misc]
             return
         finally:
             writer.close()
-
-
-def limits(connections_max: int) -> dict[str, str | int]:
-    """p2pd's flags for its connection manager and its relay.
-
-    Its resource manager has no limits, and no flag for any; `swarmd.dht.p2p.limits` and `swarmd.dht.p2p.memory_watch`
-    bound what it would.
-    """
-    low = max(connections_max * 3 // 4, 1)
-    return {"connHi": connections_max, "connLo": low, "connGrace": f"{CONNECTION_GRACE_S}s", **RELAY}
 
 
 class SocketDirectory:

@@ -125,19 +125,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._forget_ghosts(key)
         return stored
 
-    def admit_awaited(self, key: DHTID, signed: SignedRecord) -> bool:
-        """The same for a record that counts here whether or not it is stored: False if there is no room.
-
-        Raises:
-            RecordRejected: "stale" if a later one of the owner is held.
-        """
-        try:
-            return self.admit(key, signed)
-        except RecordRejected as error:
-            if error.reason != "full":
-                raise
-            return False
-
     def _fit(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
         """Enter a record, and drop those that it displaces. Raises RecordRejected("full")."""
         if fresh or key not in self._rooms:
@@ -245,18 +232,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             for key in self._rooms.keys() - self.data.keys():
                 del self._rooms[key], self._counted[key]
         self.changes.keep_only(self.data)
-
-    def has_later(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Is a later record of the same owner held?"""
-        held = self.held(key, signed.owner)
-        return held is not None and held[1] > signed.expiration
-
-
-def size_of(value: Any) -> int:
-    """Bytes of a plain value, or of all records of a dictionary."""
-    if isinstance(value, DictionaryDHTValue):
-        return sum(len(entry.value) for _, entry in value.items())
-    return len(value)
 
 
 def sent_bytes(value: Any) -> int:

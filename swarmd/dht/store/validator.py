@@ -23,7 +23,6 @@ from cachetools import FIFOCache
 from swarmd.bounds import RateLimiter
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
-    DHTLocalStorage,
     DHTRecord,
     DictionaryDHTValue,
     MSGPackSerializer,
@@ -38,7 +37,7 @@ from swarmd.dht.p2p.limits import PeerLimits, Rejections
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
 from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, encode_part, read_filter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, sent_bytes, size_of
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, sent_bytes
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import check_plain
 from swarmd.dht.wire.records import (
@@ -162,7 +161,7 @@ async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[E
     return kept
 
 
-def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
+def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], storage: BoundedStorage) -> None:
     """Check whether this peer may have all that is held under these keys.
 
     Raises:
@@ -171,16 +170,9 @@ def check_answerable(peer_limits: PeerLimits, sender: str, keys: list[bytes], *s
     """
     if len(set(keys)) < len(keys):
         raise peer_limits.refusal(sender, "doubled", "a key is named twice in one call")
-    size_bytes = sum(max(_size(storage, key) for storage in storages) + NEARBY_BYTES for key in keys)
-    peer_limits.allow_answer(sender, size_bytes)
-
-
-def _size(storage: DHTLocalStorage, key: bytes) -> int:
-    item: Any = storage.get(DHTID.from_bytes(key))
-    if item is None:
-        return 0
-    records = len(item.value) if isinstance(item.value, DictionaryDHTValue) else 1
-    return size_of(item.value) + records * SHOWN_RECORD_BYTES
+    held = [storage.get(DHTID.from_bytes(key)) for key in keys]
+    size_bytes = sum(sent_bytes(item.value) for item in held if item is not None)
+    peer_limits.allow_answer(sender, size_bytes + NEARBY_BYTES * len(keys))
 
 
 def part_of(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> Part:
@@ -361,7 +353,10 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         else:
             await super().update_routing_table(node_id, peer_id, responded)
         if node_id is not None and responded:
-            bound_waiting(self.routing_table, node_id)
+            # Drop the peers that have waited longest for a place in a full bucket; hivemind keeps all of them.
+            bucket = self.routing_table.buckets[self.routing_table.get_bucket_index(node_id)]
+            while len(bucket.replacement_nodes) > WAITING_MAX:
+                del self.routing_table[next(iter(bucket.replacement_nodes))]
 
     def _meet(self, node_id: DHTID, peer_id: PeerID) -> None:
         """Add a peer to the routing table, and forward the records that it should keep, at a bounded rate."""
@@ -427,23 +422,25 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             check_size(value)
             self.storage.check_room(key_id, split_value(owner, value, expiration))
         signed = validator.judge(key, owner, value, expiration)
-        if self.storage.held(key_id, signed.owner) == (signed.value, signed.expiration):
+        held = self.storage.held(key_id, owner)
+        if held == (signed.value, signed.expiration):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
             return True
-        if sender == signed.owner and self.storage.has_later(key_id, signed):
+        if held is not None and sender == owner and held[1] > signed.expiration:
             return False  # the owner's own messages may overtake one another
-        self._check_rewrite(key_id, signed)
-        stored: bool = (self.storage.admit_awaited if awaited else self.storage.admit)(key_id, signed)
+        # A held record must not be replaced too often, whichever peers send it.
+        if held is not None and not validator.rewrites_quota.try_charge(f"{owner}/{signed.content.key}"):
+            raise RecordRejected("flood", f"{owner} rewrites {signed.content.key} too often")
+        try:
+            stored = self.storage.admit(key_id, signed)
+        except RecordRejected as error:
+            if not awaited or error.reason != "full":
+                raise
+            stored = False  # an awaited report counts without room for it
         if stored or awaited:
             validator.accepted(signed)
         return stored
-
-    def _check_rewrite(self, key: DHTID, signed: SignedRecord) -> None:
-        """Raise RecordRejected("flood") if a held record is replaced too often, whichever peers send it."""
-        held = self.storage.held(key, signed.owner) is not None
-        if held and not self.record_validator.rewrites_quota.try_charge(f"{signed.owner}/{signed.content.key}"):
-            raise RecordRejected("flood", f"{signed.owner} rewrites {signed.content.key} too often")
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         """Answer a peer that asks for a part of one key, or for a bounded number of whole keys."""
@@ -451,7 +448,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         sender = context.remote_id.to_base58()
         result = make_result(self, sender, request)
         if result is None:
-            check_answerable(self.p2p.peer_limits, sender, list(request.keys), self.storage, self.cache)
+            check_answerable(self.p2p.peer_limits, sender, list(request.keys), self.storage)
             return await super().rpc_find(request, context)
         response = await super().rpc_find(dht_pb2.FindRequest(peer=request.peer), context)
         response.results.append(result)
@@ -561,13 +558,6 @@ def read_id(encoded: bytes) -> DHTID:
 def id_of(peer: PeerID) -> DHTID:
     """The DHT id of a peer: it follows from the peer id, which libp2p has authenticated."""
     return DHTID.from_bytes(names.key_id(peer.to_base58()))
-
-
-def bound_waiting(table: Any, node_id: DHTID) -> None:
-    """Drop the peers that have waited longest for a place in a full bucket; hivemind keeps all of them."""
-    waiting = table.buckets[table.get_bucket_index(node_id)].replacement_nodes
-    while len(waiting) > WAITING_MAX:
-        del table[next(iter(waiting))]
 
 
 def _batches(values: Sequence[Any]) -> Iterable[list[int]]:

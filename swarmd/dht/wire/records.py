@@ -351,17 +351,15 @@ class AnnouncedShards:
     def _place_members(self) -> None:
         place = self._place_in(self._round)
         if place != self.members:
-            self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
+            # They are there since the epoch began, or since a later round that changed the number of shards.
+            changed = [since for since in self._counts if since <= self._round]
+            since = max([epoch_of(self._round) * EPOCH_ROUNDS, *changed])
+            self.members, self.members_before = place, self._place_in(since - 1)
             self._moved()
 
     def _place_in(self, round: int) -> MembersPlace:
         shards = self.latest_of(round)
         return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
-
-    def _moved_in(self, round: int) -> int:
-        """The round since which memberships are where they are in this one: the epoch's first, or a later one that
-        changed the number of shards."""
-        return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
 
     @property
     def is_large(self) -> bool:
@@ -617,13 +615,6 @@ def check_shard(owner: str, content: Payload) -> None:
         raise RecordRejected("wrong-shard", f"shard {content.shard} of {content.shards}, the owner's is {own}")
 
 
-def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecord) -> None:
-    """Raise RecordRejected("wrong-shard") unless the stage has as many shards as the clock announces."""
-    announced = policy.shards.of(content.round)
-    if announced is not None and content.shards != announced:
-        raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
-
-
 def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
     """Check that a membership may be in a shard of its epoch. Raises RecordRejected: "wrong-shard" or "wrong-round"."""
     fixed = policy.shards.fixed
@@ -646,7 +637,9 @@ def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
             raise RecordRejected("other-protocol", f"it speaks version {content.protocol}, this node {PROTOCOL}")
         _check_epoch(policy, content)
     elif isinstance(content, ReportRecord | RolloutsRecord):
-        _check_announced(policy, content)
+        announced = policy.shards.of(content.round)
+        if announced is not None and content.shards != announced:
+            raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
     if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.lists(owner):
         policy.admission.check(owner, content.work, content.invitation, policy.now)
     if policy.round is None or isinstance(content, Membership | ClockRecord):

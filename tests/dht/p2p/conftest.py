@@ -34,7 +34,8 @@ class Single:
         self.downs: list[str] = []
         self.told: list[Any] = []
         view = self.view_of(300.0)
-        settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
+        dht = DhtConfig(listen=("/ip4/127.0.0.1/tcp/0",))
+        settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, dht, call_s)
         validator = Validator(view.policy, view.rejections)
         self.node = DhtNode(settings, validator, self.downs.append)
         self.records = HiveRecords(view, self.node, validator)

@@ -60,7 +60,7 @@ async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_t
     handed: list[int] = []
 
     async def call_store(peer: PeerID, keys: Any, values: Any, *rest: Any, **more: Any) -> None:
-        handed.append(sum(map(storage.size_of, values)))
+        handed.append(sum(map(storage.sent_bytes, values)))
 
     monkeypatch.setattr(keeper, "call_store", call_store)
     looked = keeper.count_looks(monkeypatch)
