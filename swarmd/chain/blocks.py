@@ -67,11 +67,9 @@ class Blocks:
         self._answered = 0  # ranges since the last refusal
 
     async def head(self) -> BlockRef:
-        """The newest block."""
         return await self.at("latest")
 
     async def at(self, block: int | str) -> BlockRef:
-        """A block by its number or tag. Raises NotThere."""
         tag = hex(block) if isinstance(block, int) else block
         header = await self._rpc.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
         if header is None:
@@ -79,11 +77,9 @@ class Blocks:
         return header.ref()
 
     async def all_at(self, numbers: Iterable[int]) -> list[BlockRef]:
-        """Blocks by their numbers, asked for concurrently. Raises NotThere."""
         return await together(self.at, numbers)
 
     async def logs_of_all(self, blocks: Iterable[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, asked for concurrently. Raises NotThere."""
         return await together(partial(self.logs_of, filters=filters), blocks)
 
     async def is_syncing(self) -> bool:

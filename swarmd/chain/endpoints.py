@@ -414,16 +414,20 @@ def _urls_of(entry: str, root: Path) -> list[str]:
 
 def check_url(url: str) -> None:
     """Raise ConfigError unless it is a complete URL of a known scheme; the message shows no secret."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
+    if not is_url(url, "http", "https", "ws", "wss"):
         raise ConfigError(
             f"chain.rpc: one of the endpoints, of {len(url)} characters, is no URL of a node",  # it may be a bare key
             "Write it as https://host/path, http://host:port or wss://host/path",
         )
+
+
+def is_url(url: str, *schemes: str) -> bool:
+    """Whether it is a complete URL of one of these schemes."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def name_of(url: str) -> str:
@@ -546,7 +550,6 @@ class Rpc:
         raise self._no_answer()
 
     async def learn_base_fee(self) -> None:
-        """Set `has_base_fee` if at least half of the endpoints that answer show a base fee."""
         if not self.has_base_fee:
             answers = await self.ask_each(BLOCK, ["latest", False], dict[str, Any])
             shown = sum(_shows_base_fee(block) for _, block in answers)
@@ -583,7 +586,6 @@ class Rpc:
         return True
 
     async def has_block(self, block: BlockRef) -> bool:
-        """Whether any endpoint has this block on its chain; if so, those without it are paused."""
         asked = [hex(block.number), False]
         answers = await self.ask_each(BLOCK, asked, BlockHeader | None)  # type: ignore[arg-type]
         if not any(header is not None and header.hash == block.hash for _, header in answers):

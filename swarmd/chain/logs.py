@@ -107,17 +107,15 @@ def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
 
 def _value(content: AbiReader, kind: str, base: int, at: int) -> Any:
     if kind.endswith("[]"):
-        return _array(content, kind[:-2], content.offset(base, at))
+        at = content.offset(base, at)
+        first = at + WORD
+        count = content.count(at)
+        return tuple(_value(content, kind[:-2], first, first + place * WORD) for place in range(count))
     if kind in DYNAMIC:
         return DYNAMIC[kind](content, content.offset(base, at))
     if kind.startswith("int"):
         return content.signed(at)
     return STATIC.get(kind, AbiReader.unsigned)(content, at)
-
-
-def _array(content: AbiReader, kind: str, at: int) -> tuple[Any, ...]:
-    first = at + WORD
-    return tuple(_value(content, kind, first, first + place * WORD) for place in range(content.count(at)))
 
 
 @lru_cache(maxsize=8192)

@@ -67,19 +67,14 @@ class Deployed(NamedTuple):
     receipts: tuple[OrderReceipt, ...]
 
 
-def shipped_contracts() -> Path:
-    """Directory of the built contracts: beside the package in a checkout, inside it in an installed wheel."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "contracts"
-    return inside if inside.is_dir() else package.parent / "contracts" / "build"
-
-
 def creation_of(name: str) -> bytes:
     """Bytecode of the transaction that creates a built contract, without the constructor's arguments.
 
     Raises NotFoundError if this installation has no such contract.
     """
-    path = shipped_contracts() / f"{name}.json"
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "contracts"  # in an installed wheel; in a checkout they lie beside the package
+    path = (inside if inside.is_dir() else package.parent / "contracts" / "build") / f"{name}.json"
     try:
         return bytes.fromhex(json.loads(path.read_text(encoding="utf-8"))["bytecode"].removeprefix("0x"))
     except (OSError, ValueError, LookupError) as error:
@@ -122,7 +117,8 @@ async def _set_up(orders: OperatorTransactions, coordinator: Coordinator, plan: 
         await add_bootnodes(orders, coordinator, plan.bootnodes),
     ]
     if plan.members is not None:
-        steps += await close_membership(orders, coordinator, plan.members)
+        steps += [await become_membership_manager(orders, coordinator), await set_open(orders, coordinator, False)]
+        steps += await allow_peers(orders, coordinator, plan.members)
     return [receipt for receipt in steps if receipt is not None]
 
 
@@ -156,14 +152,6 @@ async def remove_bootnode(orders: OperatorTransactions, coordinator: Coordinator
         return None
     call = encode_call("removeBootnode(uint256)", known.index(address))
     return await orders.carry_out("bootnode", coordinator.contract, call)
-
-
-async def close_membership(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
-) -> list[OrderReceipt | None]:
-    """Close the swarm to all but the allow-list, and put these peers on it."""
-    steps = [await become_membership_manager(orders, coordinator), await set_open(orders, coordinator, False)]
-    return steps + await allow_peers(orders, coordinator, peers)
 
 
 async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
@@ -357,10 +345,6 @@ class OperatorTransactions:
         except AccountPoor as poor:
             raise ChainError(poor.message, "Send it some, then run the same command again") from None
         raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
-
-    async def balance_wei(self) -> int:
-        """The account's balance in wei."""
-        return await self.chain.balance_wei(self.account)
 
     # --- one attempt ---
 

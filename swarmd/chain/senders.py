@@ -24,10 +24,10 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import ERRORS, advice, encode_call, refusal_of
-from swarmd.chain.endpoints import Rpc, name_of
+from swarmd.chain.endpoints import Rpc, is_url, name_of
 from swarmd.chain.fees import Budget, counted, quote, replacing
 from swarmd.chain.logs import show_text
-from swarmd.chain.ports import AccountPort, Price, Signatory, SignedTransaction
+from swarmd.chain.ports import AccountPort, Block, Price, Signatory, SignedTransaction
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Drive, Prepared, SubmissionKind, Value
@@ -332,7 +332,6 @@ class Wallet(AccountTransactions):
         self._contract = config.contract
 
     async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
-        """Sign the next attempt, see `Sender`."""
         content = self._key.content_of(command, peer)
         gas = await self.gas_for(self._contract, content, GAS_MAX)
         place = await self._place_for(attempts, command.kind)
@@ -379,7 +378,6 @@ class Wallet(AccountTransactions):
                 raise ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
 
     async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
-        """Send the signed bytes, see `Sender`."""
         return prepared.hash if await self.hand_over(prepared, command.kind) else None
 
     async def trace(self, attempts: Sequence[Prepared]) -> Fate:
@@ -407,16 +405,21 @@ class Wallet(AccountTransactions):
         return bool(attempt.raw) and self._key.read(attempt).to == self.account
 
     async def is_known(self, prepared: Prepared) -> bool:
-        """Look the attempt up by its hash."""
         return await self._chain.is_known(prepared.hash)
 
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
-        """Repeat the call at that block, see `Sender`."""
         content = self._key.content_of(command, peer)
-        try:
-            await self._chain.call(self._contract, content, self.account, mined.block.number)
-        except RpcRefused as refused:
-            raise refusal_of(refused, "the call") or refused from None
+        await rehearse(self._chain, self._contract, content, self.account, "the call", mined.block.number)
+
+
+async def rehearse(
+    chain: AccountPort, contract: str, content: bytes, account: str, what: str, block: Block = "latest"
+) -> None:
+    """Make a call that changes nothing. Raises ContractRefused if the contract would revert it, ChainError."""
+    try:
+        await chain.call(contract, content, account, block)
+    except RpcRefused as refused:
+        raise refusal_of(refused, what) or refused from None
 
 
 CALL_S = 10.0  # a call of the proxy ends within this
@@ -444,12 +447,7 @@ TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX
 
 
 def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid or parts.username is not None or parts.query:
+    if not is_url(url, "http", "https") or urlsplit(url).username is not None or urlsplit(url).query:
         raise ConfigError(
             "chain.proxy.url is not a plain URL of a signer proxy",
             "Write it as http://host:port/api; a token has its own key",
@@ -486,15 +484,9 @@ class Proxy:
                 "not-offered", f"a signer proxy does not offer to {command.kind}", 'Set drive = "never"'
             )
         if self.account:
-            await self._rehearse(peer, command)
+            content = call_of(command, peer, "never")
+            await rehearse(self._chain, self._config.contract, content, self.account, command.kind)
         return Prepared()
-
-    async def _rehearse(self, peer: str, command: Submit) -> None:
-        content = call_of(command, peer, "never")
-        try:
-            await self._chain.call(self._config.contract, content, self.account)
-        except RpcRefused as refused:
-            raise refusal_of(refused, command.kind) or refused from None
 
     async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
         """Always None: a request cannot be taken back."""

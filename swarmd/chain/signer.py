@@ -323,21 +323,15 @@ class SignerLedger:
         if entry is None:  # an older file has its beginning
             return
         if line.what == "signed":
-            self._spend(line, entry)
+            day = max(day_of(line.posix), self.spent[0])
+            more_wei = max(int(line.cost_wei or 0) - counted(entry.attempts, line.nonce), 0)
+            self.spent = (day, more_wei + (self.spent[1] if day == self.spent[0] else 0))
         entry.apply(line)
         self.entries[line.submission] = entry
         if line.what == "confirmed":
-            self._forget()
-
-    def _spend(self, line: AuditLine, entry: SignedEntry) -> None:
-        day, before_wei = max(day_of(line.posix), self.spent[0]), self.spent[1]
-        more_wei = max(int(line.cost_wei or 0) - counted(entry.attempts, line.nonce), 0)
-        self.spent = (day, more_wei + (before_wei if day == self.spent[0] else 0))
-
-    def _forget(self) -> None:
-        confirmed = [name for name, entry in self.entries.items() if entry.confirmed]
-        for name in confirmed[: max(len(confirmed) - CONFIRMED_MAX, 0)]:
-            del self.entries[name]
+            confirmed = [name for name, entry in self.entries.items() if entry.confirmed]
+            for name in confirmed[: max(len(confirmed) - CONFIRMED_MAX, 0)]:
+                del self.entries[name]
 
     def open(self) -> list[SignedEntry]:
         """The submissions that are not confirmed, by the nonce of their newest attempt."""

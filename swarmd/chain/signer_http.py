@@ -19,10 +19,10 @@ from starlette.types import ASGIApp
 
 from swarmd import http_server
 from swarmd.bounds import DECODE_ERRORS, RateLimiter
-from swarmd.chain.contract import ERRORS, advice
+from swarmd.chain.contract import advice
 from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.keystore import load_account
-from swarmd.chain.senders import DYNAMIC_FEE
+from swarmd.chain.senders import DYNAMIC_FEE, NAMES
 from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest, now
 from swarmd.config import ChainConfig
 from swarmd.errors import (
@@ -52,8 +52,6 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=PLACE_MAX)]
 Reward = Annotated[int, msgspec.Meta(ge=-REWARD_MAX, le=REWARD_MAX)]
 PEER = re.compile(r"^[0-9A-Za-z._-]{1,128}\Z")
 Peer = Annotated[str, msgspec.Meta(pattern=PEER.pattern)]
-
-NAMES = frozenset(ERRORS.values())
 
 log = get_logger(__name__)
 
@@ -195,11 +193,6 @@ class SignerSetup(NamedTuple):
     listen: http_server.Address
     access: Access
     audit: Path
-
-
-def load_token(named: str, root: Path) -> str:
-    """The bearer token in a file, as `swarmd.http_server.load_token` reads it. Raises KeystoreError."""
-    return http_server.load_token(named, root, TOKEN)
 
 
 async def run_signer(order: SignerSetup) -> None:

@@ -208,7 +208,7 @@ async def _check_balance(transactions: OperatorTransactions, plan: DeploymentPla
     """See that the account can pay for all steps before the first one. Raises ChainError."""
     price = await quote(transactions.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
-    balance_wei = await transactions.balance_wei()
+    balance_wei = await transactions.chain.balance_wei(transactions.account)
     typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")
     if balance_wei < needed_wei:
         raise ChainError(

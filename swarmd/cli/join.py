@@ -374,7 +374,7 @@ async def _register(
         typer.echo(f"registered: this node is, to {address}")
         return
     transactions = open_transactions(reached, account.key, fees)
-    balance_wei = await transactions.balance_wei()
+    balance_wei = await transactions.chain.balance_wei(transactions.account)
     if balance_wei == 0 or not allowed:
         typer.echo(f"account: {address} has {coins(balance_wei)}{'' if balance_wei else ': send it some'}")
         typer.echo("the node registers by itself when it runs, as soon as it may and can pay")

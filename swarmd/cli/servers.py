@@ -61,7 +61,7 @@ def signer(
     """
 
     from swarmd.chain.endpoints import read_urls
-    from swarmd.chain.signer_http import Access, SignerSetup, load_token, run_signer
+    from swarmd.chain.signer_http import TOKEN, Access, SignerSetup, run_signer
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
@@ -74,7 +74,7 @@ def signer(
     chain = msgspec.structs.replace(chain, **absolute)
     orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
     _check_served(orgs, peer or ())
-    access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
+    access = Access(orgs, load_token(token_file, Path.cwd(), TOKEN), frozenset(peer or ()), per_minute)
     order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
     secrets = [secret for url in read_urls(chain.rpc, data.root) for secret in address_secrets(url)]
     configure("info", "auto", secrets=secrets + ([access.token] if access.token else []))

@@ -433,7 +433,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if held is not None and not validator.rewrites_quota.try_charge(f"{owner}/{signed.content.key}"):
             raise RecordRejected("flood", f"{owner} rewrites {signed.content.key} too often")
         try:
-            stored = self.storage.admit(key_id, signed)
+            stored: bool = self.storage.admit(key_id, signed)
         except RecordRejected as error:
             if not awaited or error.reason != "full":
                 raise
