@@ -247,7 +247,6 @@ class Branch:
 MARK_BLOCKS = 256  # a block without logs is reported if the last report lies that many blocks back,
 MARK_S = 600.0  # or that many seconds
 BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit into a frame
-SMALL_CHARS = 8192  # entries of up to that size come first if a block is too large
 ENTRY_CHARS = 300  # size of an entry apart from its data
 
 
@@ -285,18 +284,14 @@ def facts_from_logs(
     entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_entry
 ) -> tuple[AnyChainLog, ...]:
     """The events in a block's entries, up to BLOCK_CHARS_MAX; long entries are left out first."""
-    sizes = [len(entry.data) + ENTRY_CHARS for entry in entries]
-    room = {True: BLOCK_CHARS_MAX}
-    room[False] = BLOCK_CHARS_MAX - sum(size for size in sizes if size <= SMALL_CHARS)
-    said = []
-    for entry, size in zip(entries, sizes, strict=True):
-        if size > room[size <= SMALL_CHARS]:
+    room, large = BLOCK_CHARS_MAX, set[int]()
+    for place in sorted(range(len(entries)), key=lambda place: len(entries[place].data)):
+        room -= len(entries[place].data) + ENTRY_CHARS
+        if room < 0:
             rejected["block too large"] += 1
-            continue
-        room[size <= SMALL_CHARS] -= size
-        if (log := decode(entry, rejected)) is not None:
-            said.append(log)
-    return tuple(said)
+            large.add(place)
+    said = [decode(entry, rejected) for place, entry in enumerate(entries) if place not in large]
+    return tuple(log for log in said if log is not None)
 
 
 def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:

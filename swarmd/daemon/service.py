@@ -42,7 +42,7 @@ from swarmd.daemon.engine import HANDLED_SIGNALS, Engine, handle_signals, watch_
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.process import keep_memory_off_disk, kill_leftovers, node_tag, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
-from swarmd.dht.p2p.sockets import clearing_short_place
+from swarmd.dht.p2p.sockets import remove_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
@@ -128,8 +128,9 @@ async def serve_inside(
     with (
         EventLog.open(data.events, peer, run, bytes_max=storage.log_bytes_max) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
-        clearing_short_place(NodeDirectory(data.root.resolve()).sockets),
+        contextlib.ExitStack() as ending,
     ):
+        ending.callback(remove_short_place, NodeDirectory(data.root.resolve()).sockets)
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
         state = load(data.events)[0] if event_log.next_seq else State()

@@ -158,13 +158,11 @@ class RecordComparison:
             except RecordRejected:
                 continue  # `swarmd leaderboard` names it
             if isinstance(content, ReportRecord):
-                self._quote((signed.owner, content.round, content.stage), SeenRecord(signed, content))
-
-    def _quote(self, place: Place, quoted: SeenRecord) -> None:
-        self._quoted[place] = quoted
-        seen = self._members.get(place) or self._newcomers.get(place)
-        if seen is not None:
-            self._compare_quoted(quoted, seen)
+                place = (signed.owner, content.round, content.stage)
+                quoted = self._quoted[place] = SeenRecord(signed, content)
+                seen = self._members.get(place) or self._newcomers.get(place)
+                if seen is not None:
+                    self._compare_quoted(quoted, seen)
 
     def _compare_quoted(self, quoted: SeenRecord, seen: SeenRecord) -> None:
         """Compare a quoted report; its signature is verified only if it differs from the one seen here."""
@@ -272,7 +270,8 @@ class EvidenceGossip:
         before = self._latest.get((charge.kind, charge.peer))
         if before is not None and charge.round < before + APART_ROUNDS:
             return False
-        if not self._charge(charge.peer):
+        credited = self._view.is_credited(charge.peer)
+        if not (self._signers.try_charge(charge.peer) if credited else self._newcomers.try_charge()):
             self._view.rejections.count(charge.peer, "full", "more evidence than is kept")
             return False
         self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
@@ -289,10 +288,6 @@ class EvidenceGossip:
         reached = self._policy.round
         if reached is None or said.round <= reached + ROUNDS_AHEAD:
             self._view.emit(said)
-
-    def _charge(self, peer: str) -> bool:
-        """Charge evidence to its signer's quota, or to that of all newcomers. Returns whether any was left."""
-        return self._signers.try_charge(peer) if self._view.is_credited(peer) else self._newcomers.try_charge()
 
     # --- gossip ---
 
@@ -343,14 +338,12 @@ class EvidenceGossip:
 
     async def _tell_evidence(self, evidence: Evidence) -> None:
         if self._is_due(evidence):
-            await self._runtime.sleep(self._delay_s())
+            # Another node may send it first: at most 1 + ln(members) times `SPREAD_S` are waited for that.
+            members = self._view.random.random() * (math.e * self._view.members - 1.0)
+            await self._runtime.sleep(SPREAD_S * math.log1p(members))
         if self._is_due(evidence):
             self._pairs[evidence].told_at = self._runtime.now()
             self._topic.publish(msgspec.msgpack.encode(EvidenceTold(evidence)))
-
-    def _delay_s(self) -> float:
-        """Seconds to wait for another node to send it first: at most 1 + ln(members) times `SPREAD_S`."""
-        return SPREAD_S * math.log1p(self._view.random.random() * (math.e * self._view.members - 1.0))
 
     def _is_due(self, evidence: Evidence) -> bool:
         """Whether evidence is kept and no peer has sent it lately."""

@@ -425,8 +425,9 @@ class Gathering:
                 await self._try(peer, content)
         slow, knows = self._view.slow, self._view.knows
         for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not knows(each[0]))):
-            if not content.body or looks_for_members:
-                self._begin_fetch(peer, content)
+            if (not content.body or looks_for_members) and peer not in self._fetching:
+                self._fetching.add(peer)
+                self._fetches.start(self._fetch_within, peer, content)
 
     def _chosen(self, name: str, records: Mapping[str, Record]) -> list[str]:
         """Of the owners of these records, the peers that rollouts are taken from."""
@@ -446,11 +447,6 @@ class Gathering:
         if not isinstance(content, RolloutsRecord) or (record.owner, content.digest) in self._refused:
             return None
         return content
-
-    def _begin_fetch(self, peer: str, content: RolloutsRecord) -> None:
-        if peer not in self._fetching:
-            self._fetching.add(peer)
-            self._fetches.start(self._fetch_within, peer, content)
 
     async def _fetch_within(self, peer: str, content: RolloutsRecord) -> None:
         try:

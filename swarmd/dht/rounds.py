@@ -253,15 +253,17 @@ class Stages:
         view, round, stage = self._view, command.round, command.stage
         shards = await find_shards(view, self._store, round)
         place = Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
-        if await self._look_for_other_report(command, place):
-            view.emit(ReportPublished(command.id, round, stage))
-            return
-        await self._publish_rollouts(command, place)
-        rollouts = command.rollouts
+        if not await self._look_for_other_report(command, place):
+            await self._publish_rollouts(command, place)
+            await self._publish_report(command, place)
+        view.emit(ReportPublished(command.id, round, stage))
+
+    async def _publish_report(self, command: PublishReport, place: Shard) -> None:
+        view, rollouts = self._view, command.rollouts
         report = ReportRecord(
             swarm=view.swarm,
-            round=round,
-            stage=stage,
+            round=command.round,
+            stage=command.stage,
             reward=command.reward,
             digest=rollouts.digest,
             size_bytes=rollouts.size_bytes,
@@ -273,7 +275,6 @@ class Stages:
         )
         await self._publisher.publish(report)
         self._remembers = True
-        view.emit(ReportPublished(command.id, round, stage))
 
     async def _look_for_other_report(self, command: PublishReport, place: Shard) -> bool:
         """Whether peers hold a different report of this node for this stage; it then counts and no other is signed.
@@ -393,21 +394,17 @@ class LeaderboardFollower:
 
     async def _fetch(self, record: LeaderboardRecord) -> None:
         """Fetch a leaderboard's body. On failure it is skipped: the next round has another."""
+        coordinator, bodies = self._view.coordinator, self._bodies
         try:
-            board = await self._body_of(record)
+            if record.body:
+                body = await bodies.inflate(record.body, record.size_bytes)
+            else:
+                body = await bodies.fetch(coordinator, record.digest, record.size_bytes, FETCH_S)
+            await bodies.check(body, record.digest, record.size_bytes)
+            board = bodies.open_board(body)
+            if board.round != record.round:
+                raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")
         except SwarmdError as error:
             log.info("the leaderboard of round %d: %s", record.round, error)
         else:
             self._take(board)
-
-    async def _body_of(self, record: LeaderboardRecord) -> LeaderboardBody:
-        view, bodies = self._view, self._bodies
-        if record.body:
-            body = await bodies.inflate(record.body, record.size_bytes)
-        else:
-            body = await bodies.fetch(view.coordinator, record.digest, record.size_bytes, FETCH_S)
-        await bodies.check(body, record.digest, record.size_bytes)
-        board = bodies.open_board(body)
-        if board.round != record.round:
-            raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")
-        return board

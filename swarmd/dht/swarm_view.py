@@ -186,7 +186,7 @@ class SwarmView:
         self.offers = MembersOffers(self.rejections.count)
         follows = bool(self.coordinator) and not self.coordinating
         self.contact = CoordinatorContact(follows, runtime.time, runtime.now)
-        self.shards = AnnouncedShards.of_swarm(None if config.chain is None else config.chain.shards, dht.admission)
+        self.shards = AnnouncedShards(None if config.chain is None else config.chain.shards, dht.admission)
         self.withdrawals = Withdrawals(self.coordinator, withdrawn, runtime.now)
         admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits, self.withdrawals.has)
         self.policy = RecordPolicy(

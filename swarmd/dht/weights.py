@@ -220,14 +220,11 @@ class _Lanes:
                     await changed.wait()
             elif await self._fetch(peer, index):
                 failures = 0
-            elif (failures := failures + 1) >= FAILURES_MAX and self._gives_nothing(peer):
+            elif (failures := failures + 1) >= FAILURES_MAX and anyio.current_time() - self._gave_at[peer] >= GIVE_UP_S:
                 self._dropped.add(peer)
             else:
                 with anyio.move_on_after(AGAIN.after(failures)):
                     await self._over.wait()
-
-    def _gives_nothing(self, peer: str) -> bool:
-        return anyio.current_time() - self._gave_at[peer] >= GIVE_UP_S
 
     def _choose(self, peer: str) -> int | None:
         """A chunk that is not being fetched, else one that all peers asked for it are slow with; None if there is none.

@@ -185,7 +185,7 @@ class Store:
         self._shown: dict[str, Shown] = {}
         self._capacities: dict[str, KeyCapacity[str]] = {}
         self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
-        self.shards = AnnouncedShards(dht.world.profile.sharded, members_sharded=True)
+        self.shards = AnnouncedShards(None if dht.world.profile.sharded else 0)
         self._swept_at = dht.world.now
 
     def copy(self) -> Store:

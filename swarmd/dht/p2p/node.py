@@ -196,7 +196,7 @@ class DhtNode:
             nat_port_map=not dht.announce and not all(is_loopback(address) for address in listen),
             startup_timeout=START_S,
         )
-        p2p.control.guard(self.peer_limits)
+        p2p.control.peer_limits = self.peer_limits
         return p2p
 
     def _note_start(self, p2p: P2pDaemon) -> None:

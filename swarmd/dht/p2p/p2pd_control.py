@@ -86,16 +86,12 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.peer_limits = PeerLimits()
+        self.peer_limits = PeerLimits()  # the node sets its own before any handler is registered
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
         self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
         self.unreached = Unreached()
-
-    def guard(self, peer_limits: PeerLimits) -> None:
-        """Set the node's limits, before any handler is registered."""
-        self.peer_limits = peer_limits
 
     # --- calls ---
 

@@ -7,8 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from swarmd.errors import PathUnusable
@@ -27,19 +26,6 @@ def socket_place(preferred: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"swarmd-{os.geteuid()}-{mark}"
 
 
-@contextmanager
-def clearing_short_place(preferred: Path) -> Iterator[None]:
-    """Remove a short directory for sockets, with all in it, after the block.
-
-    Used by the daemon when its workers have ended: the network worker that made the directory has confined itself to
-    it, and may not remove it from its parent.
-    """
-    try:
-        yield
-    finally:
-        remove_short_place(preferred)
-
-
 def make_place(preferred: Path) -> Path:
     """Make the directory for sockets and return it.
 
@@ -55,7 +41,11 @@ def make_place(preferred: Path) -> Path:
 
 
 def remove_short_place(preferred: Path) -> None:
-    """Remove a short directory for sockets with all in it; one that is not this user's stays, and the preferred one."""
+    """Remove a short directory for sockets with all in it; one that is not this user's stays, and the preferred one.
+
+    The daemon does so, too, when its workers have ended: the network worker that made the directory has confined itself
+    to it, and may not remove it from its parent.
+    """
     place = socket_place(preferred)
     if place == preferred.absolute():
         return

@@ -71,7 +71,7 @@ class Shown(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An answer: records, and how far they bring the asker."""
+    """An answer, encoded as the `value` of a `FindResult`: records, and how far they bring the asker."""
 
     life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)]
     last: Count
@@ -101,11 +101,6 @@ def read_filter(request: Any) -> FindFilter | None:
         raise RecordRejected("malformed", "a filter is given once, for one key")
     wanted: FindFilter = _decode(_filters, found[0])
     return wanted
-
-
-def encode_part(part: Part) -> bytes:
-    """Encode an answer for the `value` of a `FindResult`."""
-    return msgspec.msgpack.encode(part)
 
 
 def is_part(value: bytes) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
+import msgspec
 from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
@@ -35,7 +36,7 @@ from swarmd.dht.p2p.hivemind_api import (
 )
 from swarmd.dht.p2p.limits import PeerLimits, Rejections
 from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
-from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, encode_part, read_filter
+from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, read_filter
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, RecordForwarding, sent_bytes
 from swarmd.dht.wire import names
@@ -208,7 +209,9 @@ def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
     size = sum(len(shown.value) + SHOWN_RECORD_BYTES for shown in part.records)
     protocol.p2p.peer_limits.allow_answer(sender, size + NEARBY_BYTES)
     latest = max((shown.expiration for shown in part.records), default=0.0)
-    result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=encode_part(part), expiration_time=latest)
+    result = dht_pb2.FindResult(
+        type=dht_pb2.FOUND_DICTIONARY, value=msgspec.msgpack.encode(part), expiration_time=latest
+    )
     for node_id, peer in protocol.routing_table.get_nearest_neighbors(key, k=protocol.bucket_size, exclude=asker):
         result.nearest_node_ids.append(node_id.to_bytes())
         result.nearest_peer_ids.append(peer.to_bytes())

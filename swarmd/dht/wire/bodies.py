@@ -222,13 +222,10 @@ def _compare(board: LeaderboardBody, expected: dict[str, Standing], problems: li
         if stated is None or counted is None:
             what = "has reports but no standing" if stated is None else "has a standing but no reports"
             problems.append(f"round {board.round}: {peer} {what}")
-        elif not _same(stated, counted):
+        elif (stated.rounds, stated.last_round) != (counted.rounds, counted.last_round) or not math.isclose(
+            stated.reward, counted.reward, rel_tol=TOLERANCE, abs_tol=TOLERANCE
+        ):
             problems.append(
                 f"round {board.round}: {peer} is given {stated.reward:g} in {stated.rounds} rounds, "
                 f"the reports add up to {counted.reward:g} in {counted.rounds}"
             )
-
-
-def _same(stated: Standing, counted: Standing) -> bool:
-    close = math.isclose(stated.reward, counted.reward, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-    return close and (stated.rounds, stated.last_round) == (counted.rounds, counted.last_round)

@@ -297,32 +297,19 @@ class AnnouncedShards:
             in their shards: the contract announces none. 0: there are none, or as many as the clock says.
 
     Args:
-        sharded: whether the swarm's clock may announce shards, which it may not if a contract keeps the rounds.
-        members_sharded: whether memberships are in as many shards.
-        fixed: as the attribute.
+        fixed: as the attribute; None without a contract, so that the swarm's clock may announce shards.
+        admission: the swarm's rule. By invitation memberships are under one key, for all nodes need the withdrawals in
+            them.
     """
 
-    def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
-        self.members = self.members_before = MembersPlace(fixed)
-        self.fixed = fixed
+    def __init__(self, fixed: int | None = None, admission: str = "open") -> None:
+        self.fixed = fixed or 0
+        self.members = self.members_before = MembersPlace(self.fixed)
         self._moved: Callable[[], None] = lambda: None
-        self._sharded = sharded
-        self._members_sharded = sharded and members_sharded
+        self._sharded = fixed is None
+        self._members_sharded = self._sharded and admission != "invitation"
         self._round = -1  # of the latest clock record
         self._counts: dict[int, int] = {}  # first round → number from there on
-
-    @classmethod
-    def of_swarm(cls, fixed: int | None, admission: str = "open") -> AnnouncedShards:
-        """The shards of a swarm by its manifest.
-
-        In a swarm by invitation memberships are under one key, for all nodes need the withdrawals in them.
-
-        Args:
-            fixed: as the attribute; None without a chain.
-        """
-        if fixed is not None:
-            return cls(False, fixed=fixed)
-        return cls(True, admission != "invitation")
 
     @property
     def awaits_place(self) -> bool:
@@ -408,7 +395,7 @@ class RecordPolicy:
         self.own = own
         self.now = now
         self.round: int | None = None  # where the swarm is, once known: far rounds are refused
-        self.shards = shards or AnnouncedShards(True)
+        self.shards = shards or AnnouncedShards()
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 

@@ -15,7 +15,7 @@ from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
 from swarmd.dht.p2p.sockets import (
     SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES_MAX,
-    clearing_short_place,
+    remove_short_place,
     socket_place,
 )
 from swarmd.dht.wire.addresses import is_free, tcp_place
@@ -49,14 +49,15 @@ def test_a_short_place_is_found_when_the_path_is_too_long(tmp_path: Path) -> Non
 def test_the_daemon_clears_a_short_place_that_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     deep, near = tmp_path / ("x" * 100), tmp_path / "run"
-    with clearing_short_place(deep), clearing_short_place(near):
-        near.mkdir()
-        socket_place(deep).mkdir()
-        (socket_place(deep) / "p2pd-1.sock").touch()
+    near.mkdir()
+    socket_place(deep).mkdir()
+    (socket_place(deep) / "p2pd-1.sock").touch()
+    remove_short_place(deep)
+    remove_short_place(near)
     assert near.exists() and not socket_place(deep).exists()
     socket_place(deep).symlink_to(near)
-    with clearing_short_place(deep):
-        (near / "p2pd-1.sock").touch()
+    (near / "p2pd-1.sock").touch()
+    remove_short_place(deep)
     assert list(near.iterdir()), "a link that somebody laid there was followed"
 
 

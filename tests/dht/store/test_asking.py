@@ -75,7 +75,7 @@ COORDINATOR, ELDER = generate_identity().peer_id, generate_identity().peer_id
 
 
 def asked_first(name: str, shards: int, *trusted_peers: str) -> set[str]:
-    announced = AnnouncedShards(True, members_sharded=True)
+    announced = AnnouncedShards()
     announced.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
     policy = SimpleNamespace(coordinator=COORDINATOR, shards=announced)
     validator = SimpleNamespace(policy=policy, trusted_peers=lambda: (COORDINATOR, ELDER, *trusted_peers))

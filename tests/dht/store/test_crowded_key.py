@@ -13,7 +13,7 @@ from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.store import seniority
 from swarmd.dht.store.capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Answer, Found, find_at
-from swarmd.dht.store.parts import Part, Shown, encode_part
+from swarmd.dht.store.parts import Part, Shown
 from swarmd.dht.store.validator import CHECKED_BYTES_MAX, CHECKED_BYTES_MIN
 from swarmd.dht.wire import names, records
 from swarmd.dht.wire.records import SignedRecord
@@ -120,7 +120,9 @@ class Asker(Unconnected):
     async def ask(self, shown: list[Shown], *only: Identity) -> Answer | None:
         """What is made of an answer; where `only` are named, their records were asked for."""
         result = dht_pb2.FindResult(
-            type=dht_pb2.FOUND_DICTIONARY, value=encode_part(Part(b"life", 1, tuple(shown))), expiration_time=4e9
+            type=dht_pb2.FOUND_DICTIONARY,
+            value=msgspec.msgpack.encode(Part(b"life", 1, tuple(shown))),
+            expiration_time=4e9,
         )
 
         async def rpc_find(request: Any, timeout: float) -> Any:

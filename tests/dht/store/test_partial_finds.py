@@ -19,7 +19,6 @@ from swarmd.dht.store.parts import (
     Part,
     Progress,
     add_filter,
-    encode_part,
     read_filter,
     read_part,
 )
@@ -53,7 +52,7 @@ class LookUp:
         sent = dht_pb2.FindRequest.FromString(request.SerializeToString())
         wanted = read_filter(sent)
         assert wanted is not None
-        part = read_part(encode_part(part_of(storage, KEY, wanted)), BYTES_MAX)
+        part = read_part(msgspec.msgpack.encode(part_of(storage, KEY, wanted)), BYTES_MAX)
         self.memory.note(KEY, name, part, [record_of(shown) for shown in part.records], self.since)
         for shown in part.records:
             self.known[shown.owner] = max(shown.expiration, self.known.get(shown.owner, 0.0))

@@ -52,7 +52,7 @@ def test_shards_that_cannot_be_are_malformed(content: Payload, shards: int, shar
 
 
 def test_another_number_of_shards_than_the_clock_announces_is_refused() -> None:
-    announced = AnnouncedShards(True)
+    announced = AnnouncedShards()
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id, shards=announced)
     records = {
         shards: replace(REPORT, shards=shards, shard=shard_of(SWARM, ALICE.peer_id, 3, 0, shards)) for shards in (0, 4)
@@ -67,7 +67,7 @@ def clock(round: int, shards: int, since: int = 0, before: int = 0) -> ClockReco
 
 
 def test_what_was_announced_is_known_for_the_rounds_before_and_not_for_later_ones() -> None:
-    announced = AnnouncedShards(True)
+    announced = AnnouncedShards()
     assert announced.of(0) is None and announced.latest_of(0) == 0
     announced.note(clock(9, 4, 8, 2))
     assert [announced.of(round) for round in (7, 8, 9, 10)] == [2, 4, 4, None] and announced.latest_of(10) == 4
@@ -77,10 +77,10 @@ def test_what_was_announced_is_known_for_the_rounds_before_and_not_for_later_one
 
 
 def test_a_swarm_on_a_chain_has_no_shards_whatever_is_announced() -> None:
-    announced = AnnouncedShards.of_swarm(0)
+    announced = AnnouncedShards(0)
     announced.note(clock(9, 4, 0, 0))
     assert announced.of(9) == announced.of(99) == announced.latest_of(9) == 0
-    assert AnnouncedShards.of_swarm(None).of(0) is None
+    assert AnnouncedShards().of(0) is None
 
 
 def policy_of(round: int | None = None) -> RecordPolicy:
@@ -133,7 +133,7 @@ def test_who_speaks_another_protocol_takes_no_part() -> None:
 
 
 def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_told_to_once() -> None:
-    announced, moves = AnnouncedShards.of_swarm(None), list[MembersPlace]()
+    announced, moves = AnnouncedShards(), list[MembersPlace]()
     announced.watch_members(lambda: moves.append(announced.members))
     assert announced.awaits_place
     later = EPOCH_ROUNDS + 1
@@ -155,19 +155,19 @@ def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_t
 def test_a_node_that_has_just_begun_knows_where_memberships_lay_before(
     heard: tuple[int, ...], before: MembersPlace
 ) -> None:
-    announced = AnnouncedShards.of_swarm(None)
+    announced = AnnouncedShards()
     announced.note(clock(*heard))
     assert announced.members_before == before
 
 
 def test_memberships_stay_together_on_a_chain_and_by_invitation() -> None:
-    for announced in (AnnouncedShards.of_swarm(0), AnnouncedShards.of_swarm(None, "invitation")):
+    for announced in (AnnouncedShards(0), AnnouncedShards(None, "invitation")):
         announced.note(clock(9, 4))
         assert announced.members == MembersPlace() and not announced.awaits_place
 
 
 def test_a_swarm_on_a_chain_has_the_shards_of_its_manifest_and_its_memberships_stay() -> None:
-    announced = AnnouncedShards.of_swarm(4)
+    announced = AnnouncedShards(4)
     assert announced.is_large and not announced.awaits_place
     announced.note(clock(9 * EPOCH_ROUNDS, 8))
     assert announced.of(0) == announced.of(10**6) == announced.latest_of(3) == 4
@@ -179,7 +179,7 @@ def test_a_swarm_on_a_chain_has_the_shards_of_its_manifest_and_its_memberships_s
 )
 def test_memberships_on_a_chain_lie_in_the_first_epoch_in_every_round(shards: int, epoch: int, refusal: str) -> None:
     policy = policy_of()
-    policy.shards, policy.round = AnnouncedShards.of_swarm(4), 100 * EPOCH_ROUNDS
+    policy.shards, policy.round = AnnouncedShards(4), 100 * EPOCH_ROUNDS
     place = MembersPlace(shards, epoch)
     placed = replace(MEMBERSHIP, shards=shards, epoch=epoch, shard=member_shard_of(SWARM, ALICE.peer_id, place))
     assert judge(signed_by(ALICE, placed), placed.key, policy) == refusal
