@@ -31,7 +31,7 @@ from swarmd.dht.rounds import POLLS_BETWEEN_READS as CLOCK_POLLS_BETWEEN_READS
 from swarmd.dht.store import parts
 from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
-from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
+from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter
 from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, TRUSTED_PEERS, Rank, choose_trusted_peers
 from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
 from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
@@ -84,9 +84,8 @@ def sizes_of(nearby: int) -> Sizes:
     named = {"nearest_node_ids": [bytes(20)] * nearby, "nearest_peer_ids": [bytes(38)] * nearby}
 
     def answer(*shown: Shown) -> int:
-        result = dht_pb2.FindResult(
-            type=dht_pb2.FOUND_DICTIONARY, value=encode_part(Part(bytes(8), 1000, shown)), **named
-        )
+        encoded = msgspec.msgpack.encode(Part(bytes(8), 1000, shown))
+        result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=encoded, **named)
         return int(dht_pb2.FindResponse(results=[result], peer=request.peer).ByteSize())
 
     place: dict[str, Any] = {

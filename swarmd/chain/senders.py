@@ -122,7 +122,12 @@ def make_sender(config: ChainConfig, data: NodeDirectory, rpc: Rpc) -> Sender | 
 
         return wallet_of(config, rpc, load_account(config, data))
     if config.sender == "proxy":
-        _check_url(config.proxy.url)
+        url = config.proxy.url
+        if not is_url(url, "http", "https") or urlsplit(url).username is not None or urlsplit(url).query:
+            raise ConfigError(
+                "chain.proxy.url is not a plain URL of a signer proxy",
+                "Write it as http://host:port/api; a token has its own key",
+            )
         return Proxy(config, rpc, load_token(config.proxy.token, data.root, TOKEN, chars_min=1))
     return None
 
@@ -444,14 +449,6 @@ HINTS = {
 
 
 TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
-
-
-def _check_url(url: str) -> None:
-    if not is_url(url, "http", "https") or urlsplit(url).username is not None or urlsplit(url).query:
-        raise ConfigError(
-            "chain.proxy.url is not a plain URL of a signer proxy",
-            "Write it as http://host:port/api; a token has its own key",
-        )
 
 
 class Proxy:

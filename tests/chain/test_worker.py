@@ -1,7 +1,5 @@
 """The chain worker as the daemon meets it: a real process, frames, exit codes."""
 
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -96,16 +94,3 @@ async def test_a_worker_does_not_outlive_its_daemon(ground: Ground, start: Start
     assert worker.process.stdin is not None
     worker.process.stdin.close()
     assert await worker.wait() != 0
-
-
-async def test_a_killed_worker_is_followed_by_one_that_goes_on(ground: Ground, start: Starter) -> None:
-    ground.register(3)
-    first = await start(ground.config())
-    up = await first.expect(ChainUp)
-    os.kill(first.process.pid, signal.SIGKILL)
-    await first.wait()
-    ground.register(2)
-    second = await start(ground.config(), watch=False)
-    await second.do(WatchChain("watch", (up.head,), up.genesis))
-    await second.expect(ChainUp)
-    assert [event.block.number for event in second.seen(ChainBlock)] == [up.head.number + 1, up.head.number + 2]
