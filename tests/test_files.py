@@ -11,9 +11,10 @@ import pytest
 from swarmd.backup.backup import BackupPlan, check_backup, make_backup
 from swarmd.backup.bundle import open_bundle
 from swarmd.chain.endpoints import read_urls
-from swarmd.chain.operator import Attempt, Journal
+from swarmd.chain.operator import Journal
 from swarmd.chain.signer import AuditLine, AuditLog
 from swarmd.config import load_config
+from swarmd.core.values import Prepared
 from swarmd.daemon.directory import Moved, write_note
 from swarmd.dht.identity.backup import read_backup
 from swarmd.dht.publisher import OwnRecordFile
@@ -50,7 +51,7 @@ def write_audit_lines(path: Path) -> None:
 def write_journal(path: Path) -> None:
     journal = Journal(path)
     journal.begin(1, "0x" + "1" * 64, "0xme")
-    journal.note("deploy", Attempt("0xhash", 0, "00", "1"))
+    journal.note("deploy", Prepared("0xhash", 0, b"\0", "1"))
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {

@@ -200,18 +200,15 @@ class Funds:
         """Read the balance once; if that fails, the last one stays."""
         try:
             balance_wei = await self._chain.balance_wei(self._account)
-            rounds = rounds_paid(balance_wei, await self._price_wei(), self._gas)
+            try:
+                price_wei = (await quote(self._chain, self._config.fees)).fee_wei
+            except GasTooDear:
+                price_wei = bound_wei(self._config.fees)  # nothing dearer is ever signed
+            rounds = rounds_paid(balance_wei, price_wei, self._gas)
         except SwarmdError as error:  # another chain too: that is for the watcher to judge
             log.debug("what the account has is not known: %s", error.message)
         else:
             self._seen = FundsSeen(balance_wei, rounds, self._clock())
-
-    async def _price_wei(self) -> int:
-        """The price of a unit of gas, at most the bound: nothing dearer is ever signed."""
-        try:
-            return (await quote(self._chain, self._config.fees)).fee_wei
-        except GasTooDear:
-            return bound_wei(self._config.fees)
 
     def figures(self) -> dict[str, float]:
         """The figures that progress reports, by name; none if they are older than KEPT_S.

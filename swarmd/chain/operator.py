@@ -278,9 +278,10 @@ class Journal:
         """The signed attempts of one order, oldest first."""
         return self.record.steps.get(name, []) if self.record else []
 
-    def note(self, name: str, attempt: Attempt) -> None:
+    def note(self, name: str, signed: Prepared) -> None:
         """Write an attempt to the journal before it is sent."""
         assert self.record is not None
+        attempt = Attempt(signed.hash, signed.nonce, "0x" + signed.raw.hex(), signed.fee_wei)
         self.record.steps.setdefault(name, []).append(attempt)
         self._save()
 
@@ -351,11 +352,9 @@ class OperatorTransactions:
     async def _sign_first(self, name: str, to: str, content: bytes) -> None:
         call = TransactionCall(to, content, await self._transactions.gas_for(to, content, GAS_MAX, name))
         slot = NonceSlot(await self.chain.nonce(self.account, "pending"), None)
-        self._note(name, await self._transactions.sign_next((), slot, call, name))
-
-    def _note(self, name: str, signed: Prepared | None) -> None:
-        if signed is not None:
-            self._journal.note(name, Attempt(signed.hash, signed.nonce, "0x" + signed.raw.hex(), signed.fee_wei))
+        signed = await self._transactions.sign_next((), slot, call, name)
+        assert signed is not None, "it replaces none"
+        self._journal.note(name, signed)
 
     async def _raise_price(self, name: str) -> None:
         """Sign a dearer attempt in the place of the last one, if the bounds allow it."""
@@ -370,7 +369,7 @@ class OperatorTransactions:
             return
         if signed is not None and len(attempts) < ATTEMPTS_MAX:
             self._tell(f"{name}: not mined, trying again at {int(signed.fee_wei) / GWEI:.6g} gwei")
-            self._note(name, signed)
+            self._journal.note(name, signed)
 
     async def _send(self, name: str) -> None:
         """Hand the last attempt to an endpoint, which may have it already."""

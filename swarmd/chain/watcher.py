@@ -333,19 +333,16 @@ class Finality:
             try:
                 final = (await self._blocks.at(self._config.finality)).number
             except (RpcRefused, NotThere) as error:
-                self._warn_of_lack(error.message)
+                if not self._lacking:
+                    self._lacking = True
+                    log.warning(
+                        "the chain has no %s blocks (%s): chain.depth = %d counts as confirmed instead",
+                        *(self._config.finality, error.message, self._config.depth),
+                    )
             else:
                 self._watch(final)
                 return min(final, tip)
         return max(tip - self._config.depth, -1)
-
-    def _warn_of_lack(self, reason: str) -> None:
-        if not self._lacking:
-            self._lacking = True
-            log.warning(
-                "the chain has no %s blocks (%s): chain.depth = %d counts as confirmed instead",
-                *(self._config.finality, reason, self._config.depth),
-            )
 
     def _watch(self, final: int) -> None:
         """Warn if there has been no new final block for long: submissions then wait without an end."""

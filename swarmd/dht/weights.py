@@ -47,7 +47,6 @@ class GivenWeights:
         self._fetched = fetched
 
     def has(self, digest: str) -> bool:
-        """Whether there is a chunk or manifest of this digest."""
         return self._offered.has(digest) or self._fetched.has(digest)
 
     def get(self, digest: str) -> bytes:

@@ -181,23 +181,15 @@ class LinkReporter:
                 addresses = await self._node.addresses()
                 if self._node.p2pd_run is not None:
                     self._report(LinkUp(self._node.peers, addresses, why))
-        elif self._is_lonely(now):
+        elif self._rejoin.rounds > 0 and now - self._seen_at > CALM_S and not isinstance(self._told, LinkDegraded):
             self._report(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
     def _is_news(self, told: int, peers: int, now: float) -> bool:
         """Whether the number of peers is worth a report; the loss of the last and the return of the first are soon."""
         if peers and told:
-            return peers != told and now - self._told_at > self._calm_s(now)
+            calm_s = min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)  # longer if the link has been up for long
+            return peers != told and now - self._told_at > calm_s
         return peers != told and (peers > 0 or now - self._seen_at > CALM_S)
-
-    def _calm_s(self, now: float) -> float:
-        """Seconds between two reports of a changed number of peers; the longer the link has been up, the more."""
-        return min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)
-
-    def _is_lonely(self, now: float) -> bool:
-        """Whether the node has been without a peer for long, has searched for one, and has not reported it yet."""
-        looked = self._rejoin.rounds > 0 and now - self._seen_at > CALM_S
-        return looked and not isinstance(self._told, LinkDegraded)
 
     def _report(self, event: LinkUp | LinkDegraded | LinkDown) -> None:
         now = anyio.current_time()

@@ -130,7 +130,9 @@ class AddressBook:
     def _load(self) -> None:
         try:
             kept = json.loads(self._path.read_text(encoding="utf-8"))
-            self.port = _port_in(kept["port"])
+            if not isinstance(kept["port"], int) or not 0 <= kept["port"] <= PORT_MAX:
+                raise ValueError(f"the port {kept['port']!r:.40}")
+            self.port = kept["port"]
             for address in list(kept["peers"])[:PEERS_KEPT]:
                 place, peer = split_address(str(address))
                 if self.may_lie(place):
@@ -184,13 +186,6 @@ class AddressBook:
             replace_durably(self._path, encoded.encode())
         except OSError as error:
             log.warning("the peers met cannot be kept in %s: %s", self._path, error)
-
-
-def _port_in(kept: object) -> int:
-    """The port in a cache file. Raises ValueError if it is not a port."""
-    if not isinstance(kept, int) or not 0 <= kept <= PORT_MAX:
-        raise ValueError(f"the port {kept!r:.40}")
-    return kept
 
 
 class Rejoin:

@@ -193,7 +193,6 @@ class Found:
                 self._validator.rejections.count("", error.reason, error.message)
 
     def has(self, wanted: Mapping[str, float]) -> bool:
-        """Is there a record at least as late as wanted, of every owner in `wanted`? False if nothing is wanted."""
         late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
         return bool(wanted) and all(late)
 
