@@ -111,8 +111,8 @@ swarmd/dht/report_collector.py
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
 swarmd/dht/rounds.py
   records lie in the first shard, whoever wrote them
-    - return Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
-    + return Shard(shards, 0)
+    - place = Shard(shards, shard_of(view.swarm, view.peer_id, round, stage, shards))
+    + place = Shard(shards, 0)
     with shard_members=1 gather_peers=32 nodes=4 latency_s=0.05
   announcements are not taken from gossip or look-ups
     -         self._latest = record
