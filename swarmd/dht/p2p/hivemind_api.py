@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
-import swarmd.dht.p2p.hivemind_import  # isort: skip  # before anything of hivemind
+import swarmd.dht.p2p.hivemind_import  # noqa: F401  # isort: skip  # before anything of hivemind
 
-import hivemind.dht.node as node_module
-import hivemind.dht.protocol as protocol_module
-import hivemind.p2p.p2p_daemon_bindings.p2pclient as client_module
-import hivemind.utils.timed_storage as time_module
-from hivemind.dht.node import DHTNode
-from hivemind.dht.routing import DHTID, RoutingTable
-from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.p2p import P2P, P2PContext, PeerID
-from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
-from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo, StreamInfo
-from hivemind.p2p.p2p_daemon_bindings.utils import (
-    P2PDaemonError,
-    P2PHandlerError,
-    raise_if_failed,
-    read_pbmsg_safe,
-)
-from hivemind.proto import dht_pb2, p2pd_pb2
-from hivemind.utils.logging import use_hivemind_log_handler
-from hivemind.utils.multiaddr import Multiaddr, protocols
-from hivemind.utils.serializer import MSGPackSerializer
-from hivemind.utils.timed_storage import TimedStorage, ValueWithExpiration
+import hivemind.dht.node
+import hivemind.dht.protocol
+import hivemind.p2p.p2p_daemon_bindings.p2pclient
+from hivemind.dht.node import DHTNode as DHTNode
+from hivemind.dht.routing import DHTID as DHTID
+from hivemind.dht.routing import RoutingTable as RoutingTable
+from hivemind.dht.storage import DHTLocalStorage as DHTLocalStorage
+from hivemind.dht.storage import DictionaryDHTValue as DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord as DHTRecord
+from hivemind.dht.validation import RecordValidatorBase as RecordValidatorBase
+from hivemind.p2p import P2P as P2P
+from hivemind.p2p import P2PContext as P2PContext
+from hivemind.p2p import PeerID as PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient as ControlClient
+from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo as PeerInfo
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo as StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError as P2PDaemonError
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PHandlerError as P2PHandlerError
+from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed as raise_if_failed
+from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe as read_pbmsg_safe
+from hivemind.proto import dht_pb2 as dht_pb2
+from hivemind.proto import p2pd_pb2 as p2pd_pb2
+from hivemind.utils.logging import use_hivemind_log_handler as use_hivemind_log_handler
+from hivemind.utils.multiaddr import Multiaddr as Multiaddr
+from hivemind.utils.multiaddr import protocols as protocols
+from hivemind.utils.serializer import MSGPackSerializer as MSGPackSerializer
+from hivemind.utils.timed_storage import TimedStorage as TimedStorage
 
-__all__ = [
-    "DHTID",
-    "P2P",
-    "ControlClient",
-    "DHTLocalStorage",
-    "DHTNode",
-    "DHTRecord",
-    "DictionaryDHTValue",
-    "MSGPackSerializer",
-    "Multiaddr",
-    "P2PContext",
-    "P2PDaemonError",
-    "P2PHandlerError",
-    "PeerID",
-    "PeerInfo",
-    "RecordValidatorBase",
-    "RoutingTable",
-    "StreamInfo",
-    "TimedStorage",
-    "ValueWithExpiration",
-    "client_module",
-    "dht_pb2",
-    "node_module",
-    "p2pd_pb2",
-    "protocol_module",
-    "protocols",
-    "raise_if_failed",
-    "read_pbmsg_safe",
-    "swarmd",
-    "time_module",
-    "use_hivemind_log_handler",
-]
+node_module = hivemind.dht.node
+protocol_module = hivemind.dht.protocol
+client_module = hivemind.p2p.p2p_daemon_bindings.p2pclient
