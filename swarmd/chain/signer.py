@@ -479,7 +479,7 @@ class Signer:
     async def _again(self, entry: SignedEntry, asked: SignerRequest) -> str:
         """The hash of a submission's transaction; empty if the submission has ended."""
         await self._follow(entry, resend=True)
-        if self._ledger.entries.get(entry.submission) is None:
+        if entry.submission not in self._ledger.entries:
             return ""
         if (entry.asked.reward, entry.asked.winners) != (asked.reward, asked.winners):
             raise ContractRefused(
@@ -507,18 +507,17 @@ class Signer:
 
     async def _send_first(self, asked: SignerRequest) -> str | None:
         """Send for the first time; None if the nonce was taken meanwhile, so that another try makes sense."""
-        entry = self._ledger.entries.get(asked.submission)
-        assert entry is not None, "it was signed just now"
+        entry = self._ledger.entries[asked.submission]  # it was signed just now
         try:
             hash = await self._send(entry)
         except EndpointFailed as error:
             self._write("unsure", asked, hash=entry.newest, reason=error.message)
             raise
         except ContractRefused as error:
-            self._end(asked, error.code or "refused", error.message)
+            self._write("ended", asked, code=error.code or "refused", reason=error.message)
             raise
         except ChainError as error:
-            self._end(asked, "refused", error.message)
+            self._write("ended", asked, code="refused", reason=error.message)
             raise
         if hash is not None:
             self._write("sent", asked, hash=hash)
@@ -526,7 +525,7 @@ class Signer:
         fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined) and fate.succeeded:
             return entry.newest  # one endpoint took it and another did not see it coming
-        self._end(asked, "not-taken", "another transaction has its nonce")
+        self._write("ended", asked, code="not-taken", reason="another transaction has its nonce")
         return None
 
     # --- pending transactions ---
@@ -601,13 +600,14 @@ class Signer:
         if not entry.count_missing():
             return
         if len(entry.attempts) >= ATTEMPTS_MAX:
-            self._end(entry.asked, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts")
+            reason = f"other transactions took the nonces of {ATTEMPTS_MAX} attempts"
+            self._write("ended", entry.asked, code="lost", reason=reason)
             return
         taken = entry.attempts[-1].nonce
         try:
             await self._sign(entry.asked)
         except ContractRefused as error:
-            self._end(entry.asked, error.code or "refused", error.message)
+            self._write("ended", entry.asked, code=error.code or "refused", reason=error.message)
             return
         log.warning("%s: another program took nonce %d of %s", entry.submission, taken, self.account)
         entry.missing_checks = 0
@@ -621,10 +621,10 @@ class Signer:
             return
         code, reason = "reverted", f"{fate.hash} was reverted"
         try:
-            await self._wallet.explain(entry.asked.peer, entry.asked.command(), fate)
+            await self._wallet.explain(entry.asked.peer, entry.command, fate)
         except ContractRefused as error:
             code, reason = error.code or code, error.message
-        self._end(entry.asked, code, reason)
+        self._write("ended", entry.asked, code=code, reason=reason)
 
     async def _resend(self, entry: SignedEntry) -> None:
         try:
@@ -637,7 +637,7 @@ class Signer:
     async def _replace(self, entry: SignedEntry) -> None:
         """Replace a stuck transaction, for which all later ones wait, by a dearer one."""
         try:
-            prepared = await self._wallet.prepare(entry.asked.peer, entry.asked.command(), entry.attempts)
+            prepared = await self._wallet.prepare(entry.asked.peer, entry.command, entry.attempts)
         except ContractRefused:  # it is done already, or not allowed any more: free its nonce
             prepared = await self._wallet.withdraw(entry.attempts)
         if prepared is None:
@@ -649,7 +649,7 @@ class Signer:
     async def _send(self, entry: SignedEntry) -> str | None:
         """Send the newest attempt, see `Wallet.send`."""
         entry.pushed_at = monotonic()
-        return await self._wallet.send(entry.asked.peer, entry.asked.command(), entry.attempts[-1])
+        return await self._wallet.send(entry.asked.peer, entry.command, entry.attempts[-1])
 
     # --- the audit log ---
 
@@ -662,9 +662,6 @@ class Signer:
     def _write_signed(self, asked: SignerRequest, prepared: Prepared) -> None:
         said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
         self._write("signed", asked, raw="0x" + prepared.raw.hex(), **said)
-
-    def _end(self, asked: SignerRequest, code: str, reason: str) -> None:
-        self._write("ended", asked, code=code, reason=reason)
 
     def _write(self, what: What, asked: SignerRequest, **fields: Any) -> None:
         """Append a line to the audit log, and apply it to the ledger. Raises LogWriteFailed."""
