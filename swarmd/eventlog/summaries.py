@@ -92,14 +92,6 @@ def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts
     write_durably(path, MAGIC + LENGTH.pack(len(head)) + hashlib.sha256(head).digest() + head, *parts)
 
 
-def bookmark_place(directory: Path, kind: str, version: str) -> Place | None:
-    """The place of a bookmark that may be used; whether it fits the log is not looked at."""
-    with contextlib.suppress(OSError, Unfit), open_regular(bookmark_path(directory, kind)) as file:
-        head, _ = _head_of(file.read(len(MAGIC) + LENGTH.size + DIGEST_BYTES + HEAD_BYTES_MAX))
-        return head.place if head.version == version else None
-    return None
-
-
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list[memoryview]] | None:
     """The place and the parts of a bookmark that fits; None if there is none.
 

@@ -235,7 +235,7 @@ def test_what_a_node_did_is_not_known_before_its_log_was_read(tmp_path: Path, mo
     with served(tmp_path) as server:
         running = msgspec.structs.replace(server.node._fresh_status(), source="daemon", at=time.time())
         monkeypatch.setattr(server.node, "_fresh_status", lambda: running)
-        monkeypatch.setattr(type(server.node._whole.tail), "share_read", 0.25)
+        monkeypatch.setattr(type(server.node._reading.tail), "share_read", 0.25)
         assert server.json("/livez")["ok"]
         assert server.json("/productivez", 503)["reasons"] == ["its log is being read: 25% so far"]
 
@@ -300,7 +300,7 @@ def test_where_nothing_can_be_written_it_is_said_once(tmp_path: Path, caplog: py
         keeping = page.reading.keeping
         assert keeping is not None
         keeping._keep()
-        assert page.reading.is_sound
+        assert page.reading.tail.trouble is None
     assert caplog.text.count("will take longer to read it") == 1
 
 
