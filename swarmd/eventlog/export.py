@@ -49,7 +49,11 @@ def _changes_of(path: str, old: Any, new: Any) -> tuple[Change, ...]:
         old, new = _of_changed_peers(old, new)
     if old == new or (old != old and new != new):  # NaN stays NaN
         return ()
-    if isinstance(old, tuple) and isinstance(new, tuple) and _has_structs(old or new):
+    if (
+        isinstance(old, tuple)
+        and isinstance(new, tuple)
+        and any(isinstance(each, msgspec.Struct) for each in (old or new)[:1])
+    ):
         old, new = _differing(old, new)
     return (Change(path, old, new),)
 
@@ -276,7 +280,7 @@ def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
     round_, stage = place_of(event)
     return {
         "seq": _held(envelope.seq),
-        "at": _microseconds(envelope.at),
+        "at": round(envelope.at * 1_000_000) if AT_MIN <= envelope.at < AT_MAX else None,
         "type": tag_of(event),
         "round": _held(round_),
         "stage": _held(stage),
@@ -288,10 +292,6 @@ def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
         "commands_digest": commit.commands_digest.hex(),
         "event": event_body(event).decode(),
     }
-
-
-def _microseconds(at: float) -> int | None:
-    return round(at * 1_000_000) if AT_MIN <= at < AT_MAX else None
 
 
 def _held(value: int | None) -> int | None:

@@ -29,7 +29,6 @@ from swarmd.web.shapes import (
     ChangeSignal,
     ChartsView,
     EventPage,
-    EventRow,
     Moment,
     Overview,
     PageSource,
@@ -76,7 +75,7 @@ class LogNode(SwarmSource):
         self._reading = LogReading(
             self._directory,
             Blobs(paths.blobs),
-            lambda batch: self._loop.call_soon_threadsafe(self._ring, batch),
+            self._hear,
             (self.metrics,),
             grows=self._live,
         )
@@ -98,6 +97,10 @@ class LogNode(SwarmSource):
         await asyncio.to_thread(self._reading.tail.stop)
         for work in (self._folds, self._answers, self._watch):
             work.stop()
+
+    def _hear(self, batch: list[AppliedEvent]) -> None:
+        """Called in the thread that reads the log."""
+        self._loop.call_soon_threadsafe(self._ring, batch)
 
     def _ring(self, batch: list[AppliedEvent]) -> None:
         """Pass on the events that were read."""
@@ -198,10 +201,6 @@ class LogNode(SwarmSource):
         start = max(begin, end + first) if first < 0 else max(begin, first)
         rows = tuple(map(event_row, history.fold_from(start, min(count, max(0, end - start)))))
         return EventPage(begin, end, rows)
-
-    async def rows_between(self, first: int, end: int) -> tuple[EventRow, ...]:
-        """Events `first` to `end - 1`, as far as the log has them."""
-        return (await self.events(first, end - first)).events if first < end else ()
 
     async def moment(self, seq: int) -> Moment:
         """An event and all that came of it. Raises NotFoundError, LogDamaged."""
