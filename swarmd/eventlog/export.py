@@ -49,11 +49,7 @@ def _changes_of(path: str, old: Any, new: Any) -> tuple[Change, ...]:
         old, new = _of_changed_peers(old, new)
     if old == new or (old != old and new != new):  # NaN stays NaN
         return ()
-    if (
-        isinstance(old, tuple)
-        and isinstance(new, tuple)
-        and any(isinstance(each, msgspec.Struct) for each in (old or new)[:1])
-    ):
+    if isinstance(old, tuple) and isinstance(new, tuple) and _has_structs(old or new):
         old, new = _differing(old, new)
     return (Change(path, old, new),)
 
