@@ -94,7 +94,7 @@ OWN = {
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
     *("Level", "dict[str, Ladder]", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
-    *("Groups", "Meta", "CheckpointListing", "SavedSizes", "ModelChoice", "NodeState", "PageServerSetup"),
+    *("Groups", "Meta", "CheckpointListing", "SavedSizes", "ModelChoice", "NodeState"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[Keyframe]"),
     *("KeptLedger", "KeptTrained", "Outcomes", "tuple[list[Waiting], list[str], list[str]]"),
     *("tuple[list[StageRow], list[SkipRow], float]", "tuple[int, list[float], bytes, list[RoundMark]]"),

@@ -184,13 +184,10 @@ def root(
     """Declares the options of swarmd itself; their callbacks do the work."""
 
 
-def _summary_only() -> None:
-    """Stands for a verb in the help; `VerbGroup` replaces it before any call."""
-
-
+# For the help alone: `VerbGroup` replaces each of them before any call.
 for _group, _verbs in GROUPS.items():
     for _name, _verb in _verbs.items():
-        app.command(_name, help=_verb.summary, rich_help_panel=_group)(_summary_only)
+        app.command(_name, help=_verb.summary, rich_help_panel=_group)(lambda: None)
 
 
 def run_command(args: Sequence[str]) -> int:

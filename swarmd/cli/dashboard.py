@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from swarmd.cli.options import ConfigFile, NodeDir, locate, log_of_located
-from swarmd.config import WebConfig, load_config
+from swarmd.config import Config, WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
@@ -85,23 +86,24 @@ def dashboard(
     if bootstrap or rpc:
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
     node = locate(directory, config)
-    web = load_config(config).web if config is not None else WebConfig()
+    loaded = load_config(config) if config is not None else None
+    web = loaded.web if loaded is not None else WebConfig()
     if not NodeDirectory(node.data).events.is_dir():
         log_of_located(node, directory is None and config is None)
     page = PageOptions(listen or web.listen or LISTEN, given or web.token, (*(hosts or ()), *web.hosts), open_page)
-    serve_log(node.data, page, config or usable(node.config))
+    serve_log(node.data, page, loaded or usable(node.config))
 
 
-def usable(found: Path | None) -> Path | None:
+def usable(found: Path | None) -> Config | None:
     """A node's own configuration, if it can be read; without it, the page shows the log all the same."""
     try:
-        return found if found is not None and load_config(found) else None
+        return load_config(found) if found is not None else None
     except SwarmdError:
         return None
 
 
-def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
-    """Replace this process by a server of a data directory's log; does not return.
+def serve_log(root: Path, page: PageOptions, config: Config | None = None, archive: Path | None = None) -> None:
+    """Serve the page of a data directory's log, in this process, until stopped.
 
     Args:
         archive: a log that does not grow, shown in place of the directory's own; the daemon is not asked.
@@ -110,21 +112,16 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
         ConfigError: the address is not one, or other machines could reach it without a token.
         AddressInUse: it cannot be listened on.
     """
-    from swarmd.web.companion import PageServerSetup, become
+    from swarmd.web.app import make_app
+    from swarmd.web.companion import serve_page
+    from swarmd.web.moments import cover_also
+    from swarmd.web.node import LogNode
 
     doors, endpoint = open_doors(page, root)
-    become(
-        PageServerSetup(
-            root=str(root.resolve()),
-            listen=(doors.listen.host, doors.listen.port),
-            descriptor=endpoint.detach(),
-            token=page.token,
-            hosts=page.hosts,
-            config=str(config.resolve()) if config else "",
-            archive=str(archive.resolve()) if archive else "",
-            open_page=page.open_page,
-        )
-    )
+    if config is not None:
+        cover_also(known_secrets(config, root))
+    node = LogNode(NodeDirectory(root), config, archive)
+    serve_page(make_app(node, doors, node), endpoint, page.open_page)
 
 
 def serve_observer(manifest: Path, bootstrap: Sequence[str], rpc: Sequence[str], page: PageOptions) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -156,7 +155,13 @@ class Exhibit(msgspec.Struct, frozen=True):
 
 def show_evidence(directory: Path, as_json: bool) -> int:
     """Print all evidence in a node's log. Returns 1 if a piece of it proves nothing."""
-    exhibits = list(exhibits_in(directory))
+    log = find_log(directory)
+    exhibits = [
+        exhibit_of(event, seq, commit.at)
+        for commit in watch(log, commits_from(log, start_of(log, 0)), None)
+        for seq, event in enumerate(commit.events, commit.seq)
+        if isinstance(event, Equivocated)
+    ]
     if as_json:
         typer.echo(to_json(exhibits))
     else:
@@ -164,15 +169,6 @@ def show_evidence(directory: Path, as_json: bool) -> int:
             "\n\n".join(map(describe_exhibit, exhibits)) or "The log holds no evidence of two records for one place."
         )
     return ExitCode.FAILURE if any(each.problem for each in exhibits) else ExitCode.OK
-
-
-def exhibits_in(directory: Path) -> Iterator[Exhibit]:
-    """All evidence in a log, checked by the records alone."""
-    log = find_log(directory)
-    for commit in watch(log, commits_from(log, start_of(log, 0)), None):
-        for seq, event in enumerate(commit.events, commit.seq):
-            if isinstance(event, Equivocated):
-                yield exhibit_of(event, seq, commit.at)
 
 
 def exhibit_of(event: Equivocated, seq: int, at: float) -> Exhibit:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,16 +68,7 @@ def notify(
         raise ConfigError(f"{file} names no way to notify anybody", fix)
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
     node = loaded.name or "node"
-    note = HealthMessage(
-        node=node,
-        layer="process",
-        well=not unit,
-        reason=words,
-        lasted_s=0.0,
-        changes=0,
-        at=time.time(),
-        text=f"{node}: {words}",
-    )
+    note = HealthMessage(node, layer="process", well=not unit, text=f"{node}: {words}")
     sent = asyncio.run(_send(senders, note))
     return ExitCode.OK if sent else ExitCode.FAILURE
 

@@ -196,13 +196,10 @@ def no_node(place: Path, lack: str) -> NotFoundError:
         return NotFoundError(f"{place} is {what}, not a node's directory", use or fix)
     if not place.exists():
         lack = f"there is no node in {place}: it does not exist"
-    near = find_inner(place) or find_similar(place)
+    # the first node in a directory of several, such as `swarmd local` makes
+    inner = next((path.parent for path in sorted(place.glob(f"*/{CONFIG}"))), None)
+    near = inner or find_similar(place)
     return NotFoundError(lack, f"Did you mean {near}?" if near else fix)
-
-
-def find_inner(directory: Path) -> Path | None:
-    """The first node in a directory of several, such as `swarmd local` makes."""
-    return next((path.parent for path in sorted(directory.glob(f"*/{CONFIG}"))), None)
 
 
 def find_similar(place: Path) -> Path | None:

@@ -20,10 +20,9 @@ from swarmd.errors import ConfigError, ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe import status as observed
 from swarmd.observe.control import ask_status
 from swarmd.observe.panel import panel_of
-from swarmd.observe.status import LogStatus, Status, status_of
+from swarmd.observe.status import LogStatus, Status, measure_log, status_from_log, status_of
 from swarmd.paths import NodeDirectory
 
 NEVER_STARTED = "never started"  # state of the process, as swarmd.observe.status has it
@@ -97,21 +96,20 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
         LogDamaged: the daemon does not run, and the log cannot be read.
     """
     reply = ask_status(paths.control)
-    return reply.status or status_from_log(Located(config, paths.root), reply.mute)
-
-
-def status_from_log(node: Located, mute: str = "") -> Status:
-    """The status from the log alone. `mute` says why a daemon that runs does not answer."""
-    data = NodeDirectory(node.data)
-    if not data.events.is_dir() or not list_segments(data.events):
-        return _never_started(node, mute)
-    state, next_seq = load(data.events)
-    last_at = next((commit.at for commit in read_commits(data.events, next_seq - 1)), None) if next_seq else None
-    return observed.status_from_log(data, state, observed.measure_log(data.events, next_seq, last_at), mute)
+    if reply.status is not None:
+        return reply.status
+    if not paths.events.is_dir() or not list_segments(paths.events):
+        return _never_started(Located(config, paths.root), reply.mute)
+    state, next_seq = load(paths.events)
+    last_at = next((commit.at for commit in read_commits(paths.events, next_seq - 1)), None) if next_seq else None
+    return status_from_log(paths, state, measure_log(paths.events, next_seq, last_at), reply.mute)
 
 
 def _never_started(node: Located, mute: str) -> Status:
-    """The status of a node that has no log yet. Raises NotFoundError if there is no node."""
+    """The status of a node that has no log yet. `mute` says why a daemon that runs does not answer.
+
+    Raises NotFoundError if there is no node.
+    """
     require_node(node)
     status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events.resolve()), 0, 0), mute=mute)
     if not mute:

@@ -164,13 +164,11 @@ def remove_bootnode(
 
 def allow(manifest: ManifestFile, peers: Peers, paid_by: Payer) -> None:
     """Put peers on the allow-list."""
-    _check_peers(peers)
     _change_members(manifest, paid_by, added=tuple(peers))
 
 
 def disallow(manifest: ManifestFile, peers: Peers, paid_by: Payer) -> None:
     """Take peers off the allow-list."""
-    _check_peers(peers)
     _change_members(manifest, paid_by, removed=tuple(peers))
 
 
@@ -184,12 +182,6 @@ def close_swarm(manifest: ManifestFile, paid_by: Payer) -> None:
     _change_members(manifest, paid_by, open=False)
 
 
-def _check_peers(peers: list[str]) -> None:
-    for peer in peers:
-        if not is_peer_id(peer):
-            raise ConfigError(f"{peer!r} is no peer id", "`swarmd identity show` prints a node's")
-
-
 def _change_members(
     path: Path,
     paid_by: Payer,
@@ -198,6 +190,10 @@ def _change_members(
     open: bool | None = None,
 ) -> None:
     from swarmd.chain import operator
+
+    for peer in (*added, *removed):
+        if not is_peer_id(peer):
+            raise ConfigError(f"{peer!r} is no peer id", "`swarmd identity show` prints a node's")
 
     async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
         receipts = [await operator.become_membership_manager(transactions, coordinator)]

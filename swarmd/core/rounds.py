@@ -49,7 +49,7 @@ from swarmd.core.state import (
     Work,
 )
 from swarmd.core.turn import Turn
-from swarmd.core.values import RolloutsRef, SetAside, Skill
+from swarmd.core.values import RolloutsRef, SetAside
 from swarmd.core.workers import LEAVING
 
 RETRY_S = 2.0  # before a failed network command is sent again
@@ -362,14 +362,9 @@ def cancel(turn: Turn) -> None:
     turn.disarm("train")
     train = train_id(work.round, work.stage)
     turn.settle(train)
-    if is_training(turn, train) and not _is_told(turn):
+    if is_training(turn, train) and "cancel" not in turn.deadlines:  # a pause may end before it has answered
         turn.emit(CancelTraining(stage_id("cancel", work.round, work.stage), train))
         turn.arm("cancel", turn.at + CANCEL_S)
-
-
-def _is_told(turn: Turn) -> bool:
-    """Whether the trainer was told to stop and has not answered yet: a pause may begin and end meanwhile."""
-    return "cancel" in turn.deadlines
 
 
 def on_train_overdue(turn: Turn) -> None:
@@ -517,9 +512,9 @@ def rewarded(turn: Turn) -> tuple[int, int]:
 def note_result(turn: Turn, event: StageTrained) -> None:
     """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
     turn.settle(event.command)
-    reward = StageReward(
-        event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside), fallen_of(event)
-    )
+    # the tasks that have fallen, those that have most first
+    fallen = tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT])
+    reward = StageReward(event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside), fallen)
     turn.state.done = (event.round, event.stage)
     turn.state.faulted = False
     turn.state.stopped = False
@@ -543,11 +538,6 @@ def go_on_learning(before: Learning | None, event: StageTrained, at: float) -> L
     same = before is not None and (before.flat is None) == (event.flat is None)
     since, stages = (before.since, before.stages) if before is not None and same else (at, 0)
     return Learning(since, fit(stages + 1), event.round, event.stage, event.reward, event.flat)
-
-
-def fallen_of(event: StageTrained) -> tuple[Skill, ...]:
-    """The tasks that have fallen, those that have most first, `FALLEN_KEPT` at most."""
-    return tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT]) if event.skills else ()
 
 
 def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:

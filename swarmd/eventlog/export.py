@@ -276,7 +276,7 @@ def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
     round_, stage = place_of(event)
     return {
         "seq": _held(envelope.seq),
-        "at": _microseconds(envelope.at),
+        "at": round(envelope.at * 1_000_000) if AT_MIN <= envelope.at < AT_MAX else None,
         "type": tag_of(event),
         "round": _held(round_),
         "stage": _held(stage),
@@ -288,10 +288,6 @@ def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
         "commands_digest": commit.commands_digest.hex(),
         "event": event_body(event).decode(),
     }
-
-
-def _microseconds(at: float) -> int | None:
-    return round(at * 1_000_000) if AT_MIN <= at < AT_MAX else None
 
 
 def _held(value: int | None) -> int | None:

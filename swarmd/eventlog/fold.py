@@ -14,7 +14,7 @@ from swarmd.core.state import State
 from swarmd.core.step import StateFold
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.frame import Commit
-from swarmd.eventlog.reader import LogReader, end_of, read_commits
+from swarmd.eventlog.reader import LogReader, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
 
@@ -75,18 +75,6 @@ def load(directory: Path) -> tuple[State, int]:
 def newest_base(directory: Path) -> Base:
     """The latest point a fold can start from: a snapshot, or else `oldest_base`."""
     return next(_snapshot_bases(directory), None) or oldest_base(directory)
-
-
-def recent_base(directory: Path, count: int) -> Base:
-    """The state before the last `count` events, or somewhat more; from the newest snapshot, folded in place."""
-    base = newest_base(directory)
-    end, state, seq = end_of(directory), StateFold(base.state), base.seq
-    for commit in commits_from(directory, base):
-        if commit.end_seq > end - count:
-            break
-        fold_commit(state, commit)
-        seq = commit.end_seq
-    return Base(state.state, seq)
 
 
 def base_upto(directory: Path, seq: int) -> Base:

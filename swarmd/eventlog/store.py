@@ -312,7 +312,12 @@ def recover(directory: Path, node: str) -> End:
         raise write_failure(error, directory, "removal of unfinished files") from error
     segments = list_segments(directory)
     if not segments:
-        return _end_without_segments(directory)
+        if list_snapshots(directory):
+            raise LogDamaged(
+                f"the event log in {directory} has snapshots but no segments: its events are lost",
+                "Restore the segments from a copy, or move the data directory away and let the node start from nothing",
+            )
+        return End()
     try:
         return _recover_segment(segments[-1], node)
     except OSError as error:
@@ -365,15 +370,6 @@ def _cut_back(path: Path, offset: int) -> None:
             os.close(descriptor)
     except OSError as error:
         raise write_failure(error, path, "recovery") from error
-
-
-def _end_without_segments(directory: Path) -> End:
-    if list_snapshots(directory):
-        raise LogDamaged(
-            f"the event log in {directory} has snapshots but no segments: its events are lost",
-            "Restore the segments from a copy, or move the data directory away and let the node start from nothing",
-        )
-    return End()
 
 
 def _bytes_since_snapshot(directory: Path) -> int:

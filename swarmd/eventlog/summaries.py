@@ -17,7 +17,6 @@ import os
 import struct
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from io import FileIO
 from itertools import accumulate
 from pathlib import Path
@@ -90,14 +89,6 @@ def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts
     make_directory(path.parent)
     _remove_left(path)
     write_durably(path, MAGIC + LENGTH.pack(len(head)) + hashlib.sha256(head).digest() + head, *parts)
-
-
-def bookmark_place(directory: Path, kind: str, version: str) -> Place | None:
-    """The place of a bookmark that may be used; whether it fits the log is not looked at."""
-    with contextlib.suppress(OSError, Unfit), open_regular(bookmark_path(directory, kind)) as file:
-        head, _ = _head_of(file.read(len(MAGIC) + LENGTH.size + DIGEST_BYTES + HEAD_BYTES_MAX))
-        return head.place if head.version == version else None
-    return None
 
 
 def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list[memoryview]] | None:
@@ -228,7 +219,8 @@ def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
     Raises:
         NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
     """
-    oldest = oldest_base(directory) if kind.needs_state else Base(State(), _first_seq(directory))
+    firsts = [first_seq_of(path) for path in list_segments(directory)]
+    oldest = oldest_base(directory) if kind.needs_state else Base(State(), firsts[0] if firsts else 0)
     version = kind.version_from(oldest.seq)
     place = _resume(directory, kind.name, version, gathered)
     if place is None:
@@ -240,19 +232,15 @@ def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
             if commit.end_seq > start:
                 gathered.take(commit)
         end = reader.place
-    with suppress(SwarmdError, OSError):
+    with contextlib.suppress(SwarmdError, OSError):
         if end is not None and unread_bytes(directory, place or BEGINNING) >= WORTH_BYTES:
             write_bookmark(directory, kind.name, version, end, [gathered.keep()])
     return start
 
 
-def _first_seq(directory: Path) -> int:
-    return first_seq_of(segments[0]) if (segments := list_segments(directory)) else 0
-
-
 def _resume(directory: Path, name: str, version: str, gathered: Gathered) -> Place | None:
     """Go on from the summary that fits. Returns its place; None if there is none."""
-    with suppress(Unfit, *DECODE_ERRORS, ValueError):
+    with contextlib.suppress(Unfit, *DECODE_ERRORS, ValueError):
         found = read_bookmark(directory, name, version)
         if found is not None:
             place, (body,) = found

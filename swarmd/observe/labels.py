@@ -60,11 +60,6 @@ def known(value: str, values: tuple[str, ...]) -> str:
     return value if value in values else OTHER
 
 
-def command_of(command: str) -> str:
-    """The kind of a command, by its id: "train/3/0" is "train"."""
-    return known(command.partition("/")[0], COMMANDS)
-
-
 def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
     """Why a worker ended, in one word. If the kernel killed it for lack of memory, only SIGKILL is known."""
     if isinstance(event, WorkerStartFailed):

@@ -35,7 +35,6 @@ from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import (
     STALE_S,
     DiskUsage,
-    Health,
     NodeProgress,
     Status,
     last_fallen,
@@ -182,7 +181,7 @@ class Outcomes(msgspec.Struct, array_like=True):
             case events.WorkerStartFailed():
                 self.count("worker_exits", event.worker, labels.exit_cause(event))
             case events.CommandFailed():
-                kind = labels.command_of(event.command)
+                kind = labels.known(event.command.partition("/")[0], labels.COMMANDS)
                 self.count("commands_failed", kind)
                 if kind in ("submit", "broadcast"):
                     self.count("submission_failures", labels.failure_cause(event.reason))
@@ -373,11 +372,6 @@ def families(readings: Iterable[Reading]) -> Iterator[Metric]:
     return (found[name] for name in GAUGES if name in found)
 
 
-def read_build() -> Iterator[Reading]:
-    """Gauges that are known without any node."""
-    yield "build_info", (__version__,), 1
-
-
 def read_status(status: Status) -> Iterator[Reading]:
     """Gauges read from a status."""
     yield "node_info", (status.swarm, status.role, status.process.version), 1
@@ -483,12 +477,6 @@ def read_progress(progress: NodeProgress) -> Iterator[Reading]:
         yield "stage_limit_seconds", (), progress.stage_s
     if progress.stage_s or progress.finished:
         yield "swarm_finished", (), progress.finished
-
-
-def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
-    """Gauges of health: live, ready, productive."""
-    for depth, health in depths:
-        yield "health", (depth,), health.ok
 
 
 def read_disk(disk: DiskUsage, config: Config | None) -> Iterator[Reading]:
@@ -623,9 +611,10 @@ class Metrics:
         now = self._clock()
         if status is not None and now - status.at > STALE_S:
             status = None  # it says nothing about the present, and there is no newer one
-        yield from read_build()
+        yield "build_info", (__version__,), 1
         depths = (live(status), ready(status), productive(status, self.progress))
-        yield from read_health(zip(labels.DEPTHS, depths, strict=True))
+        for depth, health in zip(labels.DEPTHS, depths, strict=True):
+            yield "health", (depth,), health.ok
         yield from read_progress(self.progress)
         if self._paths is not None:
             yield from read_disk(self._look(self._paths, now), self._config)

@@ -189,7 +189,9 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
     first = next((each for each in state.submissions if each.chart in UNDER_WAY), None)
     telling = [each for each in state.submissions if each.kind != "advance" or each.chart != "refused"]
     shown = first or max(telling, key=lambda each: each.since, default=None)
-    refused = _last_refused(state)
+    # the latest refusal that matters: steps of the contract are refused whenever another node was quicker
+    refusals = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
+    refused = max(refusals, key=lambda each: each.since, default=None)
     reason = _trouble(state, first, refused, now)
     return SubmissionsStatus(
         state=shown.chart if shown else "none",
@@ -228,12 +230,6 @@ def _reason(state: State, first: Submission | None) -> str:
     if first is None:
         return "" if state.submissions else "nothing to submit yet"
     return f"{first.id}: {first_line(first.reason)}" if first.reason else first.id
-
-
-def _last_refused(state: State) -> Submission | None:
-    """The latest refusal that matters: steps of the contract are refused whenever another node was quicker."""
-    refused = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
-    return max(refused, key=lambda each: each.since, default=None)
 
 
 def _last_reward(state: State) -> RewardOnChain | None:

@@ -193,11 +193,7 @@ def _cover_address(match: re.Match[str]) -> str:
         return shown + rest
     marked = re.search(r"[?#]", rest)
     path, query = (rest[: marked.start()], marked[0] + REDACTED) if marked else (rest, "")
-    return shown + _PATH_PART.sub(_cover_part, path) + query
-
-
-def _cover_part(match: re.Match[str]) -> str:
-    return match[0] if _PLAIN_WORDS.fullmatch(match[0]) else REDACTED
+    return shown + _PATH_PART.sub(lambda part: part[0] if _PLAIN_WORDS.fullmatch(part[0]) else REDACTED, path) + query
 
 
 def _without_keys(text: str) -> str:

@@ -68,7 +68,11 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class StoryTeller:
-    """Listens to a log and tells the story of one round."""
+    """Listens to a log and tells the story of one round.
+
+    Attributes:
+        knows_before: it saw a trained stage before the round opened, from which on it looks for causes.
+    """
 
     def __init__(self, round: int) -> None:
         self._round = round
@@ -82,7 +86,7 @@ class StoryTeller:
         self._found_round: int | None = None  # that the node was still busy with
         self._trained: list[StageTrained] = []
         self._before: StageTrained | None = None  # the last stage trained before the round
-        self._knows_before = False
+        self.knows_before = False
         self._took_s = 0.0  # from joining that stage to its end, if it held this round up
         self._loading_s = 0.0  # of these, before the trainer was ready
         self._stage_loading_s = 0.0  # of the stage in hand
@@ -118,11 +122,6 @@ class StoryTeller:
         own = (each for each in self._state.submissions if each.round == self._round)
         return any(each.chart not in ("confirmed", "refused") for each in own)
 
-    @property
-    def knows_before(self) -> bool:
-        """Whether it saw a trained stage before the round opened, from which on it looks for causes."""
-        return self._knows_before
-
     def story(self, now: float | None = None) -> Story:
         """The story so far, as of `now` (POSIX seconds) if the node's daemon runs; None if the log has ended."""
         outcome = self._outcome()
@@ -153,7 +152,7 @@ class StoryTeller:
             elif event.round < self._round:
                 self._before = event
                 if not self._opened:
-                    self._knows_before = True
+                    self.knows_before = True
                     self._troubles.clear()
                 elif before.work is not None:
                     self._took_s, self._loading_s = envelope.at - before.work.joined_at, self._stage_loading_s

@@ -65,11 +65,6 @@ def make_card(history: TrainingHistory, subject: CardSubject) -> str:
     return "\n".join([_header(history, subject), *_body(history, subject), ""])
 
 
-def tags_of(peer: str) -> list[str]:
-    """Tags of the repository."""
-    return [*TAGS, f"I am {animal_name(peer)}"]
-
-
 def escape(text: str) -> str:
     """Text as plain words in Markdown, on one line."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -89,7 +84,7 @@ def _header(history: TrainingHistory, subject: CardSubject) -> str:
         fields["base_model"] = base
     if _HUB_ID.fullmatch(subject.data.dataset):
         fields["datasets"] = [subject.data.dataset]
-    fields["tags"] = tags_of(history.peer)
+    fields["tags"] = [*TAGS, f"I am {animal_name(history.peer)}"]
     return f"---\n{yaml.safe_dump(fields, sort_keys=False, allow_unicode=False)}---\n"
 
 

@@ -29,7 +29,8 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.values import SKILLS_MAX, Skill, SkipCause
+from swarmd.core.state import Skip
+from swarmd.core.values import SKILLS_MAX, Skill
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import Base
 from swarmd.eventlog.frame import Commit
@@ -68,13 +69,12 @@ def curves_of(stages: Iterable[tuple[int, int, Sequence[Skill]]]) -> tuple[Skill
             point = SkillPoint(round, stage, skill.held_out, skill.best, skill.fallen, skill.weight)
             points[skill.task].append(point)
     latest = sorted(points, key=lambda task: (points[task][-1].round, points[task][-1].stage))[-SKILLS_MAX:]
-    return tuple(_curve(task, points[task]) for task in sorted(latest))
-
-
-def _curve(task: str, points: Sequence[SkillPoint]) -> SkillCurve:
-    fallen = _since((point.round, point.fallen) for point in reversed(points))
-    drawn_more = _since((point.round, point.weight > 1) for point in reversed(points))
-    return SkillCurve(task, tuple(points), fallen, drawn_more)
+    curves = []
+    for task in sorted(latest):
+        fallen = _since((point.round, point.fallen) for point in reversed(points[task]))
+        drawn_more = _since((point.round, point.weight > 1) for point in reversed(points[task]))
+        curves.append(SkillCurve(task, tuple(points[task]), fallen, drawn_more))
+    return tuple(curves)
 
 
 def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
@@ -119,13 +119,6 @@ class StageResult(msgspec.Struct, frozen=True, gc=False):
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured
 
 
-class SkippedRounds(msgspec.Struct, frozen=True, gc=False):
-    first: int
-    last: int
-    cause: SkipCause
-    at: float
-
-
 class Restart(msgspec.Struct, frozen=True):
     """A start of the node after its first, and the round that was open then."""
 
@@ -155,7 +148,7 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     device: str = ""
     parameters: int = 0
     stages: tuple[StageResult, ...] = ()  # each round and stage once, in order
-    skips: tuple[SkippedRounds, ...] = ()
+    skips: tuple[Skip, ...] = ()
     restarts: tuple[Restart, ...] = ()
     pushes: tuple[ModelPushed, ...] = ()
     trainer_exits: int = 0  # unplanned
@@ -220,7 +213,7 @@ class GatheredHistory(msgspec.Struct, array_like=True):
     stopping: bool = False
     fields: TrainingHistory = TrainingHistory("")  # without what follows
     stages: dict[tuple[int, int], StageResult] = {}  # by round and stage, as reported last
-    skips: list[SkippedRounds] = []
+    skips: list[Skip] = []
     restarts: list[Restart] = []
     pushes: list[ModelPushed] = []
 
@@ -259,7 +252,7 @@ class HistoryGathering:
         if isinstance(event, StageTrained):
             self._apply_stage(event)
         elif isinstance(event, RoundsSkipped):
-            kept.skips.append(SkippedRounds(event.first, event.last, event.cause, kept.at))
+            kept.skips.append(Skip(event.first, event.last, event.cause, kept.at))
         elif isinstance(event, RoundAnnounced):
             kept.round = max(kept.round, event.round)
         elif isinstance(event, ModelPushed):

@@ -458,11 +458,6 @@ class SimChain:
             self._mine(at, REJOIN)
         self._on_head()
 
-    def evict(self) -> None:
-        """Every pool forgets a transaction."""
-        if self.pool:
-            del self.pool[self.random.choice(list(self.pool))]
-
     def set_fee(self, times: float) -> None:
         """Gas costs this many times what it did at first."""
         self.fee = int(FEE * times)

@@ -450,10 +450,6 @@ class ChainWorker(SimWorker):
         if self.random.random() < self.world.chance("duplicate"):
             self.tell(fact)
 
-    def notice_head(self) -> None:
-        """There is a new block."""
-        self.heads.announce(self.endpoint.chain.head)
-
     def end(self) -> None:
         super().end()
         self.runtime.stop()

@@ -115,7 +115,7 @@ REPORT_BYTES = 450
 ROLLOUTS_BYTES = 4600  # with their body
 BARE_BYTES = 450  # without
 SIGNED_KEPT = 1 << 16
-CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, if it is not given
+CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, by chance
 
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
 
@@ -132,13 +132,8 @@ class Written(msgspec.Struct, frozen=True, gc=False):
         """What anyone needs of a report to add up the leaderboard; of another record all, as it travels in gossip."""
         content = self.content
         if isinstance(content, ReportRecord):
-            return encode_report(self.owner, content.round, content.stage, content.reward)
+            return msgspec.msgpack.encode((self.owner, content.round, content.stage, content.reward))
         return SignedRecord(self.owner, msgspec.msgpack.encode(content), self.expiration, b"").encode()
-
-
-def encode_report(peer: str, round: int, stage: int, reward: float) -> bytes:
-    """A report as leaderboards quote it."""
-    return msgspec.msgpack.encode((peer, round, stage, reward))
 
 
 def size_of(content: Payload) -> int:
@@ -471,7 +466,7 @@ class SimDht(Generic[W]):
         """Linked workers at a side."""
         return [each for each in self.workers if self.sides[each.index] == side and each.linked]
 
-    def part(self, share: float = CUT_OFF) -> None:
+    def part(self, share: float) -> None:
         """Split the network in two: about such a share of the nodes is cut off from the others."""
         self.split, self.lossy_at = True, self.world.now
         self.sides = [int(self.world.random.random() < share) for _ in self.sides]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from swarmd.core.events import StopRequested
 from swarmd.sim.chain import CALL_WEI, FEE, Call, Kind, SimChain, sign
+from swarmd.sim.dht import CUT_OFF
 from swarmd.sim.machine import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import CRASH_POINTS, SimNode
@@ -46,7 +47,7 @@ class Faults:
         self._schedule(profile.jumps * profile.nodes, self._jump)
         self._schedule(profile.churn * (profile.nodes - 1), self._leave)
         if profile.partition:
-            self.world.call_in((self.world.calm_from - self.world.now) / 3, self._cut_off_once)
+            self.world.call_in((self.world.calm_from - self.world.now) / 3, self._split, profile.partition)
         if profile.rounds_max:
             self.world.call_in(OPERATOR_S, self._look_for_end)
 
@@ -78,14 +79,13 @@ class Faults:
         node = self.random.choice(self.world.nodes[1:])
         node.crash(self.random.uniform(*AWAY_S))
 
-    def _cut_off_once(self) -> None:
-        """A part of the nodes is cut off for a while, if that was asked for."""
-        world = self.world
-        if world.dht.split:
-            return
-        world.counts["partitions"] += 1
-        world.dht.part(world.profile.partition)
-        world.call_in(self.random.uniform(*PARTITION_S), world.dht.heal)
+    def _split(self, share: float) -> None:
+        """About such a share of the nodes is cut off from the others for a while."""
+        dht = self.world.dht
+        if not dht.split:
+            self.world.counts["partitions"] += 1
+            dht.part(share)
+            self.world.call_in(self.random.uniform(*PARTITION_S), dht.heal)
 
     def _set_right(self, node: SimNode) -> None:
         if node.jumped_s:
@@ -109,14 +109,8 @@ class Faults:
 
     # --- kinds of faults ---
 
-    def _crash(self, node: SimNode) -> None:
-        node.crash()
-
     def _crash_in_commit(self, node: SimNode) -> None:
         node.crash_point = self.random.choice(CRASH_POINTS)
-
-    def _crash_coordinator(self, node: SimNode) -> None:
-        self.world.nodes[0].crash()
 
     def _kill_worker(self, node: SimNode) -> None:
         if workers := node.supervisor.workers:
@@ -126,13 +120,6 @@ class Faults:
         worker = node.supervisor.running["network"]
         if isinstance(worker, NetworkWorker):
             worker.lose_link()
-
-    def _partition(self, node: SimNode) -> None:
-        dht = self.world.dht
-        if not dht.split:
-            self.world.counts["partitions"] += 1
-            dht.part()
-            self.world.call_in(self.random.uniform(*PARTITION_S), dht.heal)
 
     def _freeze_all(self, node: SimNode) -> None:
         """SIGSTOP for the daemon and its workers."""
@@ -163,9 +150,6 @@ class Faults:
 
     def _stop(self, node: SimNode) -> None:
         node.receive(node.life, StopRequested("operator"))
-
-    def _forget(self, node: SimNode) -> None:
-        self.world.dht.forget()
 
     def _set_clock(self, node: SimNode) -> None:
         node.skew_s += self.random.uniform(-CLOCK_STEP_S, CLOCK_STEP_S)
@@ -221,7 +205,9 @@ class Faults:
             self._chain.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
 
     def _evict(self, node: SimNode) -> None:
-        self._chain.evict()
+        """Every pool forgets a transaction."""
+        if pool := self._chain.pool:
+            del pool[self._chain.random.choice(list(pool))]
 
     def _raise_fee(self, node: SimNode) -> None:
         self._chain.set_fee(self.random.uniform(1.5, 6.0))
@@ -276,12 +262,12 @@ class Faults:
 
 
 _FAULTS: tuple[tuple[Callable[[Faults, SimNode], None], float], ...] = (
-    (Faults._crash, 4.0),
+    (lambda faults, node: node.crash(), 4.0),
     (Faults._crash_in_commit, 5.0),
-    (Faults._crash_coordinator, 1.0),
+    (lambda faults, node: faults.world.nodes[0].crash(), 1.0),
     (Faults._kill_worker, 4.0),
     (Faults._lose_link, 4.0),
-    (Faults._partition, 1.0),
+    (lambda faults, node: faults._split(CUT_OFF), 1.0),
     (Faults._freeze_all, 2.0),
     (Faults._freeze_daemon, 1.0),
     (Faults._freeze_worker, 1.5),
@@ -289,7 +275,7 @@ _FAULTS: tuple[tuple[Callable[[Faults, SimNode], None], float], ...] = (
     (Faults._refuse_starts, 0.5),
     (Faults._break_for_good, 0.2),
     (Faults._stop, 1.0),
-    (Faults._forget, 1.0),
+    (lambda faults, node: faults.world.dht.forget(), 1.0),
     (Faults._set_clock, 1.0),
     (Faults._fill_disk, 1.5),
 )

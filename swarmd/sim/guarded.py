@@ -33,10 +33,6 @@ class GuardedNetworkWorker(NetworkWorker):
 
     # --- what searches find ---
 
-    def _is_in_the_dark(self) -> bool:
-        """Whether strangers answer for every key and no guide does."""
-        return self._is_surrounded() and not any(map(self.reaches, self.guides()))
-
     def _is_surrounded(self) -> bool:
         """Whether those nearest to every key are strangers."""
         return self.index in self.dht.eclipsed and self.peer != self.world.coordinator
@@ -56,7 +52,8 @@ class GuardedNetworkWorker(NetworkWorker):
         return peer in STRANGERS or super().takes(peer)
 
     def search(self, name: str) -> Mapping[str, Written]:
-        return {} if self._is_in_the_dark() else super().search(name)
+        """Nothing if strangers answer for every key and no guide does."""
+        return super().search(name) if not self._is_surrounded() or any(map(self.reaches, self.guides())) else {}
 
     def keep(self, name: str, record: Written) -> bool:
         """As in any DHT. Honest peers must have room for what every node has to write."""

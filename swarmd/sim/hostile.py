@@ -55,10 +55,6 @@ class Actor(ABC):
     def act(self, store: Store, side: int) -> None:
         """Attack once, at one side of a partition."""
 
-    def honest_workers(self, side: int) -> list[GuardedNetworkWorker]:
-        """Honest workers that can be reached at a side."""
-        return [worker for worker in self.dht.linked_at(side) if isinstance(worker, GuardedNetworkWorker)]
-
     def place_of(self, store: Store) -> Place | None:
         """The swarm's round and stage; None before the first or after the last."""
         return None if store.clock is None or store.clock.final else (store.clock.round, store.clock.stage)
@@ -163,9 +159,10 @@ class Flooder(Actor):
     def act(self, store: Store, side: int) -> None:
         self._made += FRESH
         senders = [f"flooder-{self._made + number}" for number in range(FRESH)]
-        for worker in self.honest_workers(side):
-            worker.flood([*senders, "flooder-0"], HINTS)
-            worker.refuse(senders, self.random.choice(("quota", "bad-signature", "malformed", "calls")))
+        for worker in self.dht.linked_at(side):
+            if isinstance(worker, GuardedNetworkWorker):
+                worker.flood([*senders, "flooder-0"], HINTS)
+                worker.refuse(senders, self.random.choice(("quota", "bad-signature", "malformed", "calls")))
 
 
 class Eclipser(Actor):

@@ -211,7 +211,9 @@ class CoordinatorModel:
             if counted is None or report.record in counted:  # what comes after the one that closes it is too late
                 self._take_report(then, report, envelope.at)
         if now.members is not then.members and len(now.members) <= len(then.members):
-            self._forget_evicted(now)
+            # Who made room for another has no account any more.
+            for peer in self.totals.keys() - {member.peer for member in now.members}:
+                del self.totals[peer]
         if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
             self.announced.append(envelope.at)
         if _place(now) < _place(then):
@@ -231,11 +233,6 @@ class CoordinatorModel:
             return {report.record for report in now.round_reports}
         boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
         return {record for board in boards for record in board.reports}
-
-    def _forget_evicted(self, now: Coordination) -> None:
-        """Who made room for another has no account any more."""
-        for peer in self.totals.keys() - {member.peer for member in now.members}:
-            del self.totals[peer]
 
     def _bar(self, event: Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
@@ -408,6 +405,7 @@ class Honest:
     def look_at(self, node: SimNode, applied: AppliedEvent) -> None:
         """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
         event = applied.event
+        settled_at = self.calm_at - SETTLE_S + SETTLED_S  # from then on nobody stops any more but for an operator
         if isinstance(event, Equivocated):
             self._check_accused(node, event)
         if not self.world.has_strangers:
@@ -427,7 +425,7 @@ class Honest:
         elif isinstance(event, Registered) and node is self.world.newcomer:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
-        elif isinstance(event, NodeStopped) and event.reason != "operator" and self._is_settled():
+        elif isinstance(event, NodeStopped) and event.reason != "operator" and self.world.now > settled_at:
             node.fail(f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
 
     def _check_accused(self, node: SimNode, event: Equivocated) -> None:
@@ -435,10 +433,6 @@ class Honest:
         excused = event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
         if not is_hostile(event.peer) and not excused:
             node.fail(f"{event.peer}, which is honest, is accused: {event}")
-
-    def _is_settled(self) -> bool:
-        """Whether the faults have been over for long enough that nobody stops any more but for an operator."""
-        return self.world.now > self.calm_at - SETTLE_S + SETTLED_S
 
     def _count(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
         if is_hostile(event.peer):

@@ -222,7 +222,7 @@ class World(Swarm):
         for node in self.nodes:
             worker = node.supervisor.running["chain"]
             if isinstance(worker, ChainWorker) and worker.alive:
-                worker.notice_head()
+                worker.heads.announce(worker.endpoint.chain.head)
 
     def _network_worker(self, node: int) -> NetworkWorker:
         worker = self.nodes[node].supervisor.running["network"]

@@ -1,7 +1,7 @@
-"""`python -m swarmd.web`: the process beside a node, which the daemon starts; with an order, `swarmd dashboard`."""
+"""`python -m swarmd.web`: the process beside a node, which the daemon starts."""
 
 import sys
 
-from swarmd.web.companion import main, serve_dashboard
+from swarmd.web.companion import main
 
-sys.exit(serve_dashboard(sys.argv[1]) if len(sys.argv) > 1 else main())
+sys.exit(main())

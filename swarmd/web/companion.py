@@ -1,11 +1,9 @@
-"""The processes that serve a page, `python -m swarmd.web`: the web process of a node, and `swarmd dashboard`.
+"""The web process of a node, `python -m swarmd.web`.
 
-- The daemon starts one without arguments, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
-  one line on stdout says that it runs, and where its page is, if it has one. It serves the node's page, tells of its
-  health and pushes its metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends
-  notifications it first stays long enough to tell that the daemon is gone.
-- With an argument, `PageServerSetup` in JSON, it is what `swarmd dashboard` replaces itself by, to free the memory of
-  the command line.
+The daemon starts it, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open; one line on stdout
+says that it runs, and where its page is, if it has one. It serves the node's page, tells of its health and pushes its
+metrics. When stdin ends, the daemon has ended. Then this process ends too, but if it sends notifications it first stays
+long enough to tell that the daemon is gone.
 """
 
 from __future__ import annotations
@@ -24,12 +22,11 @@ from typing import Any
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.config import Config, NotifyConfig, decode, load_config
-from swarmd.errors import ConfigError, ExitCode, SwarmdError
-from swarmd.http_server import PAGE_PORT, Address, check_listen, load_token, parse_listen
+from swarmd.config import Config, NotifyConfig, decode
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
 from swarmd.logger import get_logger
 from swarmd.observe import otlp
-from swarmd.observe.metrics import Metrics
 from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, serve, url_of
@@ -69,10 +66,8 @@ def main() -> int:
 
 def run(config: Config, root: Path) -> int:
     """Serve, notify, or both. Raises SwarmdError if that is impossible as configured."""
-    paths = NodeDirectory(root)
     cover_also(known_secrets(config, root))
-    metrics = Metrics(paths, config)
-    node = LogNode(paths, config, metrics)
+    node = LogNode(NodeDirectory(root), config)
     background = tasks_of(config, root, node)
     linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if config.notify != NotifyConfig() else 0.0
     if not config.web.listen:
@@ -134,64 +129,6 @@ def at_end_of_input(call: Callable[[], Any]) -> None:
         call()
 
     threading.Thread(target=wait, name="stdin", daemon=True).start()
-
-
-class PageServerSetup(msgspec.Struct, frozen=True):
-    """What to show, and to whom. It holds no secret, because it is visible in the process list.
-
-    Attributes:
-        root: the node's data directory.
-        listen: host and port that were asked for.
-        descriptor: of the listening socket.
-        token: file or credential with the bearer token.
-        hosts: further host names.
-        config: the node's configuration file, empty for none.
-        archive: a log that does not grow, in place of the directory's own.
-        open_page: open a browser.
-    """
-
-    root: str
-    listen: tuple[str, int]
-    descriptor: int
-    token: str = ""
-    hosts: tuple[str, ...] = ()
-    config: str = ""
-    archive: str = ""
-    open_page: bool = False
-
-
-def become(show: PageServerSetup) -> None:
-    """Replace this process by the server; does not return."""
-    os.set_inheritable(show.descriptor, True)
-    sys.stdout.flush()
-    order = msgspec.json.encode(show).decode()
-    environment = {"MALLOC_ARENA_MAX": "2"} | os.environ
-    os.execve(sys.executable, [sys.executable, "-m", "swarmd.web", order], environment)
-
-
-def serve_dashboard(order: str) -> int:
-    """Serve until stopped. Returns the exit code."""
-    show = msgspec.json.decode(order, type=PageServerSetup)
-    try:
-        _serve(show)
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    except SwarmdError as error:
-        print(f"error: {error.message}", *([f"fix: {error.fix}"] if error.fix else []), sep="\n", file=sys.stderr)
-        return error.exit_code
-    return ExitCode.OK
-
-
-def _serve(show: PageServerSetup) -> None:
-    paths = NodeDirectory(Path(show.root))
-    config = load_config(Path(show.config)) if show.config else None
-    if config is not None:
-        cover_also(known_secrets(config, paths.root))
-    metrics = Metrics(paths, config)
-    node = LogNode(paths, config, metrics, Path(show.archive) if show.archive else None)
-    rules = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
-    endpoint = socket.socket(fileno=show.descriptor)
-    serve_page(make_app(node, rules, node), endpoint, show.open_page)
 
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:

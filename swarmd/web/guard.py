@@ -114,7 +114,8 @@ class RequestGuard:
             )
         if scope["method"] not in METHODS:
             return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
-        if is_foreign(headers) or (fetched_elsewhere(headers) and not is_page_visit(scope, headers)):
+        fetched_elsewhere = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")  # says the browser
+        if is_foreign(headers) or (fetched_elsewhere and not is_page_visit(scope, headers)):
             return refusal(403, "the request comes from a page of another site")
         is_closed = path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
         if is_closed and not admits(headers, self._rules.token):
@@ -162,11 +163,6 @@ def is_foreign(headers: Headers) -> bool:
     except ValueError:
         return True
     return len(origins) > 1 or not netloc or netloc != headers.get("host", "").lower()
-
-
-def fetched_elsewhere(headers: Headers) -> bool:
-    """Whether the browser says that another site asked for it."""
-    return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
 
 
 def is_page_visit(scope: Scope, headers: Headers) -> bool:

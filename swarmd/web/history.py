@@ -28,7 +28,7 @@ from swarmd.eventlog.fold import Base, fold, oldest_base
 from swarmd.eventlog.frame import Commit, decode_commit, read_frames
 from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.eventlog.summaries import Summary, Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
+from swarmd.eventlog.summaries import Summary, Unfit, read_bookmark, write_bookmark
 from swarmd.files import regular_descriptor
 from swarmd.logger import get_logger
 from swarmd.observe.story import reached
@@ -336,7 +336,6 @@ VERSION = f"{__version__}, rules {RULES}, form {FORM}"
 KEEP_EVENTS = 100_000  # read since it was kept last; reading them takes some ten seconds
 KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long log is not kept over and over
 WORTH_EVENTS = 20_000  # read when the log's end is reached for the first time; below, nothing is kept
-SOON_BYTES = 4 * 1024 * 1024  # of a log are read within some two seconds
 
 log = get_logger("swarmd.web")
 
@@ -400,12 +399,3 @@ class Keeping:
             if str(error) != self._refused:
                 self._refused = str(error)
                 log.warning("WARNING the next page of this log will take longer to read it: %s", error)
-
-
-def is_kept(directory: Path) -> bool:
-    """Whether little of a log has to be read beyond what was kept."""
-    try:
-        place = bookmark_place(directory, KIND, VERSION)
-        return place is not None and unread_bytes(directory, place) < SOON_BYTES
-    except (OSError, NotFoundError):
-        return False

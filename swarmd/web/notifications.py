@@ -220,10 +220,6 @@ class HealthMessage(msgspec.Struct, frozen=True):
     node: str  # its name, else the end of its peer id
     layer: str
     well: bool
-    reason: str  # why it is not well, or was not
-    lasted_s: float  # since it became unwell
-    changes: int  # how often it changed meanwhile without a message
-    at: float  # POSIX seconds
     text: str  # all of it in one line
 
 
@@ -233,13 +229,15 @@ class HealthChanges:
     Args:
         after_s: how long a change must last before it is reported.
         quiet_s: the least time between two messages about one layer.
-        past: what an earlier process knew.
+
+    Attributes:
+        past: what is known so far, also by an earlier process.
     """
 
-    def __init__(self, after_s: float, quiet_s: float, past: NodeState | None = None) -> None:
+    def __init__(self, after_s: float, quiet_s: float) -> None:
         self._after_s = after_s
         self._quiet_s = quiet_s
-        self.past = past or NodeState()
+        self.past = NodeState()
 
     def look(self, status: Status, now: float) -> list[HealthMessage]:
         """The messages that are due now. Call it more often than `after_s`.
@@ -269,21 +267,8 @@ class HealthChanges:
         told = track.update(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
         if told is None:
             return []
-        return [_note(status, name, told)]
-
-
-def _note(status: Status, layer: LayerName, told: _Told) -> HealthMessage:
-    node = status.name or status.peer[-12:] or "node"
-    return HealthMessage(
-        node=node,
-        layer=layer,
-        well=told.well,
-        reason=told.reason,
-        lasted_s=told.lasted_s,
-        changes=told.changes,
-        at=status.at,
-        text=f"{node}: {_words(layer, told)}",
-    )
+        node = status.name or status.peer[-12:] or "node"
+        return [HealthMessage(node, name, told.well, f"{node}: {_words(name, told)}")]
 
 
 def _words(layer: LayerName, told: _Told) -> str:
@@ -322,9 +307,9 @@ def reason_of(layer: Layer) -> str:
 
 class _Told(msgspec.Struct, frozen=True):
     well: bool
-    reason: str
-    lasted_s: float
-    changes: int
+    reason: str  # why it is not well, or was not
+    lasted_s: float  # since it became unwell
+    changes: int  # how often it changed meanwhile without a message
 
 
 class LayerState(msgspec.Struct):

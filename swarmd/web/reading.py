@@ -3,7 +3,6 @@
 - The thread folds what is there, then what is appended, and notifies its listener; it costs little while idle.
 - A story begins with the third last stage that was trained before its round, because what held the round up may lie
   there. It is told up to the log's end, and continued with what is new when it is asked for again.
-- The last events of a long log are shown while all of it is being read.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from msgspec.structs import replace
 from swarmd.core.applied import AppliedEvent
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Base, oldest_base, recent_base
+from swarmd.eventlog.fold import oldest_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
-from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.files import open_regular
 from swarmd.logger import get_logger
 from swarmd.observe.story import Story, StoryTeller
 from swarmd.web.gossip import GossipFeed
-from swarmd.web.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
+from swarmd.web.history import Follower, Gone, Keeping, LogHistory, begin_of, commits_at
 from swarmd.web.stages import StageFollower, Timeline, TrainedStages
 from swarmd.web.swarm import PeerLedger
 
@@ -37,7 +35,6 @@ POLL_S = 0.15  # between two looks at the log's end; what waking up costs is mos
 SUSPECT_POLLS = 40  # after this many looks, bytes that are not a whole frame are judged: still being written, or damage
 AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
-RECENT_EVENTS = 10_000  # shown at once of a long log
 ALMOST = 0.999  # the largest share that is shown before the log's end was reached
 MARK_BYTES = 4096  # of what was read last, by which a log is recognised; they hold the times of its commits
 
@@ -86,11 +83,9 @@ class LogTail:
         history: to be fed.
         told: called with the events of each commit once the log's end was reached.
         grows: False for an archive: it is read once.
-        recent: read only the last `RECENT_EVENTS`.
         keeping: gives the history to begin from, and keeps it from time to time.
 
     Attributes:
-        after: `start` waits for this before it reads; None for nothing.
         stopping: once set, the thread ends after the commit it is at.
         caught_up: set when the log's end was reached, or trouble met, for the first time.
         trouble: why the log cannot be read (further), empty while it can.
@@ -101,7 +96,6 @@ class LogTail:
         history: LogHistory,
         told: JournalListener,
         grows: bool = True,
-        recent: bool = False,
         keeping: Keeping | None = None,
     ) -> None:
         self.caught_up = threading.Event()
@@ -109,9 +103,7 @@ class LogTail:
         self._history = history
         self._told = told
         self._grows = grows
-        self._recent = recent
         self._keeping = keeping
-        self.after: threading.Event | None = None
         self.stopping = threading.Event()
         self._directory_stamp = -1
         self._mark = LogMark(history.directory)
@@ -143,14 +135,12 @@ class LogTail:
 
     def _run(self) -> None:
         started = False
-        while self.after is not None and not self.after.wait(POLL_S) and not self.stopping.is_set():
-            continue
         while not self.stopping.is_set():
             try:
                 if not started:
                     self._mark = LogMark(self._history.directory)
                     if self._keeping is None or not self._keeping.resume():
-                        self._history.begin(base_of(self._history.directory, self._recent))
+                        self._history.begin(oldest_base(self._history.directory))
                     started = True
                 self._follow()
                 return
@@ -266,11 +256,6 @@ class LogTail:
                 self._history.drop_before(base)
 
 
-def base_of(directory: Path, recent: bool) -> Base:
-    """The state from which to read: before the last `RECENT_EVENTS`, or at the log's beginning."""
-    return recent_base(directory, RECENT_EVENTS) if recent else oldest_base(directory)
-
-
 def trouble_of(error: Exception, directory: Path) -> SwarmdError:
     """An error as the page shows it."""
     if isinstance(error, SwarmdError):
@@ -372,9 +357,6 @@ class Stories:
         return _Kept(round_, max(wanted, opened - STORY_EVENTS_MAX), opened + STORY_EVENTS_MAX, wanted, cut=cut)
 
 
-LONG_EVENTS = 50_000  # before the newest snapshot: the last events of a longer log are shown while all is read
-
-
 class LogReading:
     """A history, its followers and the thread that feeds them.
 
@@ -384,7 +366,6 @@ class LogReading:
         told: see `LogTail`.
         others: further followers.
         grows: False for an archive.
-        recent: read only the last events, see `LogTail`.
     """
 
     def __init__(
@@ -395,7 +376,6 @@ class LogReading:
         others: Sequence[Follower] = (),
         *,
         grows: bool = True,
-        recent: bool = False,
     ) -> None:
         self.ledger, self.stages, self.timeline = PeerLedger(), StageFollower(), Timeline()
         self.feed = GossipFeed(blobs, self.ledger)
@@ -403,26 +383,11 @@ class LogReading:
         own: tuple[Follower, ...] = (self.ledger, self.stages, self.timeline, self.feed, self.trained)
         self.history = LogHistory(directory, (*own, *others))
         self.stories = Stories(self.history, self.stages, self.timeline)
-        self.keeping = Keeping(self.history) if grows and not recent else None
-        self.tail = LogTail(self.history, told, grows, recent, self.keeping)
+        self.keeping = Keeping(self.history) if grows else None
+        self.tail = LogTail(self.history, told, grows, self.keeping)
 
     @property
     def reread_words(self) -> str:
         """Why the log is read whole although something was kept, as the end of a sentence; else empty."""
         anew = self.keeping.anew if self.keeping is not None else ""
         return f"; what was kept of it is made anew: {anew}" if anew else ""
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether the log's end was reached, without trouble."""
-        return self.tail.caught_up.is_set() and self.tail.trouble is None
-
-
-def is_long(directory: Path) -> bool:
-    """Whether reading a log takes a while: much lies before its newest snapshot, and little of that is kept."""
-    with contextlib.suppress(OSError, NotFoundError):
-        segments, snapshots = list_segments(directory), list_snapshots(directory)
-        if segments and snapshots:
-            long = snapshot_seq(snapshots[-1]) - first_seq_of(segments[0]) >= LONG_EVENTS
-            return long and not is_kept(directory)
-    return False

@@ -361,7 +361,6 @@ class PageSource(msgspec.Struct, frozen=True):
     data: str = ""  # last part of the directory that is read
     trouble: str = ""  # why the log cannot be read, or not to its end: what is shown is what lies before
     read: float = 1.0  # share of the log that has been read; below 1 right after the start on a long log
-    recent: bool = False  # meanwhile its last events are shown
 
 
 # `GET /api/v1/node/status` answers with `swarmd.observe.status.Status`.

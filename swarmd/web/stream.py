@@ -266,7 +266,8 @@ class Stream:
 
     async def _missed(self, node: LogNode, after_seq: int, end: int) -> bytes:
         """The events after `after_seq`, at most the latest `EVENTS_PAGE_MAX`."""
-        rows = await node.rows_between(max(after_seq + 1, end - EVENTS_PAGE_MAX), end)
+        first = max(after_seq + 1, end - EVENTS_PAGE_MAX)
+        rows = (await node.events(first, end - first)).events if first < end else ()
         return b"".join(chunk("event", row, row.seq) for row in rows)
 
     async def _beginning(self) -> Iterable[bytes]:

@@ -557,7 +557,11 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
     if settings is None:
         return ("The log is empty: the node has not started yet.",)
     if settings.role == "follower" and settings.chain is None:
-        notes.append(_others_rewards(ledger.settled_round))
+        notes.append(
+            f"Rewards of other peers are those of the coordinator's leaderboard after round {ledger.settled_round}."
+            if ledger.settled_round >= 0
+            else "This is a follower's log: of other peers it has what they shared, not their rewards."
+        )
     notes += [f"Of this coordinator's stages: {note}." for note in waiting_notes(state)]
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
@@ -576,10 +580,3 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
             "Those of all are shown by `swarmd dashboard` with the manifest."
         )
     return tuple(notes)
-
-
-def _others_rewards(settled_round: int) -> str:
-    """A note on what a follower knows of others' rewards."""
-    if settled_round < 0:
-        return "This is a follower's log: of other peers it has what they shared, not their rewards."
-    return f"Rewards of other peers are those of the coordinator's leaderboard after round {settled_round}."

@@ -105,20 +105,6 @@ def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], shel
     assert "error: swarmd met an error it does not know" in said.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["local", "--nodes", "1", "--dir", "{}"], ["model", "build", "--out", "{}"]],
-    ids=lambda arguments: arguments[0],
-)
-def test_a_path_that_cannot_be_made_is_one_line(arguments: list[str], tmp_path: Path, shell: Shell) -> None:
-    blocked = tmp_path / "file"
-    blocked.touch()
-    given = [argument.replace("{}", str(blocked)) for argument in arguments]
-    told = shell.fails(ExitCode.CANNOT_CREATE, *given)
-    assert told.startswith(f"error: {blocked}") and told.count("\n") == 2
-    assert f"\nfix: Move away what is at {blocked}" in told
-
-
 def test_a_directory_of_another_user_is_told_with_what_helps(verb: Callable[..., None], shell: Shell) -> None:
     def refuse() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "node/events")
@@ -165,6 +151,8 @@ def test_a_node_without_a_data_directory_says_so(name: str, said: str, tmp_path:
         "swarm new demo --dir file/node",
         "swarm scaffold demo --dir file/demo",
         "identity new file/identity.key",
+        "local --nodes 1 --dir file",
+        "model build --out file",
     ],
 )
 def test_a_place_that_the_system_refuses_is_told_with_what_helps(

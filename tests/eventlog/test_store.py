@@ -16,8 +16,8 @@ from swarmd.eventlog import segment
 from swarmd.eventlog.frame import NO_COMMANDS, RESERVE_BYTES
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import check_log
-from swarmd.eventlog.segment import list_segments, read_header
-from tests.eventlog.making import NODE, members, open_log, write_groups
+from swarmd.eventlog.segment import list_segments
+from tests.eventlog.making import members, open_log, write_groups
 from tests.tmpfs import tmpfs
 
 TMPFS_BYTES = 128 * 1024
@@ -61,17 +61,6 @@ def fill(place: Path, leave_bytes: int) -> Path:
     return ballast
 
 
-def test_each_life_begins_a_segment_of_its_own(tmp_path: Path) -> None:
-    for life in range(3):
-        write_groups(tmp_path, members(2, first=2 * life), run=f"run{life}")
-    assert [path.name for path in list_segments(tmp_path)] == [f"{seq:020d}.seg" for seq in (0, 2, 4)]
-    for life, path in enumerate(list_segments(tmp_path)):
-        with path.open("rb", buffering=0) as file:
-            header = read_header(file, path).header
-        assert (header.node, header.run, header.first_seq) == (NODE, f"run{life}", 2 * life)
-    assert check_log(tmp_path).commits == 6
-
-
 def test_a_full_segment_is_sealed_and_never_written_again(tmp_path: Path) -> None:
     with open_log(tmp_path, segment_bytes=1000) as log:
         for group in members(100):
@@ -94,18 +83,6 @@ def test_most_appends_change_no_file_size(tmp_path: Path) -> None:
     assert [RESERVE_BYTES < size <= RESERVE_BYTES + len(content) for size in sizes] == [True]
     assert content.endswith(NO_COMMANDS)
     assert check_log(tmp_path).events == 200
-
-
-def test_a_killed_writer_leaves_zeros_that_the_next_life_cuts(tmp_path: Path) -> None:
-    write_and_die(tmp_path, appends=1)
-    last = list_segments(tmp_path)[-1]
-    before = last.read_bytes()
-    with open_log(tmp_path, "next") as log:
-        assert log.cut is None
-        after = last.read_bytes()
-    assert before.startswith(after)
-    assert not before[len(after) :].strip(b"\0")
-    assert check_log(tmp_path).torn_bytes == 0
 
 
 def test_without_room_ahead_the_log_goes_on(small_disk: Path) -> None:

@@ -24,10 +24,8 @@ pytestmark = pytest.mark.usefixtures("without_sync")
 GOLDEN = Path(__file__).parent.parent / "golden"
 COORDINATOR = GOLDEN / "coordinator/events"
 WITH_PROBLEMS = GOLDEN / "hostile/events"
-FOLLOWER = GOLDEN / "coordinator/events"
 CHAINED = GOLDEN / "chain/events"
 READERS: list[tuple[str, Path, Callable[[Path], object]]] = [
-    ("history", FOLLOWER, read_history),
     ("history", COORDINATOR, read_history),
     ("leaderboard", COORDINATOR, read_boards),
     ("leaderboard", WITH_PROBLEMS, read_boards),
@@ -133,7 +131,7 @@ def place_of(log: Path) -> Place:
 
 
 KINDS = {"history": HISTORY, "leaderboard": BOARDS, "chain": CHAIN}
-SOURCES = {"history": FOLLOWER, "leaderboard": COORDINATOR, "chain": CHAINED}
+SOURCES = {"history": COORDINATOR, "leaderboard": COORDINATOR, "chain": CHAINED}
 _READ = {kind: read for kind, _, read in READERS}
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -139,13 +138,6 @@ def started(config: Config, root: Path) -> subprocess.Popen[bytes]:
     process.stdin.write(msgspec.json.encode(companion.CompanionSetup(encode(config), str(root))) + b"\n")
     process.stdin.flush()
     return process
-
-
-def test_it_ends_when_its_input_does(tmp_path: Path) -> None:
-    process = started(Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), copy_of(FOLLOWER, tmp_path))
-    assert process.stdout and re.match(rb"http://127\.0\.0\.1:\d+\n", process.stdout.readline())
-    process.communicate(timeout=20)
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("web", [WebConfig(listen="127.0.0.1:0"), WebConfig()], ids=["page", "messages"])

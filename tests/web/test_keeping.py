@@ -28,13 +28,11 @@ from swarmd.web.swarm import ViewContext, swarm_view
 from tests.eventlog.making import flip
 from tests.eventlog.recut import recut
 from tests.web.page.played import PlayedNode
-from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, GOLDEN, served, until
+from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, served, until
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
-SKILLS = GOLDEN / "follower"
-REORGS = GOLDEN / "chain"
-SOURCES = [COORDINATOR, FOLLOWER, CHAIN, REORGS, SKILLS]
+SOURCES = [COORDINATOR, FOLLOWER, CHAIN]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
 
 
@@ -157,19 +155,6 @@ def test_it_is_kept_in_the_midst_of_a_segment_too(
         assert page.figures() == expected
 
 
-def test_what_was_kept_is_not_read_again(tmp_path: Path) -> None:
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    with Page(tmp_path) as page:
-        expected = page.figures()
-    for path in list_segments(tmp_path)[:-1]:
-        path.write_bytes(b"gone")
-    with Page(tmp_path) as page:
-        assert page.resumed and page.noted.events == 0 and page.reading.tail.trouble is None
-        assert page.reading.history.state == expected["state"]
-        assert page.reading.stages.view() == expected["stages"]
-        assert page.metrics.render(None) == expected["metrics"]
-
-
 def test_what_comes_later_is_followed(tmp_path: Path) -> None:
     node = PlayedNode(tmp_path, 1_800_000_000.0)
     node.play(2)
@@ -235,7 +220,7 @@ def test_what_a_node_did_is_not_known_before_its_log_was_read(tmp_path: Path, mo
     with served(tmp_path) as server:
         running = msgspec.structs.replace(server.node._fresh_status(), source="daemon", at=time.time())
         monkeypatch.setattr(server.node, "_fresh_status", lambda: running)
-        monkeypatch.setattr(type(server.node._whole.tail), "share_read", 0.25)
+        monkeypatch.setattr(type(server.node._reading.tail), "share_read", 0.25)
         assert server.json("/livez")["ok"]
         assert server.json("/productivez", 503)["reasons"] == ["its log is being read: 25% so far"]
 
@@ -300,7 +285,7 @@ def test_where_nothing_can_be_written_it_is_said_once(tmp_path: Path, caplog: py
         keeping = page.reading.keeping
         assert keeping is not None
         keeping._keep()
-        assert page.reading.is_sound
+        assert page.reading.tail.trouble is None
     assert caplog.text.count("will take longer to read it") == 1
 
 
@@ -325,7 +310,7 @@ def test_short_logs_and_archives_are_not_kept(tmp_path: Path, monkeypatch: pytes
 
 def test_a_state_that_was_kept_is_unpacked_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 16)
-    log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
+    log = Path(shutil.copytree(FOLLOWER / "events", tmp_path / "log"))
     with Page(log):
         pass
     monkeypatch.setattr(history_module, "STATE_BYTES_MAX", 16)

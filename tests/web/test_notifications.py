@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import re
 import signal
 import sys
 import threading
@@ -45,7 +46,7 @@ from tests.observe.test_status import LIVE, LOG, NOW, STATE
 from tests.receiver import Receiver, receiving
 
 SECRET = "T0K3N-9f8a7b6c5d4e3f2a1b0c"
-NOTE = HealthMessage("alpha", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
+NOTE = HealthMessage("alpha", "network", False, "alpha: network: no peer ✓")
 
 
 def url_of(server: Receiver) -> str:
@@ -301,6 +302,7 @@ def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> Non
 
 def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
     metrics, now = Metrics(), [0.0]
+    queued: list[HealthMessage] = []
 
     async def live() -> Slow:
         slow = Slow()
@@ -308,7 +310,7 @@ def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
         task = asyncio.create_task(notifier.run(lambda: None, 0.01))
         for _ in range(2 * QUEUED_MAX):
             for status in (ILL, ILL, WELL, WELL):
-                notifier.look(replace(status, at=now[0]))
+                queued.extend(notifier.look(replace(status, at=now[0])))
                 now[0] += 1.0
         slow.go.set()
         async with asyncio.timeout(60):
@@ -319,8 +321,9 @@ def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
     slow = asyncio.run(live())
     failed = read(metrics)["swarmd_notifications_total", "failed", "url"]
     assert failed > QUEUED_MAX
-    assert [note.at for note in slow.sent] == sorted(note.at for note in slow.sent)
-    assert slow.sent[-1].at > 6 * QUEUED_MAX, "the oldest were let go"
+    places = [next(place for place, each in enumerate(queued) if each is note) for note in slow.sent]
+    assert places == sorted(places)
+    assert places[-1] > 0.75 * len(queued), "the oldest were let go"
 
 
 AFTER_S, QUIET_S, STEP_S = 60.0, 900.0, 5.0
@@ -357,7 +360,7 @@ def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> No
     assert at == 360 and well_at == 2360
     assert ill.text == "alpha: network has not been well for 1m 0s: no peer"
     assert well.text == "alpha: network is well again after 33m 20s; it was: no peer"
-    assert (ill.node, ill.at) == ("alpha", at)
+    assert ill.node == "alpha"
 
 
 @pytest.mark.parametrize(("ill_s", "well_s"), [(10, 10), (5, 50), (120, 120), (55, 200), (400, 400)])
@@ -370,15 +373,14 @@ def test_a_flapping_layer_causes_one_message(ill_s: float, well_s: float) -> Non
     assert said(told) == [("network", False)]
     calm = watch([*flapping, (2000, WELL)])
     assert said(calm) == [("network", False), ("network", True)]
-    assert calm[1][1].changes >= 20, "and what came and went is summed up"
-    assert "it came and went" in calm[1][1].text
+    summed_up = re.search(r"it came and went (\d+) times", calm[1][1].text)
+    assert summed_up and int(summed_up[1]) >= 20
 
 
 def test_what_came_and_went_in_the_quiet_time_is_summed_up() -> None:
     told = watch([(1200, ILL), (100, WELL), (200, ILL), (3000, WELL)])
     assert said(told) == [("network", False), ("network", True), ("network", True)]
-    last = told[-1][1]
-    assert last.lasted_s == 200 and last.reason == "no peer"
+    assert told[-1][1].text == "alpha: network is well again after 3m 20s; it was: no peer"
 
 
 LIVES = [replace(WELL, process=replace(WELL.process, run=f"r{run}", age_s=5.0)) for run in range(40)]
@@ -419,7 +421,7 @@ def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
 def test_a_reason_is_short_and_without_secrets() -> None:
     secret = replace(ILL, network=replace(ILL.network, reason="token=hunter2hunter2 " + "x" * 5000))
     note = watch([(100, secret)])[0][1]
-    assert "hunter2" not in note.text and len(note.reason) < 500
+    assert "hunter2" not in note.text and len(note.text) < 500
 
 
 spells = st.lists(st.tuples(st.sampled_from([5, 20, 55, 60, 100, 300, 850, 905, 1500]), st.booleans()), max_size=16)
@@ -484,7 +486,7 @@ def test_the_next_process_tells_that_it_is_well_again(tmp_path: Path) -> None:
     first.memory.release()
     second = Beside(tmp_path, clock)
     notes = second.live(WELL, 300)
-    assert [(note.layer, note.well, note.lasted_s) for note in notes] == [("network", True, 1200)]
+    assert [note.text for note in notes] == ["alpha: network is well again after 20m 0s; it was: no peer"]
 
 
 def test_while_one_tells_the_next_looks_on(tmp_path: Path) -> None:

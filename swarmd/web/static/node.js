@@ -23,7 +23,6 @@ import {
   showCondition,
   showPart,
   showProcess,
-  whenRead,
 } from "./top.js";
 
 const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
@@ -156,10 +155,6 @@ if (found.node) {
     page.follow();
     followTrouble(found);
   }
-  whenRead(found, () => {
-    if (page.line.following) location.reload();
-    else notice("All of the log has been read. Load this page anew to see its older part.");
-  });
 } else {
   notice(
     "This server follows a swarm from outside and reads no node’s log. " +

@@ -7,7 +7,7 @@ import { Gossip } from "./gossip.js";
 import { showChain } from "./chain.js";
 import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
-import { bindTheme, followTrouble, here, notice, showCondition, showPart, showProcess, whenRead } from "./top.js";
+import { bindTheme, followTrouble, here, notice, showCondition, showPart, showProcess } from "./top.js";
 
 const PAGE_PEERS = 2000; // as many as the server gives at once
 const REST_EVERY_MS = 60000; // of a large swarm's leaderboard, the part that does not come by itself
@@ -113,7 +113,6 @@ if (found.swarm) {
     page.follow();
     followTrouble(found);
   }
-  whenRead(found, () => page.load());
 } else {
   notice(
     "This server knows of no swarm: the log it shows has no member, announcement or report yet. See the node page.",

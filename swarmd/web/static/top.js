@@ -7,13 +7,12 @@ import { duration } from "./format.js";
 const THEMES = ["auto", "light", "dark"];
 const RETRY_MS = 3000;
 const READING_MS = 400; // a long log is read for some seconds; asked again meanwhile
-const REREAD_MS = 2000; // while older parts of the log are read
 const TROUBLE_MS = 5000; // between two looks whether the log can still be read
 
 /**
  * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string,
  *   swarm_id: string,
- *   data: string, trouble: string, read: number, recent: boolean}} PageSource
+ *   data: string, trouble: string, read: number}} PageSource
  */
 
 /** Let the theme be switched; it is remembered in this browser. */
@@ -39,7 +38,7 @@ export function notice(text) {
 }
 
 /**
- * What the server shows; asked again until it answers and has read its log, or the newest part of a long one.
+ * What the server shows; asked again until it answers and has read its log.
  * @param {(found: PageSource) => void} [show] what comes on the way
  * @returns {Promise<PageSource>}
  */
@@ -47,24 +46,9 @@ export async function here(show = showHere) {
   for (;;) {
     const found = await get("here").catch(report);
     if (found) show(found);
-    if (found && (found.read >= 1 || found.trouble || found.recent)) return found;
+    if (found && (found.read >= 1 || found.trouble)) return found;
     await new Promise((resolve) => setTimeout(resolve, found ? READING_MS : RETRY_MS));
   }
-}
-
-/**
- * Call when a server that shows the newest part of its log has read all of it.
- * @param {PageSource} found what it said last
- * @param {() => void} done
- */
-export async function whenRead(found, done) {
-  if (!found.recent) return;
-  let now = found;
-  while (now.read < 1) {
-    await new Promise((resolve) => setTimeout(resolve, REREAD_MS));
-    now = (await get("here").catch(() => null)) || now;
-  }
-  done();
 }
 
 /**
