@@ -250,7 +250,6 @@ class TrainingConfig(Section, frozen=True):
     average_weights_every: Count = 0  # rounds between trials of the mean of own weights and a peer's; 0 for none
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
-    recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
 
 
 class HubConfig(Section, frozen=True):
