@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -249,7 +250,6 @@ class TrainingConfig(Section, frozen=True):
     average_weights_every: Count = 0  # rounds between trials of the mean of own weights and a peer's; 0 for none
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
-    recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
 
 
 class HubConfig(Section, frozen=True):
@@ -297,7 +297,7 @@ class NotifyConfig(Section, frozen=True):
     urls: tuple[str, ...] = ()  # of services that Apprise knows; file:PATH or credential:NAME holds one a line
     command: tuple[str, ...] = ()  # program and arguments; the message comes on stdin
     after_s: Positive = 60.0  # a change is reported if it lasts so long
-    quiet_s: Positive = 900.0  # between messages about one layer; the next one sums up
+    heartbeat_url: str = ""  # pinged every minute while all is well, <url>/fail if not; file:PATH, credential:NAME
 
 
 class LogsConfig(Section, frozen=True):
@@ -621,6 +621,19 @@ def check_notify(notify: NotifyConfig) -> None:
     for number, url in enumerate(notify.urls, 1):
         if not url.startswith(("file:", "credential:")):
             open_service(url, f"notify.urls, entry {number}")
+    if notify.heartbeat_url and not notify.heartbeat_url.startswith(("file:", "credential:")):
+        check_heartbeat_url(notify.heartbeat_url)
+
+
+def check_heartbeat_url(url: str) -> None:
+    """Raise ConfigError, without the URL, if it is not one of HTTP."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        fix = "Write the ping URL of a check, as https://hc-ping.com/UUID; or file:PATH, credential:NAME that holds it"
+        raise ConfigError("notify.heartbeat_url is not an http or https URL", fix)
 
 
 def open_service(url: str, key: str) -> Apprise:

@@ -55,16 +55,21 @@ def notify(
 
     Exits with 1 when a message did not get out. Where it names nobody, a test fails; with --unit all is well.
     """
-    from swarmd.web.notifications import HealthMessage, senders_of
+    from swarmd.observe.metrics import Metrics
+    from swarmd.paths import NodeDirectory
+    from swarmd.web.notifications import HealthMessage, heartbeat_of, senders_of
 
     file = config_of_node(directory, config)
     loaded = load_config(file)
-    senders = senders_of(loaded.notify, data or locate(directory, config).data)
+    root = data or locate(directory, config).data
+    senders = senders_of(loaded.notify, root)
+    if heartbeat := heartbeat_of(loaded.notify, root, Metrics(NodeDirectory(root), loaded)):
+        senders.append(heartbeat)
     if unit and not senders:
         typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
         return ExitCode.OK
     if not senders:
-        fix = 'Write below [notify] for example urls = ["https://ntfy.sh/my-topic"], or a command'
+        fix = 'Write below [notify] for example urls = ["https://ntfy.sh/my-topic"], a command, or a heartbeat_url'
         raise ConfigError(f"{file} names no way to notify anybody", fix)
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
     node = loaded.name or "node"

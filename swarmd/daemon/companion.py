@@ -33,7 +33,9 @@ log = get_logger("swarmd.companion")
 
 def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
     """Whether the configuration, or the environment of the process, asks for it."""
-    return bool(config.web.listen or config.notify.urls or config.notify.command) or otlp.is_wanted(environment)
+    notify = config.notify
+    messages = notify.urls or notify.command or notify.heartbeat_url
+    return bool(config.web.listen or messages) or otlp.is_wanted(environment)
 
 
 class Companion:

@@ -250,6 +250,7 @@ def secret_locations(config: Config) -> list[SecretLocation]:
         SecretLocation("web.token", config.web.token),
     ]
     found += [SecretLocation("notify.urls", _file_in(url), "services") for url in config.notify.urls]
+    found.append(SecretLocation("notify.heartbeat_url", _file_in(config.notify.heartbeat_url), "addresses"))
     if config.chain is not None:
         found.append(SecretLocation("chain.proxy.token", config.chain.proxy.token))
         found.append(SecretLocation("chain.passphrase", config.chain.passphrase, signs=True))

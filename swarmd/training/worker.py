@@ -71,7 +71,6 @@ class TrainerService:
 
     def __post_init__(self) -> None:
         self._running: tuple[str, Cancellation] | None = None
-        self._rounds: set[int] = set()
         self._progress: Progress | None = None  # the newest
         self._spent = ""  # why only a fresh process can go on; empty if this one can
 
@@ -136,11 +135,7 @@ class TrainerService:
         """Why a fresh process should follow, or empty; only at the end of a round, unless memory ran out."""
         if self._spent or command.stage + 1 < self.config.swarm.stages:
             return self._spent
-        recycle = self.config.training.recycle_rounds
-        if recycle and len(self._rounds) >= recycle:
-            reason = f"recycled after {recycle} rounds, as training.recycle_rounds says"
-        else:
-            reason = find_excess(self.config.training.memory_bytes_max, self.engine.policy.device)
+        reason = find_excess(self.config.training.memory_bytes_max, self.engine.policy.device)
         return reason if reason and self._can_retire() else ""
 
     def _can_retire(self) -> bool:
@@ -180,7 +175,6 @@ class TrainerService:
                 self._spent = "the accelerator failed: it works again in a fresh process only"
             log.exception("a stage failed", command=command.id)
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
-        self._rounds.add(command.round)
         return event
 
     def _report(self, progress: Progress) -> None:

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import fcntl
 import logging
@@ -28,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -45,6 +44,7 @@ from swarmd.observe.status import STALE_S, ProcessStatus, Status
 from swarmd.observe.words import span
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
+from swarmd.web.heartbeat import Heartbeat, in_daemon_thread
 from swarmd.worker.runtime import TimeSource
 
 SEND_S = 45.0  # longest wait for a service, with Apprise's own retries
@@ -56,8 +56,6 @@ FILE = "file:"
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")  # to a program
 
 SECRET = SecretKind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there, one URL a line, mode 0600")
-
-T = TypeVar("T")
 
 
 class NotificationSender(Protocol):
@@ -98,6 +96,11 @@ def _urls_of(named: str, root: Path) -> list[str]:
     return urls
 
 
+def heartbeat_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Heartbeat | None:
+    """The heartbeat that a configuration asks for, None without one. Raises ConfigError as `senders_of`."""
+    return Heartbeat(_urls_of(config.heartbeat_url, root)[0], metrics) if config.heartbeat_url else None
+
+
 class UrlSender:
     """A service that Apprise knows by its URL.
 
@@ -117,7 +120,7 @@ class UrlSender:
     async def send(self, note: HealthMessage) -> None:
         try:
             async with asyncio.timeout(self._send_s):
-                reason = await _in_daemon_thread(lambda: self._notify(note))
+                reason = await in_daemon_thread(lambda: self._notify(note))
         except TimeoutError:
             reason = f"no answer within {self._send_s:g} s"
         for secret in self._secrets:
@@ -150,20 +153,6 @@ def _records_of_apprise() -> Iterator[list[str]]:
         yield said
     finally:
         log.removeHandler(collector)
-
-
-def _in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # the caller has given up waiting
-            try:
-                outcome.set_result(work())
-            except Exception as error:
-                outcome.set_exception(error)
-
-    threading.Thread(target=run, name="notify", daemon=True).start()
-    return asyncio.wrap_future(outcome)
 
 
 class ProgramSender:
@@ -232,12 +221,14 @@ class HealthChanges:
 
     Attributes:
         past: what is known so far, also by an earlier process.
+        unwell: what has been unwell for `after_s`, with the reason, a layer a line.
     """
 
     def __init__(self, after_s: float, quiet_s: float) -> None:
         self._after_s = after_s
         self._quiet_s = quiet_s
         self.past = NodeState()
+        self.unwell = ""
 
     def look(self, status: Status, now: float) -> list[HealthMessage]:
         """The messages that are due now. Call it more often than `after_s`.
@@ -251,8 +242,13 @@ class HealthChanges:
         if run and status.process.run != run and status.source == "daemon":
             notes += self._update_layer(status, "process", False, "the daemon ended, and was started anew", now)
         self.past.run = status.process.run or run
+        unwell = []
         for name, layer in judged(status, now):
             notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
+            track = self.past.tracks[name]
+            if not track.well and now - track.since >= self._after_s:
+                unwell.append(f"{name}: {track.reason}")
+        self.unwell = "\n".join(unwell)
         return notes
 
     def stop_messages(self, status: Status, now: float) -> list[HealthMessage]:
@@ -378,9 +374,10 @@ class NodeState(msgspec.Struct):
     """What is remembered of a node, also from process to process."""
 
     run: str = ""  # id of the daemon's run
-    tracks: dict[str, LayerState] = {}
+    tracks: dict[LayerName, LayerState] = {}
 
 
+QUIET_S = 900.0  # between messages about one layer; the next one sums up
 POLL_S = 2.0  # between two readings of the status
 STOP_POLL_S = 0.1
 STOP_REPORT_S = 2.5  # longest time for reporting the daemon's stop; the daemon waits a little longer for this process
@@ -462,6 +459,7 @@ class HealthNotifier:
         metrics: counts messages sent and failed.
         memory: what was sent before; None to start with nothing.
         clock: POSIX seconds.
+        heartbeat: pinged besides, if there is one.
     """
 
     def __init__(
@@ -471,12 +469,14 @@ class HealthNotifier:
         metrics: Metrics,
         memory: NotifierState | None = None,
         clock: TimeSource = time.time,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self._changes = changes
         self._memory = memory
         self._leads = memory is None
         self._clock = clock
         self._outlets = [_Outlet(sender, metrics) for sender in senders]
+        self._heartbeat = heartbeat
 
     async def run(
         self,
@@ -495,6 +495,8 @@ class HealthNotifier:
             async with asyncio.TaskGroup() as tasks:
                 for outlet in self._outlets:
                     tasks.create_task(outlet.run())
+                if self._heartbeat is not None:
+                    tasks.create_task(self._heartbeat.run())
                 while True:
                     self.look(latest())
                     await asyncio.sleep(every_s)
@@ -527,7 +529,10 @@ class HealthNotifier:
         """Take a status into account; gives the messages that were queued."""
         if status is None or not self._acquire_lead():
             return []
-        return self._put(self._changes.look(status, self._clock()))
+        notes = self._put(self._changes.look(status, self._clock()))
+        if self._heartbeat is not None:
+            self._heartbeat.report(self._changes.unwell, self._clock())
+        return notes
 
     def _put(self, notes: list[HealthMessage]) -> list[HealthMessage]:
         if self._memory is not None:
@@ -593,7 +598,7 @@ class _Outlet:
 
 
 def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
-    """The notifier that a node's configuration asks for, None if it names no sender.
+    """The notifier that a node's configuration asks for, None if it names neither a sender nor a heartbeat.
 
     Args:
         root: the data directory, which files are relative to.
@@ -601,8 +606,8 @@ def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNot
     Raises:
         ConfigError: as `senders_of`.
     """
-    senders = senders_of(config, root)
-    if not senders:
+    senders, heartbeat = senders_of(config, root), heartbeat_of(config, root, metrics)
+    if not senders and heartbeat is None:
         return None
-    changes = HealthChanges(config.after_s, config.quiet_s)
-    return HealthNotifier(changes, senders, metrics, NotifierState(NodeDirectory(root).sockets))
+    changes, memory = HealthChanges(config.after_s, QUIET_S), NotifierState(NodeDirectory(root).sockets)
+    return HealthNotifier(changes, senders, metrics, memory, heartbeat=heartbeat)

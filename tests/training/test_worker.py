@@ -222,28 +222,23 @@ def test_weights_are_kept_before_another_checkpoint_is_written_and_offered_after
     """Even by a process that retires after the same round: otherwise no peer would see any."""
     outbox, took_at, offered = Heard(), [0], threading.Semaphore(0)
     offering = SimpleNamespace(
-        is_due=lambda event: event.round == 1,
+        is_due=lambda event: event.round == 0,
         take=lambda checkpoint: not took_at.append(len(outbox.written)),  # type: ignore[func-returns-value]
         offer=lambda event, policy: offered.release(),
     )
 
-    live(make_config(recycle_rounds=2), outbox, 2, offering=offering)
+    live(make_config(memory_bytes_max=1), outbox, 1, offering=offering)
     assert offered.acquire(timeout=30.0) and outbox.retired
-    assert took_at == [0, 1] and len(outbox.written) == 2
+    assert took_at == [0, 0] and len(outbox.written) == 1
 
 
-@pytest.mark.parametrize(("rounds", "settings"), [(2, {"recycle_rounds": 2}), (1, {"memory_bytes_max": 1})])
-def test_a_process_retires_after_its_rounds_or_when_it_holds_too_much(rounds: int, settings: dict[str, int]) -> None:
+def test_a_process_that_holds_too_much_retires_at_the_end_of_a_round() -> None:
     """test_ranks.py has how its process ends then."""
     outbox = Heard()
-
-    def check(round: int) -> None:
-        assert outbox.retired == []
-
-    live(make_config(**settings), outbox, rounds, before=check)
-    assert outbox.events == [trained_in(round) for round in range(rounds)]
+    live(make_config(memory_bytes_max=1), outbox, 1)
+    assert outbox.events == [trained_in(0)]
     (reason,) = outbox.retired
-    assert f"training.{next(iter(settings))}" in reason
+    assert "training.memory_bytes_max" in reason
 
 
 def test_a_process_that_has_something_to_finish_stays() -> None:
@@ -257,5 +252,5 @@ def test_a_process_that_has_something_to_finish_stays() -> None:
     def push(round: int) -> None:
         pusher.busy = round == 1
 
-    live(make_config(recycle_rounds=1), outbox, 3, pusher, settle=settle, before=push)
+    live(make_config(memory_bytes_max=1), outbox, 3, pusher, settle=settle, before=push)
     assert len(outbox.events) == 3 and len(outbox.retired) == 1 and full == []

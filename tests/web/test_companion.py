@@ -151,7 +151,7 @@ def test_it_ends_in_order_while_its_input_is_open(tmp_path: Path, web: WebConfig
 
 def test_it_watches_without_a_page_and_stays_to_tell_of_the_daemons_end(tmp_path: Path) -> None:
     out = tmp_path / "told"
-    notify = NotifyConfig(command=("/bin/sh", "-c", f"cat >> {out}; echo >> {out}"), after_s=0.2, quiet_s=0.2)
+    notify = NotifyConfig(command=("/bin/sh", "-c", f"cat >> {out}; echo >> {out}"), after_s=0.2)
     process = started(Config(SwarmConfig("a"), notify=notify), copy_of(FOLLOWER, tmp_path))
     assert process.stdin and process.stdout
     assert process.stdout.readline() == b"\n", "it runs, and has no page"
