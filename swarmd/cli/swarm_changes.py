@@ -187,7 +187,7 @@ def close_swarm(manifest: ManifestFile, paid_by: Payer) -> None:
 def _check_peers(peers: list[str]) -> None:
     for peer in peers:
         if not is_peer_id(peer):
-            raise ConfigError(f"{peer!r} is no peer id", "`swarmd identity show` prints a node's")
+            raise ConfigError(f"{peer!r} is not a peer id", "`swarmd identity show` prints a node's")
 
 
 def _change_members(
@@ -229,7 +229,7 @@ def _with_members(
             f'the swarm has no allow-list, its membership is "{manifest.membership}"',
             "`swarmd swarm invite PEER` admits a peer"
             if manifest.membership == "invitation"
-            else "Whoever works may join",
+            else "Anyone who does the proof of work may join",
         )
     members: tuple[str, ...] = ()
     if not open:
@@ -319,7 +319,9 @@ def invite(
         raise ConfigError("name the peer to invite, or the invitation to withdraw, or ask for the list", fix)
     place = locate(directory)
     if place.config is None:
-        raise ConfigError("an invitation is a node's of the swarm, and here is none", "Name its directory: --dir DIR")
+        raise ConfigError(
+            "only a node of the swarm can invite, and there is no node here", "Name its directory: --dir DIR"
+        )
     config = load_config(place.config)
     made = OwnInvitations(NodeDirectory(place.data).invitations)
     if listed:

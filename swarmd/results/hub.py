@@ -87,7 +87,7 @@ def repo_of(config: Config, peer: str, base: str) -> str:
 def check_repo(repo: str, key: str = "results.hub.repo") -> None:
     """Raise ConfigError if it is not a repository's name; `key` says where it was given."""
     if not _REPO.fullmatch(repo):
-        raise ConfigError(f"{key}: {repo!r} is no repository", 'Write it as "user/name" or "user/"')
+        raise ConfigError(f"{key}: {repo!r} is not a repository of the Hub", 'Write it as "user/name" or "user/"')
 
 
 class Pusher:

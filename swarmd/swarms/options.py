@@ -268,8 +268,8 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
         given = [key for key in sorted(of_source) if getattr(self, key) != getattr(_NO_SOURCE, key)]
         if given and not self.dataset:
             raise ValueError(
-                f"`{given[0]}` is for a data set, and `dataset` names none: name it, or leave `{given[0]}` out; the "
-                "columns of the file in `data` are called prompt, answer and task"
+                f"`{given[0]}` is for a data set, and `dataset` does not name one: name it, or leave `{given[0]}` "
+                "out; the columns of the file in `data` are called prompt, answer and task"
             )
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe
@@ -94,7 +94,10 @@ class RewardProcess:
         try:
             fault = self._ask(([*sys.path, self._home], self._paths), IMPORT_S)
         except RewardFailed as error:
-            raise SwarmError(f"swarm.options.reward_funcs cannot be imported: {error}") from error
+            raise SwarmError(
+                f"swarm.options.reward_funcs cannot be imported: {error}",
+                "Let its module load quickly, and start no program when it is imported",
+            ) from error
         if fault is not None:
             self._end()
             raise SwarmError(*fault)
@@ -156,16 +159,25 @@ def load_function(path: str) -> RewardFunction:
     return found  # type: ignore[no-any-return]
 
 
+_RETURN = "It has to return a list with a number, or None, for each completion"
+
+
 def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
     """What a function gives. Raises whatever it raises, or TypeError or ValueError if it gives other than rewards."""
     answer = function(**given, trainer_state=None, log_extra=_drop, log_metric=_drop)
     if inspect.iscoroutine(answer):
         answer = asyncio.run(answer)
-    if isinstance(answer, NO_REWARDS):
-        raise TypeError(f"{type(answer).__name__}, not a list of a reward for each completion")
-    values = [None if value is None else float(value) for value in islice(answer, count + 1)]
+    if isinstance(answer, NO_REWARDS) or not isinstance(answer, Iterable):
+        raise TypeError(f"it returned {answer!r:.100}, a {type(answer).__name__}. {_RETURN}")
+    returned = list(islice(answer, count + 1))
+    try:
+        values = [None if value is None else float(value) for value in returned]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"it returned {returned!r:.100}: {error}. {_RETURN}") from error
     if len(values) != count:
-        raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
+        raise ValueError(
+            f"it returned {'more' if len(values) > count else len(values)} rewards for {count} completions. {_RETURN}"
+        )
     return values
 
 

@@ -110,7 +110,7 @@ class OpeningBalances:
     def told(self) -> str:
         """A sentence about the rewards."""
         if self._failures >= FAILURES_TOLD:
-            return "Rewards as well: the contract's own sums cannot be had."
+            return "Rewards as well: the contract's own sums cannot be read."
         if not self._seeded:
             return "The contract's own sums of what was before are still being read."
         return "Rewards are the contract's own sums; peers that were not heard of since may be missing."

@@ -254,7 +254,7 @@ def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: P
         ({"columns": COLUMNS, "split": "test"}, 'Unknown split "test"'),
         ({"name": "../x y"}, "and the Hub has no such names"),
         ({"name": "~nobody-of-this-name/x"}, "cannot be loaded: RuntimeError"),
-        ({"name": "d/b.txt"}, "b.txt is none of .jsonl"),
+        ({"name": "d/b.txt"}, "b.txt does not end in one of .jsonl"),
         ({"name": "d/none.csv"}, "there is no "),
         ({"revision": "main"}, "swarm.options.revision is for data sets on the Hub"),
         ({"name": "d/b.txt", "subset": "main"}, "swarm.options.subset is for data sets on the Hub"),

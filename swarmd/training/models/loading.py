@@ -114,15 +114,15 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
         return "It was saved as a classifier or reward model: take the language model that it was made of"
     prefixes = (key.removesuffix(own) for key in foreign for own in lost if key.endswith(f".{own}"))
     if prefix := next(prefixes, ""):
-        return f"The names of its weights begin with {prefix!r} too many: save the inner model with save_pretrained"
+        return f"The names of its weights have {prefix!r} too many in front: save the inner model with save_pretrained"
     if lost and all(_HEADS.match(key) for key in lost) and not (foreign or wrong):
         return (
-            "Where its output head is its embedding, set tie_word_embeddings to true in its config.json; else save it "
+            "If its output head is its embedding, set tie_word_embeddings to true in its config.json; else save it "
             "as AutoModelForCausalLM, with its head"
         )
     if wrong:
-        return "Its config.json is another model's, or was changed: put the one beside the weights that belongs to them"
-    return "Copy all of its files again, or put the config.json beside the weights that belongs to them"
+        return "Its config.json is another model's, or was changed: put the one that belongs to the weights beside them"
+    return "Copy all of its files again, or put the config.json that belongs to the weights beside them"
 
 
 def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:

@@ -18,6 +18,7 @@ import msgspec
 import torch
 from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
@@ -159,7 +160,11 @@ class Policy(msgspec.Struct, eq=False):
         wrong = sorted(name for name in shared if self.sharding.shape(own[name]) != weights[name].shape)
         foreign = [*sorted(weights.keys() - own.keys()), *wrong]
         if missing or foreign:
-            raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
+            raise ModelError(
+                f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]} are missing, foreign or of another "
+                "shape",
+                "Set training.model, revision and lora to what it was trained with, or begin a new node",
+            )
         with torch.no_grad():
             for name, value in weights.items():
                 self.sharding.write(own[name], value)
@@ -332,9 +337,20 @@ def _make_empty(source: str, name: str, revision: str = "") -> tuple[Any, Any]:
         config = read_gguf_config(Path(source))
     else:
         config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+    _check_architecture(name, config)
     _check_config(name, config.get_text_config())
     with torch.device("meta"):
         return config, guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
+
+
+def _check_architecture(name: str, config: Any) -> None:
+    """Raise ModelUnfit for an encoder, of which transformers makes a causal model that was never trained as one."""
+    what = f"{name} cannot be trained here: its architecture, {config.model_type}, is"
+    fix = "Take a model that continues texts: its config.json names a ...ForCausalLM, as those of Qwen, Llama and Gemma"
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelUnfit(f"{what} an encoder with a decoder, which turns one text into another", fix)
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        raise ModelUnfit(f"{what} an encoder, which fills gaps in a text and cannot write one", fix)
 
 
 def _check_config(name: str, config: Any) -> None:
@@ -409,7 +425,7 @@ def check_tokens(policy: Policy) -> None:
     beyond = sorted(text for text, id in tokenizer.get_vocab().items() if id >= embeddings and id not in unused)
     if beyond:
         raise ModelUnfit(
-            f"the tokenizer of {policy.name} has tokens of which the model has no embedding: {', '.join(beyond[:3])}",
+            f"the tokenizer of {policy.name} has tokens for which the model has no embedding: {', '.join(beyond[:3])}",
             "Put the model's own tokenizer beside it, or another eos_token or pad_token into tokenizer_config.json",
         )
 
