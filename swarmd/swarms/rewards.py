@@ -227,7 +227,7 @@ class RewardFunctions:
             return [math.nan] * count
         numbers = [value for value in values if value is not None]
         if numbers and not any(map(math.isfinite, numbers)):
-            self._fail(name, f"it gave {numbers[0]} for each completion that it had a say in")
+            self._fail(name, f"it gave {numbers[0]} for each completion that it did not leave out")
             return values
         self._failures.pop(name, None)
         return values

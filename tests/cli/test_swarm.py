@@ -265,7 +265,7 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
         (["--min-submissions", "2"], ExitCode.BAD_CONFIG, "are for a swarm on a chain"),
         (["--stage-seconds", "0"], ExitCode.BAD_CONFIG, "a stage needs an end"),
         (["--stages", "3"], ExitCode.BAD_CONFIG, "a round of 'digits' has 1"),
-        (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "no URL of a node"),
+        (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "not the URL of a chain's node"),
         (["--rpc", "http://127.0.0.1:1"], ExitCode.FAILURE, "127.0.0.1:1"),
         (["--rpc", "file:none.txt"], ExitCode.BAD_CONFIG, "none.txt cannot be read"),
         (["--rpc", "http://127.0.0.1:1", "--max-gwei", "nan"], ExitCode.BAD_CONFIG, "--max-gwei nan is not a price"),

@@ -118,7 +118,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["run", "--config", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["config", "check", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
-        (["join", CONFIG, "--dir", "new"], "is a node's configuration, no manifest", "Name the swarm.toml"),
+        (["join", CONFIG, "--dir", "new"], "is a node's configuration, not a manifest", "Name the swarm.toml"),
         (
             ["join", "https://e.org/swarm.toml", "--dir", "new"],
             "https://e.org/swarm.toml is a URL",
@@ -201,7 +201,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "urls.toml"], "chain.rpc: Expected `array`", 'rpc = ["..."]'),
         (["identity", "show", CONFIG], "is not an identity", "Name a node's identity.key"),
         (["account", "show", "node/identity.key"], "is not a keystore", "Name a node's account.json"),
-        (["model", "check", "models/tiny"], "models/tiny holds no embedded model", "`swarmd model build` wrote"),
+        (
+            ["model", "check", "models/tiny"],
+            "models/tiny does not hold one of swarmd's embedded models",
+            "`swarmd model build` wrote",
+        ),
         (["status", "https://e.org/node"], "is a URL, and a node is a directory", "of this machine"),
         (["log", "cat", "models/tiny"], "there is no node in models/tiny", "Name the directory of a node"),
         (["sim", "--churn", "nan"], "--churn takes a number, not 'nan'", "--churn: Share"),
@@ -216,7 +220,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["swarm", "status", MANIFEST, "--rpc", "http://127.0.0.1:1"], "has no chain", "Leave out --rpc"),
         (["join", MANIFEST, "--dir", "new", "--creator", "bob"], "'bob' is not a peer id", "12D3Koo"),
         (["join", MANIFEST, "--dir", "new", "--signer", "http://e.org"], "has no chain", "Leave them out"),
-        (["leaderboard", "node", "--contract", "0x12"], "means nothing without --rpc", "Give --rpc URL"),
+        (["leaderboard", "node", "--contract", "0x12"], "needs --rpc", "Give --rpc URL"),
         (["swarm", "invite", "Bob", "--dir", "node"], "nobody needs an invitation", "`swarmd swarm new --invited`"),
         (["notify", "node"], "names no way to notify anybody", "below [notify]"),
         (["status", "node", "more"], "unexpected extra argument(s) (more)", "`swarmd status [DIR]`"),
@@ -258,10 +262,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "untokenized.toml"], "has no tokenizer", "Copy the tokenizer's files"),
         (["config", "check", "unknown.toml"], "model type `qwen9`", "or a newer transformers"),
         (["notify", "--config", "notify.toml"], "ended with status 1", "Correct what is named above"),
-        (["model", "check", "models/unknown"], "holds no embedded model", "`swarmd model build` wrote"),
+        (
+            ["model", "check", "models/unknown"],
+            "does not hold one of swarmd's embedded models",
+            "`swarmd model build` wrote",
+        ),
         (
             ["swarm", "new", "x", "--dir", "new", "--announce", "/ip4/0.0.0.0/tcp/1"],
-            "no machine's",
+            "is an address to listen on",
             "others reach",
         ),
         (["account", "show", "package.json"], "package.json is not a keystore", "Name a node's account.json"),

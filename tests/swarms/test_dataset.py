@@ -136,7 +136,7 @@ def test_a_class_has_its_name_and_a_short_float_its_digits(
             r"a\.csv, row 2, which ends in line 3: 3 cells, and the header",
         ),
         ("a.csv", b'prompt,answer\n1?,2\n"3?,4\n', "a.csv, row 2"),
-        ("a.csv", b"prompt,prompt\n1?,2\n", "two columns of one name"),
+        ("a.csv", b"prompt,prompt\n1?,2\n", "two columns with the same name"),
         ("a.csv", b"prompt,answer\n1?,\xe9\n", "not UTF-8"),
         ("a.csv", b"prompt;answer\n1?;2\n", "its cells are separated by ';', not by ','"),
         ("a.tsv", b"prompt,answer\n1?,2\n", r"its cells are separated by ',', not by '\\t'"),

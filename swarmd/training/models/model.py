@@ -163,7 +163,7 @@ class Policy(msgspec.Struct, eq=False):
             raise ModelError(
                 f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]} are missing, foreign or of another "
                 "shape",
-                "Set training.model, revision and lora to what it was trained with, or begin a new node",
+                "Set training.model, revision and lora to what they were, or begin a new node",
             )
         with torch.no_grad():
             for name, value in weights.items():

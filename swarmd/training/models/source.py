@@ -100,7 +100,9 @@ def locate_model(name: str) -> str:
             )
         meant = absolute or name.count("/") > 1 or (name and path.exists()) or is_gguf(name)
     except RuntimeError as error:  # ~user, who is unknown here
-        raise ModelError(f"training.model: {name!r} leads nowhere: {error}", "Write the path out") from error
+        raise ModelError(
+            f"training.model: the path {name!r} cannot be resolved: {error}", "Write the path out"
+        ) from error
     except OSError as error:
         raise ModelError(
             f"the model directory {name!r} cannot be looked into: {error.strerror}",
