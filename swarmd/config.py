@@ -30,6 +30,7 @@ from swarmd.core.values import (
 )
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.file_kind import OTHER, describe_file
+from swarmd.files import remedy
 from swarmd.toml_text import check_names, line_of, parse_toml, read_toml, show_line
 
 if TYPE_CHECKING:
@@ -342,7 +343,7 @@ def read_config_text(path: Path) -> str:
         fix = f"Name the file: {path / 'config.toml'}"
         raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
     except OSError as error:
-        fix = "Name a regular file that you may read"
+        fix = remedy(error, path) or "Name a regular file that you may read"
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
     except ValueError as error:
         what, use = describe_file(path)

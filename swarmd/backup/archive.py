@@ -212,6 +212,8 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
             raise ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
         fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
         raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
+    fix = f"Name the file that `{kind.MAKE}` wrote"
+    again = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
     found: dict[str, ArchiveMember] = {}
     manifest, sealed, size_bytes = None, b"", 0
     with opened as file:
@@ -240,15 +242,13 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                         found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
         except _DAMAGED as error:
             what, use = describe_file(path)
-            fix = f"Name the file that `{kind.MAKE}` wrote"
             if isinstance(error, _ForeignArchive):
                 raise ArchiveError(f"{path} is an archive, but not a {kind.NOUN}: {error}", fix) from error
             if what != ARCHIVE:
                 raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", use or fix) from error
-            fix = f"{AGAIN}, or {fix[0].lower()}{fix[1:]}"
-            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
+            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", again) from error
     if manifest is None:
-        raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)
+        raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", again)
     named = {member.name: member for member in manifest.members}
     if wrong := sorted(name for name in named.keys() | found.keys() if named.get(name) != found.get(name)):
         raise ArchiveError(f"{path} is damaged: {wrong[0]} is not what {kind.FILE} says", AGAIN)

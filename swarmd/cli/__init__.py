@@ -296,7 +296,8 @@ def explain_usage(error: Any) -> tuple[str, str]:
         names = {name: each for each in command.params for name in each.opts if name.startswith("--")}
         near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.7)
         takes = ", ".join(_option_form(each) for each in dict.fromkeys(names.values()))
-        fix = f"Did you mean {near[0]}?" if near else f"Write it as `{form_of(context, optional=True)}`, with {takes}"
+        fix = f"Write it as `{form_of(context, optional=True)}`, with {takes}"
+        fix = f"Did you mean {near[0]}? {fix}" if near else fix
         if error.option_name[1:].isdigit():
             return f"{error.option_name} is below 0, which `{path}` takes nowhere", fix
         return f"{path} has no option {error.option_name}", fix

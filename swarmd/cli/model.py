@@ -269,7 +269,7 @@ def fetch(
     for address in bootnode or ():
         split_address(address, "--bootnode")
     if os.path.lexists(out):
-        raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
+        raise WeightsUnavailable(f"{out} exists already, and nothing is written over", "Name another place with --out")
     silence_libraries()
     manifest = read_manifest(swarm)
     recipe = manifest.recipe

@@ -9,7 +9,9 @@ The two ends speak over a pipe: the modules to import, then for each call the fu
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import difflib
 import importlib
 import inspect
 import re
@@ -134,6 +136,34 @@ def check_path(path: str) -> str:
     return key
 
 
+def check_source(path: str, home: Path) -> None:
+    """Check what can be told of an import path without running its module, which may need what is not installed yet.
+
+    Raises SwarmError if the path has another form, or a module below `home` cannot have such a function.
+    """
+    key = check_path(path)
+    module, _, name = path.partition(":")
+    file = home / f"{module.replace('.', '/')}.py"
+    if not file.is_file():
+        return
+    try:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise SwarmError(f"{key}: {file} cannot be read as Python: {error}", f"Correct {file.name}") from error
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+        raise _not_a_function(key)
+    if not re.search(rf"\b{name}\b|\bimport \*", source):
+        near = difflib.get_close_matches(name, defined, n=1)
+        fix = f"Did you mean {module}:{near[0]}?" if near else f"It has: {', '.join(defined) or 'no function'}"
+        raise SwarmError(f"{key}: {file} has no function {name!r}", fix)
+
+
+def _not_a_function(key: str) -> SwarmError:
+    return SwarmError(f"{key} is not a function", "Name a function; models as rewards are not supported")
+
+
 def load_function(path: str) -> RewardFunction:
     """The function under `package.module:function`.
 
@@ -155,7 +185,7 @@ def load_function(path: str) -> RewardFunction:
             fix = f"Install {error.name} beside swarmd: {install_command(error.name or '')}"
         raise SwarmError(f"{key} cannot be imported: {type(error).__name__}: {error}", fix) from error
     if not callable(found) or inspect.isclass(found):
-        raise SwarmError(f"{key} is not a function", "Name a function; models as rewards are not supported")
+        raise _not_a_function(key)
     return found  # type: ignore[no-any-return]
 
 

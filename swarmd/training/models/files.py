@@ -113,6 +113,23 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def read_context(directory: Path) -> int | None:
+    """How many tokens a model reads; None if its config.json leaves that to transformers."""
+    settings = _read_settings(directory / CONFIG)
+    context = (settings.get("text_config") or settings).get("max_position_embeddings")
+    return context if isinstance(context, int) else None
+
+
+def check_context(name: str, context: int | None, prompt_tokens: int, completion_tokens: int) -> None:
+    """Raise ModelUnfit if a prompt and a completion of the configured lengths exceed the model's context."""
+    if context is not None and prompt_tokens + completion_tokens > context:
+        raise ModelUnfit(
+            f"{name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
+            f"{prompt_tokens + completion_tokens}",
+            "Lower one of the two",
+        )
+
+
 def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
     """Raise ModelUnfit if a model's `quantization_config` names a method that is not supported."""
     if declared and not (declared.get("load_in_4bit") or declared.get("load_in_8bit")):

@@ -149,7 +149,12 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     fix = "Check training.model and training.revision, and that all of its files are there and whole"
     if "does not recognize this architecture" in str(error):
         fix = f"transformers {transformers.__version__} does not know it: take another model, or a newer transformers"
-    if isinstance(error, KeyError):
+    if re.search("^Validation error for field|^Class validation error", str(error)):
+        fix = "Correct that in its config.json, or copy the file again"
+    if what and isinstance(error, KeyError | TypeError | AttributeError):
+        reason = f"{type(error).__name__}: {error}"
+        fix = "Copy or download its tokenizer.json and tokenizer_config.json again"
+    elif isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
     if "Unrecognized configuration class" in str(error):
         reason, fix = "it is not a causal language model", "Take a model whose config.json names a ...ForCausalLM"

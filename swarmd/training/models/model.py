@@ -161,8 +161,8 @@ class Policy(msgspec.Struct, eq=False):
         foreign = [*sorted(weights.keys() - own.keys()), *wrong]
         if missing or foreign:
             raise ModelError(
-                f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]} are missing, foreign or of another "
-                "shape",
+                f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]} are missing, foreign or "
+                "of another shape",
                 "Set training.model, revision and lora to what they were, or begin a new node",
             )
         with torch.no_grad():
@@ -178,6 +178,11 @@ class Policy(msgspec.Struct, eq=False):
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """A copy of `trained_weights` in the machine's memory."""
         return {name: weight.cpu().clone() for name, weight in self.walk_weights()}
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model reads, if its configuration says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def is_small(self) -> bool:
@@ -385,17 +390,6 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:
-    """Raise ModelUnfit if a prompt and a completion of the configured lengths exceed the model's context."""
-    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and prompt_tokens + completion_tokens > context:
-        raise ModelUnfit(
-            f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
-            f"{prompt_tokens + completion_tokens}",
-            "Lower one of the two",
-        )
 
 
 def check_tokens(policy: Policy) -> None:

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ExitCode, ModelError
 from swarmd.swarms.plan import Message
-from swarmd.training.models.model import Policy, check_context, check_tokens, load_policy, load_tokenizer, read_base
+from swarmd.training.models.files import check_context
+from swarmd.training.models.model import Policy, check_tokens, load_policy, load_tokenizer, read_base
 from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_reference
 from tests.hub_double import HubDouble
@@ -139,9 +140,9 @@ def test_code_of_a_models_author_is_neither_run_nor_asked_about(
 
 
 def test_lengths_beyond_the_context(policy: Policy) -> None:
-    check_context(policy, 512, 10)
+    check_context(policy.name, policy.context, 512, 10)
     with pytest.raises(ModelError, match="1024 tokens"):
-        check_context(policy, 1020, 10)
+        check_context(policy.name, policy.context, 1020, 10)
 
 
 @pytest.mark.parametrize(
