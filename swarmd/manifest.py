@@ -510,8 +510,7 @@ def parse_manifest(text: str) -> Manifest:
     try:
         return msgspec.convert(tables, Manifest)
     except msgspec.ValidationError as error:
-        message, fix = describe_invalid(error, Manifest)
-        raise ManifestError(message, fix or _FETCH) from error
+        raise ManifestError(describe_invalid(error, Manifest)[0], _FETCH) from error
     except RecursionError as error:
         raise ManifestError("its tables are nested too deep", _FETCH) from error
 

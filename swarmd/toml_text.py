@@ -75,7 +75,7 @@ SLIPS = {  # frequent mistakes: a pattern for tomllib's message followed by the 
     r"Invalid value .*\n[^=]*=\s*(?:True|False)\b": " (it is true or false, in small letters)",
     r"Invalid value .*\n[^=]*=\s*[A-Za-z/.~]": " (texts need quotes)",
     r"Expected newline .*\n[^=]*=\s*[-+]?\d+,\d": " (decimals follow a point, as in 0.5)",
-    r"Expected newline .*,\s*$": " (a line has no comma at its end)",
+    r"Expected newline .*\n.*,\s*$": " (a line has no comma at its end)",
     r"Expected newline .*\n[^=]*=\s*[-+]?\d": " (numbers stand alone, as 0.0003 or 3e-4; texts need quotes)",
 }
 

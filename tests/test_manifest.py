@@ -321,7 +321,7 @@ TEXT = render_manifest(signed())
         ("name =", "nam =", "unknown key 'nam'", "Did you mean name?"),
         ("steps =", "stepz =", "unknown key 'recipe.stepz'", "Did you mean recipe.steps?"),
         ("weight =", "wait =", "unknown key 'recipe.tasks[0].wait'", "Did you mean recipe.tasks[0].weight?"),
-        ("quorum = 1.0", "", "missing required field `quorum`", ""),
+        ("quorum = 1.0", "", "rounds.quorum is missing", ""),
         ("quorum = 1.0", "quorum = 1.5", "<= 1.0", ""),
         ("format = 1", "format = 2", "format is 2, this version of swarmd reads 1", "newer swarmd"),
         ("format = 1", "", "it is not a manifest", "swarm.toml"),

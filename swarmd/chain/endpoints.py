@@ -393,7 +393,7 @@ def read_urls(entries: Sequence[str], root: Path) -> list[str]:
         files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
         raise ConfigError(
             f"chain.rpc names {len(urls)} endpoints{files}; 1 to {ENDPOINTS_MAX} are possible",
-            "Give for each a URL as https://host/path, http://host:port or wss://host/path, in a file one a line",
+            "Give for each a URL as https://host/path, http://host:port or wss://host/path, in a file one on each line",
         )
     for url in urls:
         check_url(url)

@@ -83,6 +83,16 @@ FILES = {
     "words.toml": HEAD + '[notify]\ncommand = "mail me"\n',
     "names.toml": OWN + 'rewards = ["exact"]\n',
     "small.toml": HEAD + "[storage]\nlog_bytes_max = 2\n",
+    "loss.toml": HEAD + '[training]\nloss = "dapo"\n',
+    "report.toml": HEAD + '[training]\nreport_to = "wandb"\n',
+    "trailing.toml": HEAD + "[training]\nsteps = 40,\n",
+    "long.toml": HEAD + "[training]\nprompt_tokens = 4096\n",
+    "hub.toml": HEAD + '[results.hub]\nrepo = "me/model"\n',
+    "mine.py": "def short(completions, **columns):\n    return [1.0]\n\n\nclass Model:\n    pass\n",
+    "broken.py": "def short(:\n",
+    "short.toml": OWN + 'reward_funcs = ["mine:shrot"]\n',
+    "class.toml": OWN + 'reward_funcs = ["mine:Model"]\n',
+    "syntax.toml": OWN + 'reward_funcs = ["broken:short"]\n',
 }
 
 
@@ -109,6 +119,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "latin.jsonl").write_text(FILES["q.jsonl"].replace("a", "\xe9", 1), encoding="latin-1")
     with tarfile.open(root / "foreign.tar.gz", "w:gz") as archive:
         archive.add(root / "models")
+    (root / "empty.tar").write_bytes(bytes(10240))
+    (root / "models" / "listed").mkdir()
+    (root / "models" / "listed" / "config.json").write_text("[1]")
     (root / "torn.toml").write_text('role = "coordinator"\n[swarm\nid = "x"\n')
     return root
 
@@ -116,6 +129,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("command", "told", "fix"),
     [
+        (["config", "check", "loss.toml"], "unknown key 'training.loss'", "The loss is always GRPO's"),
+        (["config", "check", "report.toml"], "unknown key 'training.report_to'", "trackers = [...] below [results]"),
+        (["config", "check", "trailing.toml"], "at line 5", "a line has no comma at its end"),
+        (["config", "check", "long.toml"], "embedded reads 1024 tokens", "Lower one of the two"),
+        (["config", "check", "hub.toml"], "results.hub.token is missing", "Name a file, mode 0600"),
+        (["config", "check", "short.toml"], "mine.py has no function 'shrot'", "Did you mean mine:short?"),
+        (["config", "check", "class.toml"], "'mine:Model' is not a function", "Name a function"),
+        (["config", "check", "syntax.toml"], "broken.py cannot be read as Python", "Correct broken.py"),
+        (["model", "check", "models/listed"], "config.json holds a list in JSON", "Copy or download it again"),
+        (["model", "build", "--out", "note.txt/new"], "note.txt/new: Not a directory", "or name another place"),
+        (["model", "build", "--out", "/proc/new"], "/proc/new: No such file", "Name another place"),
+        (["restore", "empty.tar", "new"], "has no backup.json", "or name the file that `swarmd backup make"),
+        (["restore", "packed.zip", "new"], "is a zip archive, not a backup", "`swarmd backup make DIR FILE` wrote"),
+        (
+            ["log", "cat", "node", "--format", "csv"],
+            "no option --format",
+            "Did you mean --from? Write it as `swarmd log",
+        ),
+        (["join", MANIFEST, "--dir", "/proc/new"], "the directory /proc/new cannot be made", "Name another one with"),
         (["run", "--config", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["config", "check", MANIFEST], "is the manifest of a swarm", "`swarmd join swarm.toml --dir DIR` makes"),
         (["join", CONFIG, "--dir", "new"], "is a node's configuration, not a manifest", "Name the swarm.toml"),
@@ -183,13 +215,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["dashboard", "--port", "8800"], "swarmd dashboard has no option --port", "--listen HOST:PORT"),
         (["status", "--wach"], "swarmd status has no option --wach", "Did you mean --watch?"),
         (["explain", "node", "-5"], "-5 is below 0", "swarmd explain [DIR] [ROUND]"),
-        (["join", "backup.tar.gz", "--dir", "new"], "is an archive, no manifest", "`swarmd restore backup.tar.gz DIR`"),
+        (
+            ["join", "backup.tar.gz", "--dir", "new"],
+            "is an archive, not a manifest",
+            "`swarmd restore backup.tar.gz DIR`",
+        ),
         (["local", "--kind", "q.jsonl"], "q.jsonl is neither a kind nor a configuration", "ends in .toml"),
         (["identity", "show", "node"], "node is not a regular file", "Name the file in that directory"),
         (["join", "swarm.tml", "--dir", "new"], "there is no manifest swarm.tml", "Did you mean swarm.toml?"),
         (["local", "--set", "training=5"], "training: Expected `object`", "training is a table"),
         (["log", "node"], "No such command 'node'", "comes one of cat, tail"),
-        (["config", "check", "picture.png"], "is a picture, no node's configuration", "Name a node's config.toml"),
+        (["config", "check", "picture.png"], "is a picture, not a node's configuration", "Name a node's config.toml"),
         (["config", "check", "0.seg"], "is a segment of an event log", "Name the node's directory"),
         (["swarm", "check", "rows.csv"], "is not valid TOML", "is it the right file?"),
         (["config", "check", "inner.toml"], "unknown key 'training.dht'", "write [dht]"),
@@ -211,7 +247,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["sim", "--churn", "nan"], "--churn takes a number, not 'nan'", "--churn: Share"),
         (["sim", "--nodes", "1000000000"], "--nodes takes 10000 or less", "--nodes: Nodes"),
         (["model", "fit", "--memory", "inf"], "--memory takes 100000 or less, not 'inf'", "--memory: GiB"),
-        (["reference-server", "--listen", "localhost:88000"], "ports end at 65535", "For example localhost:59807"),
+        (["reference-server", "--listen", "localhost:88000"], "ports end at 65535", "like this: localhost:59807"),
         (
             ["swarm", "new", "x", "--dir", "new", "--listen", "/ip4/300.0.2.1/tcp/1"],
             "is not an address",
@@ -273,12 +309,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "others reach",
         ),
         (["account", "show", "package.json"], "package.json is not a keystore", "Name a node's account.json"),
-        (["swarm", "new", "x", "--dir", "new", "--rpc", "file:rpcs.txt"], "0 endpoints in file:rpcs.txt", "one a line"),
+        (
+            ["swarm", "new", "x", "--dir", "new", "--rpc", "file:rpcs.txt"],
+            "0 endpoints in file:rpcs.txt",
+            "one on each line",
+        ),
         (["identity", "import", "node/identity.key", "new"], "is not RL Swarm's", "`swarmd identity restore`"),
         (["start"], "No such command 'start'", "Did you mean `swarmd run`?"),
         (["sim", "--set", "hour=2"], "has no 'hour'", "Did you mean hours?"),
         (["service", "uninstall", "--instance", "none"], "is not installed", "`systemctl list-unit-files 'swarmd*'`"),
-        (["restore", "foreign.tar.gz", "new"], "it has more than plain files", "`swarmd backup make DIR FILE` wrote"),
+        (
+            ["restore", "foreign.tar.gz", "new"],
+            "is an archive, but not a backup",
+            "`swarmd backup make DIR FILE` wrote",
+        ),
         (["config", "check", "packed.zip"], "is not valid TOML", "This is not text"),
         (["config", "check", "chain_id.toml"], "chain.chain_id: Expected `int`", "without quotes: chain_id = 1"),
         (["config", "check", "words.toml"], "notify.command: Expected `array`", 'as a list: command = ["..."]'),
