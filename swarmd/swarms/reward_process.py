@@ -205,9 +205,8 @@ def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> lis
     except (TypeError, ValueError) as error:
         raise TypeError(f"it returned {returned!r:.100}: {error}. {_RETURN}") from error
     if len(values) != count:
-        raise ValueError(
-            f"it returned {'more' if len(values) > count else len(values)} rewards for {count} completions. {_RETURN}"
-        )
+        size = f"longer than {count}" if len(values) > count else f"of length {len(values)}"
+        raise ValueError(f"it returned a list {size} for {count} completions. {_RETURN}")
     return values
 
 
