@@ -518,11 +518,16 @@ def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
         return None
     full, fix = found
     key = full.rpartition(".")[2]
-    if not fix.startswith("Did you mean") and (elsewhere := [p for p in _paths(Config) if p.endswith(f".{key}")]):
+    if not fix.startswith("Did you mean") and (elsewhere := find_paths(key)):
         fix = f"It belongs elsewhere: {' or '.join(elsewhere)}"
     if key != full and key in (hints := get_type_hints(Config)):
         fix = f"{key} is in no table: write " + (f"[{key}]" if struct_in(hints[key]) else "it above the first table")
     return f"unknown key {full!r}", fix
+
+
+def find_paths(name: str) -> list[str]:
+    """Where a configuration has keys of this name, as "training.model"."""
+    return [path for path in _paths(Config) if path.endswith(f".{name}")]
 
 
 def _paths(kind: type, where: str = "") -> Iterator[str]:

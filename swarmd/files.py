@@ -53,9 +53,8 @@ def refusal(error: Exception) -> SwarmdError | None:
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     path = os.fsdecode(error.filename)
-    known = remedy(error, Path(path))
-    other = "ame another place: one that exists, and that this user may read and write"
-    return SwarmdError(f"{path}: {error.strerror}", f"{known}, or n{other}" if known else f"N{other}")
+    fix = remedy(error, Path(path)) or "Name another place: one that exists, and that this user may read and write"
+    return SwarmdError(f"{path}: {error.strerror}", fix)
 
 
 def remedy(error: OSError, path: Path) -> str:

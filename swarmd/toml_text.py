@@ -88,8 +88,11 @@ def show_line(text: str, message: str) -> str:
         return "This is not text: name a file of TOML"
     if text.lstrip()[:1] == "{":
         return "This is JSON: name a file of TOML, which has tables as [swarm] and keys as name = 'x'"
+    if text.lstrip()[:1] == "<":
+        return "This is a web page, or XML: download the file itself"
     if found is None:
-        return "The file ends too early: see whether it is whole" if "end of document" in message else ""
+        whole = "The file ends too early: see whether it is whole"
+        return whole if "end of document" in message else "No file of swarmd is like this: is it the right one?"
     line = lines[int(found[1]) - 1] if int(found[1]) <= len(lines) else ""
     advice = next((fix for pattern, fix in SLIPS.items() if re.search(pattern, f"{message}\n{line}")), "")
     return f"Mend that line: {line.strip()[:LINE_CHARS_MAX]}{advice}"

@@ -179,8 +179,8 @@ def check_passphrase(passphrase: str) -> None:
     """Raise KeystoreError for a passphrase that is too short, too long, or more than one line."""
     if len(passphrase) < PASSPHRASE_CHARS_MIN or len(passphrase.encode("utf-8")) > PASSPHRASE_BYTES_MAX:
         raise KeystoreDamaged(
-            f"a passphrase has at least {PASSPHRASE_CHARS_MIN} characters and at most {PASSPHRASE_BYTES_MAX} bytes, "
-            f"not {len(passphrase)} characters",
+            f"the length of the passphrase is {len(passphrase)}: at least {PASSPHRASE_CHARS_MIN} characters and at "
+            f"most {PASSPHRASE_BYTES_MAX} bytes are allowed",
             "Choose another one",
         )
     if "\n" in passphrase or "\r" in passphrase:

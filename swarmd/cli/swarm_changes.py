@@ -150,6 +150,8 @@ def remove_bootnode(
     """Remove an address that new nodes join through."""
     from swarmd.chain import operator
 
+    check_bootnode(address)
+
     async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
         _tell(await operator.remove_bootnode(transactions, coordinator, address))
 

@@ -42,7 +42,10 @@ def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     """
     if unknown := find_unknown_key(options, kind, f"{WHERE}."):
         key, fix = unknown
-        raise SwarmError(f"unknown key {key!r}", fix if kind.__struct_fields__ else "This kind takes no options")
+        raise SwarmError(
+            f"unknown key {key!r}",
+            fix if kind.__struct_fields__ else "This kind takes no options: leave it out, or set another swarm.kind",
+        )
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:

@@ -87,6 +87,11 @@ FILES = {
     "report.toml": HEAD + '[training]\nreport_to = "wandb"\n',
     "trailing.toml": HEAD + "[training]\nsteps = 40,\n",
     "long.toml": HEAD + "[training]\nprompt_tokens = 4096\n",
+    "page.toml2": "<!DOCTYPE html><html></html>\n",
+    "deep.toml": HEAD + "x = " + "[" * 99 + "]" * 99 + "\n",
+    "udp.toml": HEAD + '[dht]\nannounce = ["/dns4/a.example/udp/4001"]\n',
+    "unshaped.toml": HEAD + '[training]\nmodel = "./models/unshaped"\n',
+    "template.toml": HEAD + '[training]\nmodel = "./models/template"\n',
     "hub.toml": HEAD + '[results.hub]\nrepo = "me/model"\n',
     "mine.py": "def short(completions, **columns):\n    return [1.0]\n\n\nclass Model:\n    pass\n",
     "broken.py": "def short(:\n",
@@ -119,6 +124,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "latin.jsonl").write_text(FILES["q.jsonl"].replace("a", "\xe9", 1), encoding="latin-1")
     with tarfile.open(root / "foreign.tar.gz", "w:gz") as archive:
         archive.add(root / "models")
+    for name, file, text in (
+        ("unshaped", "config.json", json.dumps(settings | {"model_type": "qwen3", "vocab_size": 300})),
+        ("template", "chat_template.jinja", "{% for m in messages %}{{ m.content }"),
+    ):
+        (root / "models" / name).mkdir()
+        for source in EMBEDDED_DIR.iterdir():
+            (root / "models" / name / source.name).symlink_to(source)
+        (root / "models" / name / file).unlink(missing_ok=True)
+        (root / "models" / name / file).write_text(text)
     (root / "empty.tar").write_bytes(bytes(10240))
     (root / "models" / "listed").mkdir()
     (root / "models" / "listed" / "config.json").write_text("[1]")
@@ -133,12 +147,23 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "report.toml"], "unknown key 'training.report_to'", "trackers = [...] below [results]"),
         (["config", "check", "trailing.toml"], "at line 5", "a line has no comma at its end"),
         (["config", "check", "long.toml"], "embedded reads 1024 tokens", "Lower one of the two"),
+        (["config", "check", "page.toml2"], "is not valid TOML", "This is a web page"),
+        (["join", "page.toml2", "--dir", "new"], "is not valid TOML", "This is a web page"),
+        (["config", "check", "deep.toml"], "nested more than 64 deep", "is it the right one?"),
+        (["config", "check", "udp.toml"], "is UDP without QUIC", "/udp/PORT/quic-v1"),
+        (["config", "check", "unshaped.toml"], "1 has another shape (model.embed_tokens.weight", "Its config.json is"),
+        (["config", "check", "template.toml"], "chat template of ./models/template refuses", "Mend or copy"),
+        (["bundle", "node", "b.zip"], "unexpected extra argument", "--to"),
+        (["explain", "node", "-1"], "takes no number below 0, as -1 is", "Write it as `swarmd explain"),
+        (["replay", "node", "--state", "--step"], "exclude each other: give one", "says what goes together"),
+        (["swarm", "new", "x", "--kind", "digits"], "has no option --kind", "It is swarm.kind in a configuration"),
+        (["swarm", "remove-bootnode", MANIFEST, "bob"], "'bob' is not the address of a node", "Write for example /ip4"),
         (["config", "check", "hub.toml"], "results.hub.token is missing", "Name a file, mode 0600"),
         (["config", "check", "short.toml"], "mine.py has no function 'shrot'", "Did you mean mine:short?"),
         (["config", "check", "class.toml"], "'mine:Model' is not a function", "Name a function"),
         (["config", "check", "syntax.toml"], "broken.py cannot be read as Python", "Correct broken.py"),
         (["model", "check", "models/listed"], "config.json holds a list in JSON", "Copy or download it again"),
-        (["model", "build", "--out", "note.txt/new"], "note.txt/new: Not a directory", "or name another place"),
+        (["model", "build", "--out", "note.txt/new"], "note.txt/new: Not a directory", "Move away what is at"),
         (["model", "build", "--out", "/proc/new"], "/proc/new: No such file", "Name another place"),
         (["restore", "empty.tar", "new"], "has no backup.json", "or name the file that `swarmd backup make"),
         (["restore", "packed.zip", "new"], "is a zip archive, not a backup", "`swarmd backup make DIR FILE` wrote"),
@@ -214,7 +239,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["model", "fit", "--memory", "24GB"], "--memory takes a number, without a unit, not '24GB'", "--memory: "),
         (["dashboard", "--port", "8800"], "swarmd dashboard has no option --port", "--listen HOST:PORT"),
         (["status", "--wach"], "swarmd status has no option --wach", "Did you mean --watch?"),
-        (["explain", "node", "-5"], "-5 is below 0", "swarmd explain [DIR] [ROUND]"),
+        (["explain", "node", "-5"], "takes no number below 0, as -5 is", "swarmd explain [DIR] [ROUND]"),
         (
             ["join", "backup.tar.gz", "--dir", "new"],
             "is an archive, not a manifest",

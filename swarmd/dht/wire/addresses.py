@@ -91,6 +91,9 @@ def check_called(key: str, addresses: Iterable[str]) -> None:
     for address in addresses:
         if re.search("/(tcp|udp)/0+(/|$)", address):
             raise ConfigError(f"{key}: {address!r} names no port", "Write the port at which the node is reached")
+        if re.search(r"/udp/\d+(/(?!quic)|$)", address):
+            fix = "Write it with /tcp/PORT, or with /udp/PORT/quic-v1 if the node listens so"
+            raise ConfigError(f"{key}: {address!r} is UDP without QUIC, which no node speaks", fix)
         if address.startswith(("/ip4/0.0.0.0/", "/ip6/::/")):
             fix = "Write the address that others reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
             raise ConfigError(f"{key}: {address!r} is an address to listen on, which nobody else can call", fix)

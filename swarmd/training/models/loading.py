@@ -156,6 +156,8 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
         fix = "Copy or download its tokenizer.json and tokenizer_config.json again"
     elif isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
+    if "Should have a `model_type` key" in str(error):
+        reason, fix = "its config.json has no model_type", "Copy or download config.json again"
     if "Unrecognized configuration class" in str(error):
         reason, fix = "it is not a causal language model", "Take a model whose config.json names a ...ForCausalLM"
     if "Weights only load failed" in str(error):

@@ -35,9 +35,9 @@ from swarmd.training.models.device import (
     name_device,
     order_attention,
 )
-from swarmd.training.models.files import check_quantization, no_template
+from swarmd.training.models.files import check_quantization, list_weights, no_template, read_header
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
-from swarmd.training.models.loading import guarded, read_model
+from swarmd.training.models.loading import check_loaded, guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
@@ -324,9 +324,25 @@ def examine_model(training: TrainingConfig) -> None:
     if training.model == AUTO or (source := find_snapshot(training)) is None or is_gguf(str(source)):
         return
     _, empty = _make_empty(str(source), training.model)
-    load_tokenizer(str(source), training.model)
+    tokenizer = load_tokenizer(str(source), training.model)
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
+    except TemplateError as error:
+        raise ModelUnfit(
+            f"the chat template of {training.model} refuses a question: {error}", "Mend or copy its chat template again"
+        ) from error
+    check_loaded(training.model, (), (), _compare_shapes(source, empty))
     if training.lora.targets:
         choose_targets(empty, training.lora)
+
+
+def _compare_shapes(directory: Path, empty: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Name and shape, in the files and in the model, of plain weights that have another shape in each."""
+    wanted = {} if getattr(empty.config, "quantization_config", None) else empty.state_dict()
+    for path in list_weights(directory) if wanted else ():
+        for name, entry in (read_header(path) if path.suffix == ".safetensors" and path.is_file() else {}).items():
+            if name in wanted and tuple(entry["shape"]) != tuple(wanted[name].shape):
+                yield name, tuple(entry["shape"]), tuple(wanted[name].shape)
 
 
 def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
