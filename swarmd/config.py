@@ -435,6 +435,7 @@ def advise_value(message: str, kind: Any) -> str:
     if field is None or field.default == () or not isinstance(field.default, int | float | str | tuple):
         forms = {
             "Expected `str`, got": f'in quotes: {name} = "..."',
+            "Expected `str | null`, got": f'in quotes: {name} = "..."',
             "Expected `int`, got `str`": f"without quotes: {name} = 1",
             "Expected `array`, got `str`": f'as a list: {name} = ["..."]',
         }

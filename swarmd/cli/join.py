@@ -153,7 +153,7 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
     check_name(options.name, "--name")
     check_places(options.listen, options.announce)
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
-        told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
+        told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer have no use there"
         raise ConfigError(told, "Leave them out")
     if options.signer and options.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")

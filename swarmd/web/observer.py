@@ -356,7 +356,7 @@ def observer_of(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str
     """
     read = read_manifest(manifest)
     if rpc and read.chain is None:
-        raise ConfigError(f"the swarm {read.id} has no chain: endpoints mean nothing there")
+        raise ConfigError(f"the swarm {read.id} has no chain: endpoints have no use there", "Leave out --rpc")
     endpoints = tuple(rpc) or (read.chain.rpc if read.chain else ())
     urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
