@@ -31,6 +31,7 @@ from swarmd.core.values import (
 )
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.file_kind import OTHER, describe_file
+from swarmd.files import remedy
 from swarmd.toml_text import check_names, line_of, parse_toml, read_toml, show_line
 
 if TYPE_CHECKING:
@@ -342,13 +343,13 @@ def read_config_text(path: Path) -> str:
         fix = f"Name the file: {path / 'config.toml'}"
         raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
     except OSError as error:
-        fix = "Name a regular file that you may read"
+        fix = remedy(error, path) or "Name a regular file that you may read"
         raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
     except ValueError as error:
         what, use = describe_file(path)
         if what != OTHER:
             fix = use or "Name a node's config.toml; `swarmd init` makes a node with one"
-            raise ConfigError(f"{path} is {what}, no node's configuration", fix) from error
+            raise ConfigError(f"{path} is {what}, not a node's configuration", fix) from error
         fix = "Name a text file in UTF-8, or save it as one: editors of Windows have other ways"
         raise ConfigError(f"the configuration file {path} cannot be read: {error}", fix) from error
 
@@ -361,7 +362,7 @@ def parse_config(text: str, origin: str) -> Config:
         raise ConfigError(f"{origin} is not valid TOML: {error}", show_line(text, str(error))) from error
     if {"format", "signature"} <= tables.keys():
         raise ConfigError(
-            f"{origin} is the manifest of a swarm, no node's configuration",
+            f"{origin} is the manifest of a swarm, not a node's configuration",
             f"`swarmd join {origin} --dir DIR` makes a node of that swarm, with DIR/config.toml",
         )
     keys = Config.__struct_fields__
@@ -434,6 +435,7 @@ def advise_value(message: str, kind: Any) -> str:
     if field is None or field.default == () or not isinstance(field.default, int | float | str | tuple):
         forms = {
             "Expected `str`, got": f'in quotes: {name} = "..."',
+            "Expected `str | null`, got": f'in quotes: {name} = "..."',
             "Expected `int`, got `str`": f"without quotes: {name} = 1",
             "Expected `array`, got `str`": f'as a list: {name} = ["..."]',
         }
@@ -455,11 +457,21 @@ def _literals(hint: Any) -> list[Any]:
     return [value for part in get_args(hint) for value in _literals(part)]
 
 
-ELSEWHERE = {  # what other trainers call the keys of [training]
+_LOSS = "The loss is always GRPO's: clip_low, clip_high and beta shape it, peer_loss says which tokens of peers count"
+_SAMPLING = (
+    "Completions are drawn from all tokens: temperature alone shapes that, because GRPO needs their probabilities"
+)
+ELSEWHERE = {  # what other trainers call the keys of [training], or why there is none
     "batch_size": "questions",
+    "bf16": "dtype",
     "epochs": "steps",
     "epsilon": "clip_low",
     "epsilon_high": "clip_high",
+    "fp16": "dtype",
+    "gradient_accumulation_steps": "micro_questions",
+    "kl_coef": "beta",
+    "loss": _LOSS,
+    "loss_type": _LOSS,
     "lr": "learning_rate",
     "lr_scheduler_type": "schedule",
     "max_completion_length": "completion_tokens",
@@ -468,8 +480,13 @@ ELSEWHERE = {  # what other trainers call the keys of [training]
     "max_steps": "steps",
     "model_name_or_path": "model",
     "num_generations": "generations",
+    "num_train_epochs": "steps",
     "optim": "optimizer",
+    "output_dir": "A node keeps everything in its directory: name that with `data` above the first table",
     "per_device_train_batch_size": "micro_questions",
+    "report_to": "Write trackers = [...] below [results]",
+    "top_k": _SAMPLING,
+    "top_p": _SAMPLING,
 }
 
 
@@ -483,6 +500,8 @@ def find_unknown_key(table: Mapping[str, Any], kind: type, where: str = "") -> t
         full = f"{where}{key}"
         if key not in hints:
             called = ELSEWHERE.get(key, "")
+            if " " in called:
+                return full, called
             near = [called] if called in hints else difflib.get_close_matches(str(key), hints, n=1)
             return full, f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
         inner = struct_in(hints[key])
@@ -500,11 +519,16 @@ def find_unknown_setting(tables: dict[str, Any]) -> tuple[str, str] | None:
         return None
     full, fix = found
     key = full.rpartition(".")[2]
-    if not fix.startswith("Did you mean") and (elsewhere := [p for p in _paths(Config) if p.endswith(f".{key}")]):
+    if not fix.startswith("Did you mean") and (elsewhere := find_paths(key)):
         fix = f"It belongs elsewhere: {' or '.join(elsewhere)}"
     if key != full and key in (hints := get_type_hints(Config)):
         fix = f"{key} is in no table: write " + (f"[{key}]" if struct_in(hints[key]) else "it above the first table")
     return f"unknown key {full!r}", fix
+
+
+def find_paths(name: str) -> list[str]:
+    """Where a configuration has keys of this name, as "training.model"."""
+    return [path for path in _paths(Config) if path.endswith(f".{name}")]
 
 
 def _paths(kind: type, where: str = "") -> Iterator[str]:
@@ -550,9 +574,9 @@ def check_together(config: Config) -> None:
     """Raise ConfigError if settings do not go together."""
     for key, value in leaves(config):
         if isinstance(value, str) and "\0" in value:  # the one character that no path or address has
-            raise ConfigError(f"{key} has a NUL in it", "Write it without")
+            raise ConfigError(f"{key} has a NUL character in it", "Write it without")
         if isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:  # in a kind's own settings
-            raise ConfigError(f"{key}: an integer of more than 64 bits", "Write a smaller one")
+            raise ConfigError(f"{key} is an integer of more than 64 bits", "Write a smaller one")
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
             "a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
@@ -575,7 +599,7 @@ def check_together(config: Config) -> None:
     record_s = config.dht.record_s
     if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
         raise ConfigError(
-            f"dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
+            f"dht.record_s is {record_s:g}, and must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
             "Peers take no record that lives longer, and a shorter life is over before it is renewed",
         )
     _check_training(config.training)
@@ -690,7 +714,7 @@ def _check_training(training: TrainingConfig) -> None:
     if training.warm_up != "none" and (training.processes > 1 or training.vllm.mode != "off"):
         raise ConfigError(
             'training.warm_up needs training.processes = 1 and training.vllm.mode = "off"',
-            "Let the node train its first stage so, and set them then",
+            "Let the node train its first stage like this, and set them then",
         )
     if training.quantization != "none" and not training.lora.rank:
         raise ConfigError(
@@ -705,7 +729,7 @@ def _check_training(training: TrainingConfig) -> None:
     names_commit = bool(training.revision) and not training.revision.startswith(DIGEST)
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
-            f"training.revision means nothing to training.model = {training.model!r}",
+            f"training.revision does not go with training.model = {training.model!r}",
             "Name a model of the Hub, or leave the revision out",
         )
     if training.schedule != "constant" and not training.schedule_steps:

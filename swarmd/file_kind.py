@@ -14,6 +14,10 @@ OTHER = "a file of another kind"
 STARTS = {
     b"SWRMLOG1": ("a segment of an event log", "Name the node's directory: `swarmd log cat DIR` prints its log"),
     b"\x89PNG": ("a picture", ""),
+    b"%PDF": ("a PDF", ""),
+    b"GGUF": ("a GGUF model", "Name it in training.model"),
+    b"PK\x03\x04": ("a zip archive", ""),
+    b"SQLite format 3": ("a database of SQLite", ""),
     b"\xff\xd8\xff": ("a picture", ""),
 }
 

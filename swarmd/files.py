@@ -53,7 +53,8 @@ def refusal(error: Exception) -> SwarmdError | None:
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     path = os.fsdecode(error.filename)
-    return SwarmdError(f"{path}: {error.strerror}", remedy(error, Path(path)))
+    fix = remedy(error, Path(path)) or "Name another place: one that exists, and that this user may read and write"
+    return SwarmdError(f"{path}: {error.strerror}", fix)
 
 
 def remedy(error: OSError, path: Path) -> str:
@@ -64,6 +65,10 @@ def remedy(error: OSError, path: Path) -> str:
         return f"Move away what is at {path}, or above it"
     if error.errno == errno.EROFS:
         return "Have that file system mounted for writing"
+    if error.errno in _FULL:
+        return "Free space on that file system"
+    if error.errno == errno.ENAMETOOLONG:
+        return "Give it a shorter name"
     return "Check the disk" if error.errno == errno.EIO else ""
 
 

@@ -32,11 +32,11 @@ def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
     if found is not None and int(found[3]) > 65535:
         raise ConfigError(
-            f"{key} {text!r} is no HOST:PORT: ports end at 65535",
-            f"For example {found[0].removesuffix(found[3])}{port}",
+            f"{key} {text!r} is not HOST:PORT: ports end at 65535",
+            f"Write it like this: {found[0].removesuffix(found[3])}{port}",
         )
     if found is None:
-        raise ConfigError(f"{key} {text!r} is no HOST:PORT", f"For example 127.0.0.1:{port} or [::1]:{port}")
+        raise ConfigError(f"{key} {text!r} is not HOST:PORT", f"Write it like this: 127.0.0.1:{port} or [::1]:{port}")
     return Address(found[1] or found[2], int(found[3]))
 
 

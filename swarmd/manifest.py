@@ -43,6 +43,7 @@ from swarmd.config import (
     RoundConfig,
     Section,
     Share,
+    describe_invalid,
     find_unknown_key,
     parse_config,
 )
@@ -211,7 +212,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
                 f"no manifest can name the model {model}",
                 "Name a model directory that is there, a Hugging Face id, or swarmd's name for a model",
             ) from error
-        raise ManifestError(f"the recipe cannot be shared: {error}") from error
+        raise ManifestError(f"the recipe cannot be shared: {error}", "Correct [training] and [swarm]") from error
     check_recipe(recipe)
     return recipe
 
@@ -219,12 +220,14 @@ def recipe_of(config: Config) -> ManifestRecipe:
 def check_form(manifest: Manifest) -> None:
     """Check what the types do not say. Raises ManifestError, which names the key."""
     if (manifest.rounds is None) == (manifest.chain is None):
-        raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]")
+        raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]", _FETCH)
     _check_printable("name", manifest.name)
     if manifest.protocol != PROTOCOL:
         raise OtherVersion.of("the manifest", "protocol", manifest.protocol, PROTOCOL)
     if manifest.chain is not None and manifest.membership in ("invitation", "work"):
-        raise ManifestError("membership: on a chain the contract's registration and allow-list decide")
+        raise ManifestError(
+            "membership: on a chain the contract's registration and allow-list decide", 'Write membership = "open"'
+        )
     _check_peers("creator", (manifest.creator,))
     _check_peers("members", manifest.members)
     for bootnode in manifest.bootnodes:
@@ -238,7 +241,7 @@ def check_form(manifest: Manifest) -> None:
     for url in manifest.chain.rpc if manifest.chain else ():
         _check_printable("chain.rpc", url)
         if not url.startswith(RPC_SCHEMES):
-            raise ManifestError(f"chain.rpc: {url.split(':')[0]!r} is no scheme of a chain's node", RPC_FORM)
+            raise ManifestError(f"chain.rpc: {url.split(':')[0]!r} is not a scheme of a chain's node", RPC_FORM)
 
 
 def _check_averaging(manifest: Manifest) -> None:
@@ -258,7 +261,7 @@ def _check_averaging(manifest: Manifest) -> None:
         )
     if manifest.membership not in ("allow-list", "invitation"):
         raise ManifestError(
-            f'average_weights_every does not go with membership = "{manifest.membership}": whoever comes could put '
+            f'average_weights_every does not go with membership = "{manifest.membership}": anyone who comes could put '
             "anything into everybody's model",
             "Make a swarm with --closed or --invited; elsewhere a node sets training.average_weights_every for itself",
         )
@@ -266,17 +269,22 @@ def _check_averaging(manifest: Manifest) -> None:
 
 def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:
     if rounds.coordinator != manifest.creator:
-        raise ManifestError("rounds.coordinator is not the creator", "The creator's node opens and closes the rounds")
+        raise ManifestError("rounds.coordinator is not the creator, whose node opens and closes the rounds", _FETCH)
     if bool(manifest.work_bits) != (manifest.membership == "work"):
-        raise ManifestError(f'work_bits does not go with membership = "{manifest.membership}"')
+        raise ManifestError(
+            f'work_bits does not go with membership = "{manifest.membership}"', 'It goes with membership = "work" alone'
+        )
     if bool(manifest.members) != (manifest.membership == "allow-list"):
-        raise ManifestError(f'members does not go with membership = "{manifest.membership}"')
+        raise ManifestError(
+            f'members does not go with membership = "{manifest.membership}"',
+            'It goes with membership = "allow-list" alone',
+        )
 
 
 def _check_peers(key: str, peers: tuple[str, ...]) -> None:
     for peer in peers:
         if not is_peer_id(peer):
-            raise ManifestError(f"{key}: {peer!r} is no peer id", "`swarmd identity show` prints a node's")
+            raise ManifestError(f"{key}: {peer!r} is not a peer id", "`swarmd identity show` prints a node's")
 
 
 def check_bootnode(address: str) -> None:
@@ -290,13 +298,18 @@ def check_bootnode(address: str) -> None:
 
 def _check_printable(key: str, text: str) -> None:
     if not text.isprintable():
-        raise ManifestError(f"{key}: {text!r} has characters that cannot be printed")
+        raise ManifestError(
+            f"{key}: {text!r} has characters that cannot be printed", "Leave out line breaks and control characters"
+        )
 
 
 def check_recipe(recipe: ManifestRecipe) -> None:
     """Check settings of a recipe that depend on each other, and the tasks' settings. Raises ManifestError."""
     if recipe.peer_questions >= recipe.questions:
-        raise ManifestError("recipe.peer_questions must be below recipe.questions")
+        raise ManifestError(
+            f"recipe.peer_questions ({recipe.peer_questions}) must be below recipe.questions ({recipe.questions})",
+            "At least one question of every step is a node's own: make a swarm with fewer training.peer_questions",
+        )
     for task in recipe.tasks:
         _check_printable("recipe.tasks", task.name)
         _check_plain(f"recipe.tasks: {task.name}", task.config, DEPTH_MAX)
@@ -318,7 +331,7 @@ def check_recipe(recipe: ManifestRecipe) -> None:
 def _check_plain(where: str, value: Any, depth: int) -> None:
     """Check that settings are texts, numbers, truth values, and lists and tables of these: all encode them alike."""
     if depth == 0:
-        raise ManifestError(f"{where}: the settings are nested too deep")
+        raise ManifestError(f"{where}: the settings are nested more than {DEPTH_MAX} deep", "Write them flatter")
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_plain(where, key, depth)
@@ -330,9 +343,9 @@ def _check_plain(where: str, value: Any, depth: int) -> None:
         _check_printable(where, value.replace("\n", ""))  # a prompt has lines
     elif isinstance(value, int):
         if not -INTEGER_MAX <= value <= INTEGER_MAX:
-            raise ManifestError(f"{where}: an integer of more than 64 bits")
+            raise ManifestError(f"{where}: {value} has more than 64 bits", "Write a smaller number")
     elif not isinstance(value, float) or not math.isfinite(value):
-        raise ManifestError(f"{where}: {value!r} is not a plain value")
+        raise ManifestError(f"{where}: {value!r} is not a plain value", "Write a text, a finite number, true or false")
 
 
 DOMAIN = b"swarmd-manifest-v1\x00"
@@ -364,7 +377,10 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     Raises ManifestError if the identity is not the creator's, or the manifest is malformed.
     """
     if identity.peer_id != manifest.creator:
-        raise ManifestError(f"{identity.peer_id} is not the creator, {manifest.creator}: it cannot sign the manifest")
+        raise ManifestError(
+            f"{identity.peer_id} is not the creator, {manifest.creator}: it cannot sign the manifest",
+            "Use the creator's identity",
+        )
     recipe = msgspec.structs.replace(manifest.recipe, digest=recipe_digest(manifest.recipe))
     sealed = msgspec.structs.replace(manifest, recipe=recipe)
     value = identity.sign(signed_message(sealed)).hex()
@@ -373,7 +389,7 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     try:
         return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # only what can be read again is signed
     except msgspec.ValidationError as error:
-        raise ManifestError(f"no manifest can say this: {error}") from error
+        raise ManifestError(f"no manifest can say this: {error}", "Choose a value within these bounds") from error
 
 
 def verify(manifest: Manifest) -> None:
@@ -464,7 +480,7 @@ def read_manifest(path: Path) -> Manifest:
         verify(manifest)
     except UnicodeDecodeError as error:
         what, use = describe_file(path)
-        raise ManifestError(f"{path} is {what}, no manifest: it is not UTF-8 text", use or _NAME_IT) from error
+        raise ManifestError(f"{path} is {what}, not a manifest: it is not UTF-8 text", use or _NAME_IT) from error
     except (ManifestError, OtherVersion) as error:
         raise type(error)(f"{path}: {error.message}", error.fix) from error
     return manifest
@@ -478,22 +494,25 @@ def parse_manifest(text: str) -> Manifest:
         raise ManifestError(f"it is not valid TOML: {error}", show_line(text, str(error))) from error
     if "format" not in tables and {"role", "training", "dht"} & tables.keys():
         raise ManifestError(
-            "it is a node's configuration, no manifest", "Name the swarm.toml that `swarmd swarm new` wrote beside it"
+            "it is a node's configuration, not a manifest",
+            "Name the swarm.toml that `swarmd swarm new` wrote beside it",
         )
     if "format" not in tables:
         has = f"it has {', '.join(list(tables)[:3])}, and no `format`" if tables else "it is empty"
-        raise ManifestError(f"it is no manifest: {has}", "Name the swarm.toml that the swarm's creator handed out")
+        raise ManifestError(f"it is not a manifest: {has}", "Name the swarm.toml that the swarm's creator handed out")
     if tables["format"] != FORMAT:
         raise ManifestError(
-            f"format is {tables['format']!r}, this version of swarmd reads {FORMAT}",
-            "Use a newer swarmd if the manifest is newer; otherwise the file is no manifest",
+            f"its format is {tables['format']!r}, this version of swarmd reads {FORMAT}",
+            "Use a newer swarmd if the manifest is newer; otherwise the file is not a manifest",
         )
     if unknown := find_unknown_key(tables, Manifest):
         raise ManifestError(f"unknown key {unknown[0]!r}", unknown[1])
     try:
         return msgspec.convert(tables, Manifest)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise ManifestError(f"malformed: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ManifestError(describe_invalid(error, Manifest)[0], _FETCH) from error
+    except RecursionError as error:
+        raise ManifestError("its tables are nested too deep", _FETCH) from error
 
 
 def render_manifest(manifest: Manifest) -> str:

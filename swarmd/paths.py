@@ -77,7 +77,8 @@ class NodeDirectory:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             other = "name another one with --dir, --data, or `data` in the configuration"
-            fix = f"{remedy(error, self.root) or 'Make room for it'}, or {other}"
+            known = remedy(error, self.root)
+            fix = f"{known}, or {other}" if known else f"{other[0].upper()}{other[1:]}"
             raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}", fix) from error
 
 

@@ -57,7 +57,10 @@ def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
         return Secret(root / named)
     name = named.removeprefix(CREDENTIAL)
     if not _CREDENTIAL_NAME.fullmatch(name):
-        raise kind.error(f"the {kind.noun} {named!r} is not the name of a credential")
+        raise kind.error(
+            f"the {kind.noun} {named!r} is not the name of a credential",
+            "Write credential:NAME, of letters, digits, points, - and _",
+        )
     directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
     if not directory:
         raise kind.error(
@@ -88,9 +91,9 @@ def read_secret(secret: Secret, kind: SecretKind) -> bytes:
     finally:
         os.close(descriptor)
     if len(content) > kind.bytes_max:
-        raise kind.error(f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else").ending(
-            ExitCode.BAD_DATA
-        )
+        raise kind.error(
+            f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else", kind.make
+        ).ending(ExitCode.BAD_DATA)
     return content
 
 
@@ -147,7 +150,8 @@ def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
     if not PASSPHRASE_LENGTH_MIN <= len(passphrase) <= PASSPHRASE_LENGTH_MAX:
         raise IdentityDamaged(
             f"the passphrase has {len(passphrase)} characters, "
-            f"{PASSPHRASE_LENGTH_MIN} to {PASSPHRASE_LENGTH_MAX} are allowed"
+            f"{PASSPHRASE_LENGTH_MIN} to {PASSPHRASE_LENGTH_MAX} are allowed",
+            "Choose another one",
         )
     cost = SCRYPT_COST if cost is None else cost
     salt, nonce = os.urandom(16), os.urandom(12)
@@ -169,6 +173,7 @@ def unseal(raw: bytes, passphrase: str, origin: str) -> bytes:
         raise IdentityError(problem, "Try the passphrase again, or another copy of the backup") from error
 
 
+_OTHER_SWARMD = "Open it with the swarmd that wrote it, or take another copy"
 SEALED_FIX = "Name the file that `swarmd identity backup` wrote; `swarmd restore` takes a whole node's backup"
 
 
@@ -178,7 +183,7 @@ def read_sealed_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
         raise IdentityDamaged(f"{origin} is not a backup that swarmd sealed", SEALED_FIX)
     _, version, cost, salt, nonce = SEALED_HEADER.unpack_from(raw)
     if version != SEALED_VERSION:
-        raise IdentityDamaged(f"{origin} is sealed in version {version}, this swarmd reads version {SEALED_VERSION}")
+        raise IdentityDamaged(f"{origin} is sealed in version {version}, not {SEALED_VERSION}", _OTHER_SWARMD)
     if not COST_MIN <= cost <= COST_MAX:
         raise IdentityDamaged(f"{origin} is damaged: it asks for a cost of 2^{cost}", "Take another copy of the backup")
     return cost, salt, nonce

@@ -75,6 +75,7 @@ SLIPS = {  # frequent mistakes: a pattern for tomllib's message followed by the 
     r"Invalid value .*\n[^=]*=\s*(?:True|False)\b": " (it is true or false, in small letters)",
     r"Invalid value .*\n[^=]*=\s*[A-Za-z/.~]": " (texts need quotes)",
     r"Expected newline .*\n[^=]*=\s*[-+]?\d+,\d": " (decimals follow a point, as in 0.5)",
+    r"Expected newline .*\n.*,\s*$": " (a line has no comma at its end)",
     r"Expected newline .*\n[^=]*=\s*[-+]?\d": " (numbers stand alone, as 0.0003 or 3e-4; texts need quotes)",
 }
 
@@ -84,11 +85,14 @@ def show_line(text: str, message: str) -> str:
     found = re.search(r"at line (\d+)", message)
     lines = text.splitlines()
     if "\0" in text:
-        return "This is no text: name a file of TOML"
+        return "This is not text: name a file of TOML"
     if text.lstrip()[:1] == "{":
         return "This is JSON: name a file of TOML, which has tables as [swarm] and keys as name = 'x'"
+    if text.lstrip()[:1] == "<":
+        return "This is a web page, or XML: download the file itself"
     if found is None:
-        return "The file ends too early: see whether it is whole" if "end of document" in message else ""
+        whole = "The file ends too early: see whether it is whole"
+        return whole if "end of document" in message else "No file of swarmd is like this: is it the right one?"
     line = lines[int(found[1]) - 1] if int(found[1]) <= len(lines) else ""
     advice = next((fix for pattern, fix in SLIPS.items() if re.search(pattern, f"{message}\n{line}")), "")
     return f"Mend that line: {line.strip()[:LINE_CHARS_MAX]}{advice}"

@@ -27,7 +27,7 @@ from swarmd.config import Config, leaves
 from swarmd.daemon.directory import Moved, refuse_moved, refuse_other_swarm, swarm_of_config, write_note
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.store import take_lock
-from swarmd.files import copy_reason, write_durably
+from swarmd.files import copy_reason, remedy, write_durably
 from swarmd.installed import tool_of
 from swarmd.observe.redaction import secret_values
 from swarmd.paths import NodeDirectory, configs_directory
@@ -244,7 +244,8 @@ def _read(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UnitError(f"{path} cannot be read: {error}") from error
+        fix = remedy(error, path) if isinstance(error, OSError) else "Write it in UTF-8"
+        raise UnitError(f"{path} cannot be read: {error}", fix) from error
 
 
 def credential_names(config: Config) -> tuple[str, ...]:

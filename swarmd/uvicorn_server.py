@@ -296,7 +296,7 @@ async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncItera
         # A server that cannot start ends without becoming ready.
         await asyncio.wait({started, serving}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
-            raise AddressInUse(f"the server at {url} ended while it started", "Its log has why")
+            raise AddressInUse(f"the server at {url} ended while it started", "See its log for the reason")
         yield url
     finally:
         started.cancel()

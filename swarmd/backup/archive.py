@@ -141,7 +141,9 @@ class _Hashed:
 def refuse_target(out: Path) -> None:
     """Raise ArchiveUnwritable if an archive cannot be made under this name."""
     if not out.name.endswith(ENDINGS):
-        raise ArchiveUnwritable(f"{out} does not say how to write it", "Name a file that ends in .tar.gz or .tar")
+        raise ArchiveUnwritable(
+            f"{out} does not have the ending of an archive", "Name a file that ends in .tar.gz or .tar"
+        )
     if out.exists():
         raise ArchiveUnwritable(f"{out} exists already", "Name a new file: an archive is never overwritten")
     if not out.absolute().parent.is_dir():
@@ -179,6 +181,10 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
 # --- reading ---
 
 
+class _ForeignArchive(tarfile.ReadError):
+    """A tar that swarmd did not write."""
+
+
 class _PlainHeader(tarfile.TarInfo):
     """The header of a plain file or of its long name: other headers can make `tarfile` read without a bound."""
 
@@ -186,7 +192,7 @@ class _PlainHeader(tarfile.TarInfo):
         """What `tarfile` calls for every header, for subclasses to override."""
         long_name = self.type == tarfile.GNUTYPE_LONGNAME and self.size <= HEADER_BYTES_MAX
         if self.size < 0 or not (long_name or self.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
-            raise tarfile.ReadError(f"it has more than plain files: a header of type {self.type!r}, {self.size} bytes")
+            raise _ForeignArchive("it has more than plain files, such as a directory, a link or an extended header")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
@@ -206,6 +212,8 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
             raise ArchiveError(f"{path} is a directory, not a {kind.NOUN}", fix) from error
         fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
         raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
+    fix = f"Name the file that `{kind.MAKE}` wrote"
+    again = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
     found: dict[str, ArchiveMember] = {}
     manifest, sealed, size_bytes = None, b"", 0
     with opened as file:
@@ -234,13 +242,13 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
                         found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
         except _DAMAGED as error:
             what, use = describe_file(path)
+            if isinstance(error, _ForeignArchive):
+                raise ArchiveError(f"{path} is an archive, but not a {kind.NOUN}: {error}", fix) from error
             if what != ARCHIVE:
-                fix = use or f"Name the file that `{kind.MAKE}` wrote"
-                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", fix) from error
-            fix = f"{AGAIN}, or name the file that `{kind.MAKE}` wrote"
-            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
+                raise ArchiveError(f"{path} is {what}, not a {kind.NOUN}", use or fix) from error
+            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", again) from error
     if manifest is None:
-        raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)
+        raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", again)
     named = {member.name: member for member in manifest.members}
     if wrong := sorted(name for name in named.keys() | found.keys() if named.get(name) != found.get(name)):
         raise ArchiveError(f"{path} is damaged: {wrong[0]} is not what {kind.FILE} says", AGAIN)

@@ -382,7 +382,7 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
     """Raise ArchiveError unless the node may continue as if nothing had happened."""
     if not manifest.for_move:
         fix = "Restore it without --moved; or stop the node and use `swarmd backup --for-move`"
-        raise ArchiveError(f"{path} was made of a node that may have gone on", fix)
+        raise ArchiveError(f"{path} was made of a node that may have kept running", fix)
     if time.time() - manifest.made_at > MOVED_S_MAX:
         fix = "Restore it without --moved: the node then leaves out what it may have signed since"
         raise ArchiveError(f"{path} is older than a day; a node may have run on it already", fix)
@@ -396,7 +396,9 @@ def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
     owner = node_of(data.events)
     end = verified.from_seq + verified.events
     if owner != manifest.peer or end != manifest.next_seq:
-        raise LogDamaged(f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says")
+        raise LogDamaged(
+            f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says", AGAIN
+        )
     return verified
 
 

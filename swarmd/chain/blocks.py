@@ -129,7 +129,7 @@ class Blocks:
             entries = await self._logs(bounds, filters)
         except (RpcRefused, EndpointFailed) as error:
             if length == 1:
-                raise ChainError(f"the logs of block {begin} cannot be had: {error.message}") from None
+                raise ChainError(f"the logs of block {begin} cannot be read: {error.message}") from None
             self._range, self._answered = max(1, length // 2), 0
             log.info("logs of %d blocks refused, %d next: %s", length, self._range, error.message)
             return None

@@ -50,7 +50,7 @@ ADVICE: Mapping[str, str] = {
     "FailedCall()": "The call that the contract made for you failed without a reason",
     "ERC1967NonPayable()": "Send no value with an upgrade without a call",
     "AddressEmptyCode(address)": "There is no contract at the address of the new implementation",
-    "ERC1967InvalidImplementation(address)": "The new implementation is no contract that can stand behind the proxy",
+    "ERC1967InvalidImplementation(address)": "The new implementation is not a contract that works behind the proxy",
     "UUPSUnsupportedProxiableUUID(bytes32)": "The new implementation is made for another kind of proxy",
 }
 PANICS: Mapping[int, str] = {
@@ -117,7 +117,11 @@ async def read_call(
         raise refusal_of(refused, signature) or refused from None
     if types and not result:
         await check_code(chain, contract)
-        raise ContractRefused("", f"the contract {contract} has no {signature} at block {block}")
+        raise ContractRefused(
+            "",
+            f"the contract {contract} has no {signature} at block {block}",
+            "Check chain.contract: it is the address of the swarm's proxy",
+        )
     try:
         return decode_result(types, result)
     except ChainError as error:

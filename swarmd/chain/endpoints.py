@@ -304,7 +304,7 @@ class SocketEndpoint(RpcEndpoint):
         try:
             notice = _notices.decode(params)
         except DECODE_ERRORS:
-            raise self.failure("sent a notification that is none") from None
+            raise self.failure("sent a malformed notification") from None
         self.on_notification(notice.subscription, notice.result)
 
     async def drop(self) -> None:
@@ -393,7 +393,7 @@ def read_urls(entries: Sequence[str], root: Path) -> list[str]:
         files = "".join(f" in {entry}" for entry in entries if entry.startswith(("file:", CREDENTIAL)))
         raise ConfigError(
             f"chain.rpc names {len(urls)} endpoints{files}; 1 to {ENDPOINTS_MAX} are possible",
-            "Give for each a URL as https://host/path, http://host:port or wss://host/path, in a file one a line",
+            "Give for each a URL as https://host/path, http://host:port or wss://host/path, in a file one on each line",
         )
     for url in urls:
         check_url(url)
@@ -407,7 +407,7 @@ def _urls_of(entry: str, root: Path) -> list[str]:
     try:
         lines = [line.strip() for line in read_start(path, FILE_BYTES_MAX).decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"chain.rpc: the file {path} cannot be read: {reason}", "One URL a line") from None
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -416,7 +416,8 @@ def check_url(url: str) -> None:
     """Raise ConfigError unless it is a complete URL of a known scheme; the message shows no secret."""
     if not is_url(url, "http", "https", "ws", "wss"):
         raise ConfigError(
-            f"chain.rpc: one of the endpoints, of {len(url)} characters, is no URL of a node",  # it may be a bare key
+            # not the text itself, which may be a bare key
+            f"chain.rpc: one of the endpoints, of {len(url)} characters, is not the URL of a chain's node",
             "Write it as https://host/path, http://host:port or wss://host/path",
         )
 

@@ -131,9 +131,7 @@ class Budget:
             why = f"{asked}, and chain.fees.day_coins_max is {self._coins_max:g} for a whole day"
             raise BudgetSpent(why, "Raise it and restart")
         why = f"{coins(self.spent_wei)} of {self._coins_max:g} are signed for today, and {asked}: the day's budget"
-        raise BudgetSpent(
-            f"{why}, chain.fees.day_coins_max, is spent", "It goes on at 00:00 UTC, or raise it and restart"
-        )
+        raise BudgetSpent(f"{why}, chain.fees.day_coins_max, is spent", "Wait until 00:00 UTC, or raise it and restart")
 
     def note(self, cost_wei: int, counted_wei: int) -> None:
         """Count a signed transaction against the day's budget."""

@@ -38,6 +38,8 @@ PASSPHRASE = SecretKind(
     "passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600"
 )
 ANOTHER = "Name a node's account.json, or make one with `swarmd account new FILE`"
+PASSPHRASE_FIX = "Write the passphrase into it, on one line, and nothing else"
+_REIMPORT = "Export the key from the wallet that made it, and import it with `swarmd account import FILE`"
 
 Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}\Z")]
 Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
@@ -107,10 +109,10 @@ def load_passphrase(named: str, root: Path) -> str:
     try:
         text = read_secret(secret, PASSPHRASE).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise KeystoreDamaged(f"the passphrase file {secret.path} is not UTF-8 text") from None
+        raise KeystoreDamaged(f"the passphrase file {secret.path} is not UTF-8 text", PASSPHRASE_FIX) from None
     passphrase = text.removesuffix("\n").removesuffix("\r")
     if not passphrase:
-        raise KeystoreDamaged(f"the passphrase file {secret.path} is empty")
+        raise KeystoreDamaged(f"the passphrase file {secret.path} is empty", PASSPHRASE_FIX)
     return passphrase
 
 
@@ -158,7 +160,9 @@ def account_of(key: str) -> LocalAccount:
     try:
         account: LocalAccount = Account.from_key(key)
     except Exception:  # the libraries' errors may hold the key
-        raise KeystoreDamaged("this is not a private key: the number is out of range") from None
+        raise KeystoreDamaged(
+            "this is not a private key: the number is out of range", "Copy the key again from the wallet that has it"
+        ) from None
     return account
 
 
@@ -175,10 +179,12 @@ def check_passphrase(passphrase: str) -> None:
     """Raise KeystoreError for a passphrase that is too short, too long, or more than one line."""
     if len(passphrase) < PASSPHRASE_CHARS_MIN or len(passphrase.encode("utf-8")) > PASSPHRASE_BYTES_MAX:
         raise KeystoreDamaged(
-            f"a passphrase has at least {PASSPHRASE_CHARS_MIN} characters and at most {PASSPHRASE_BYTES_MAX} bytes"
+            f"the length of the passphrase is {len(passphrase)}: at least {PASSPHRASE_CHARS_MIN} characters and at "
+            f"most {PASSPHRASE_BYTES_MAX} bytes are allowed",
+            "Choose another one",
         )
     if "\n" in passphrase or "\r" in passphrase:
-        raise KeystoreDamaged("a passphrase is one line")
+        raise KeystoreDamaged("a passphrase is one line, not several", "Write it without line breaks")
 
 
 def address_of(path: Path) -> str:
@@ -230,10 +236,10 @@ def _parse(content: bytes, path: Path) -> Keystore:
             ANOTHER,
         ) from None
     if keystore.version != 3:
-        raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")
+        raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}, not 3", _REIMPORT)
     scrypt = keystore.crypto.kdfparams
     if isinstance(scrypt, Scrypt) and scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
-        raise KeystoreDamaged(f"the keystore {path} asks for more memory than swarmd gives: 1 GiB")
+        raise KeystoreDamaged(f"the keystore {path} asks for more memory than 1 GiB, the limit", _REIMPORT)
     return keystore
 
 

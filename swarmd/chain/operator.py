@@ -40,7 +40,7 @@ from swarmd.errors import (
     NotFoundError,
     PathUnusable,
 )
-from swarmd.files import replace_durably
+from swarmd.files import remedy, replace_durably
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -85,7 +85,9 @@ def check_stages(stages: int) -> None:
     """Raise ConfigError unless the contract is built for this number of stages."""
     if stages not in STAGES_BUILT:
         built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
-        raise ConfigError(f"there is no contract for rounds of {stages} stages, only of {built}")
+        raise ConfigError(
+            f"there is no contract for rounds of {stages} stages, only of {built}", "Choose another --stages"
+        )
 
 
 async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed:
@@ -106,7 +108,10 @@ async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed
     coordinator = Coordinator(orders.rpc, proxy.contract, proxy.block)
     await coordinator.check()
     if await coordinator.stages() != plan.stages:
-        raise ChainMismatch(f"the contract {proxy.contract} has rounds of another number of stages than asked for")
+        raise ChainMismatch(
+            f"the contract {proxy.contract} has rounds of another number of stages than {plan.stages}",
+            "It was begun with another --stages: give that, or begin in another directory",
+        )
     receipts = [implementation, proxy, *await _set_up(orders, coordinator, plan)]
     return Deployed(proxy.contract, proxy.block, tuple(receipts))
 
@@ -267,7 +272,10 @@ class Journal:
                 "Begin in another directory",
             )
         elif self.record.account != account:
-            raise ChainMismatch(f"{self._path} was begun by the account {self.record.account}, not by {account}")
+            raise ChainMismatch(
+                f"{self._path} was begun by the account {self.record.account}, not by {account}",
+                "Continue with that account, or begin in another directory",
+            )
 
     @property
     def is_kept(self) -> bool:
@@ -298,7 +306,8 @@ class Journal:
         try:
             replace_durably(self._path, content, mode=0o600)
         except OSError as error:
-            raise PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}") from error
+            fix = remedy(error, self._path) or "Make room for it, and run the same command again"
+            raise PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}", fix) from error
 
 
 class OperatorTransactions:

@@ -257,7 +257,10 @@ class AccountTransactions:
         except RpcRefused as refused:
             raise refusal_of(refused, what) or refused from None
         if estimate > gas_max:
-            raise ChainError(f"{what} takes {estimate} gas, and no more than {gas_max} is ever signed for")
+            raise ChainError(
+                f"{what} takes {estimate} gas, and no more than {gas_max} is ever signed for",
+                "Check chain.contract: a swarm's contract takes less",
+            )
         return min(estimate + estimate // 4, gas_max)
 
     async def sign_next(

@@ -175,7 +175,7 @@ class SignerApp:
         except msgspec.ValidationError as error:
             raise _bad(str(error)[:200]) from None
         except (*DECODE_ERRORS, ValueError):
-            raise _bad("the body is no JSON") from None
+            raise _bad("the body is not JSON") from None
 
 
 def _bad(why: str) -> HttpRefusal:

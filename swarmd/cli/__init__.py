@@ -287,18 +287,25 @@ def explain_usage(error: Any) -> tuple[str, str]:
     kind = type(error).__name__
     if kind == "BadParameter" and error.__cause__ is not None:
         return _explain_value(error, message)
+    if kind == "BadParameter":
+        return message.removeprefix("Invalid value: "), f"`{path} --help` says what goes together"
     if message.startswith("Missing"):
         return message, f"Write it as `{form_of(context)}`"
+    names = {name: each for each in command.params for name in each.opts if name.startswith("--")}
+    takes = ", ".join(_option_form(each) for each in dict.fromkeys(names.values()))
+    form = f"Write it as `{form_of(context, optional=True)}`, with {takes or '--help'}"
     if kind == "NoSuchOption":
-        names = {name: each for each in command.params for name in each.opts if name.startswith("--")}
+        from swarmd.config import find_paths
+
         near = difflib.get_close_matches(error.option_name, names, n=1, cutoff=0.7)
-        takes = ", ".join(_option_form(each) for each in dict.fromkeys(names.values()))
-        fix = f"Did you mean {near[0]}?" if near else f"Write it as `{form_of(context, optional=True)}`, with {takes}"
+        keys = find_paths(error.option_name.removeprefix("--").replace("-", "_")) if "--config" in names else []
+        hint = f"It is {' or '.join(keys)} in a configuration, which --config names. " if keys else ""
+        hint = f"Did you mean {near[0]}? " if near else hint
         if error.option_name[1:].isdigit():
-            return f"{error.option_name} is below 0, which `{path}` takes nowhere", fix
-        return f"{path} has no option {error.option_name}", fix
+            return f"`{path}` takes no number below 0, as {error.option_name} is", form
+        return f"{path} has no option {error.option_name}", f"{hint}{form}"
     if message.startswith("Got unexpected"):
-        return message, f"Write it as `{form_of(context, optional=True)}`"
+        return message, form
     if context.parent is None and (wrong := re.match("No such command '(\\w+)'", message)) and wrong[1] in MEANT:
         return wrong[0], f"Did you mean `swarmd {MEANT[wrong[1]]}`?"
     if context.parent is not None and getattr(command, "commands", None):

@@ -90,7 +90,8 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
     """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
     if len(places) > 2:
         raise ConfigError(
-            f"one node and one file are named, not {' '.join(map(str, places))}", "swarmd backup DIR OUT.tar.gz"
+            f"`swarmd backup` takes one node and one file, not {' '.join(map(str, places))}",
+            "Write `swarmd backup DIR OUT.tar.gz`",
         )
     *named, out = places
     if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):

@@ -37,9 +37,10 @@ def check(
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
     The model has to be on this machine or else on the Hub, and a named device has to be here. A model directory must
-    have a tokenizer, an architecture that transformers knows, and the layers that adapters are to train. A file of
-    questions must be one that its kind can train on, and right answers to a sample of them must be paid. With
-    --elsewhere none of these is checked.
+    have a tokenizer and a chat template, an architecture that transformers knows and that continues texts, weights of
+    its shapes, room for a prompt and its completion, and the layers that adapters are to train. A file of questions
+    must be one that its kind can train on, and right answers to a sample of them must be paid. With --elsewhere none
+    of these is checked.
     """
     config = load_config(file)
     untried = require_usable(config, file.parent / config.data, elsewhere)

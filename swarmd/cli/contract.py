@@ -85,7 +85,9 @@ def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None
     if reached.is_local or yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"chain {reached.chain_id} is not a local one: {what} costs real coins", "Add --yes")
+        raise ConfigError(
+            f"chain {reached.chain_id} is not a local one: {what} costs real coins", "Add --yes if that is meant"
+        )
     typer.confirm(f"{what} on chain {reached.chain_id}?", abort=True)
 
 
@@ -150,7 +152,7 @@ async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordin
     if counted != stages:
         raise ChainMismatch(
             f"the contract {chain.contract} has rounds of {counted} stages, the recipe has {stages}",
-            "The manifest does not fit the contract: ask the swarm's creator",
+            "The manifest does not fit the contract: get another from the swarm's creator",
         )
     return coordinator
 

@@ -74,7 +74,7 @@ def _refuse_other_files(named: object, home: Path) -> None:
         is_file, is_directory = (home / named).is_file(), (home / named).is_dir()
     except OSError as error:  # the name is one that no file can have, or the place may not be read
         raise SwarmError(
-            f"swarm.options.data leads nowhere: {error}", "Name a file beside the configuration"
+            f"swarm.options.data cannot be resolved: {error}", "Name a file beside the configuration"
         ) from error
     if is_file:
         raise SwarmError(
@@ -180,7 +180,7 @@ def copy_questions(source: Path, data: Path) -> None:
     target = data / source.name
     if target.exists():
         if not target.samefile(source) and target.read_bytes() != source.read_bytes():
-            raise SwarmError(f"{target} is there and is not {source}", "Move it away, or choose another directory")
+            raise SwarmError(f"{target} exists and differs from {source}", "Move it away, or choose another directory")
         typer.echo(f"{target}: exists, kept as it is")
         return
     _copy(source, target)

@@ -163,7 +163,9 @@ def import_key(
             "Bring it here with `swarmd identity backup` and `swarmd identity restore`",
         )
     if not identity.is_whole():
-        raise IdentityDamaged(f"{source} is damaged: its public key does not belong to its secret")
+        raise IdentityDamaged(
+            f"{source} is damaged: its public key does not belong to its secret", "Take another copy of it"
+        )
     write_private(path, identity.encode())
     typer.echo(identity.peer_id)
     warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
@@ -186,7 +188,9 @@ def _words_of(source: Path, names: Path | None) -> Words | None:
             words = read_words(read_start(file, NAME_FILE_BYTES_MAX).decode(errors="replace"))
         except OSError as error:
             if names:
-                raise NotFoundError(f"{names} cannot be read: {error.strerror}") from error
+                raise NotFoundError(
+                    f"{names} cannot be read: {error.strerror}", f"Name RL Swarm's {' or '.join(NAME_FILES)}"
+                ) from error
             continue
         if words is not None:
             return words
@@ -213,7 +217,7 @@ def _read_foreign(path: Path) -> bytes:
     try:
         return read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no identity {path}") from error
+        raise NotFoundError(f"there is no identity {path}", "Name RL Swarm's swarm.pem") from error
     except OSError as error:
         fix = remedy(error, path) if isinstance(error, PermissionError) else "Name RL Swarm's swarm.pem"
         raise IdentityError(f"the identity {path} cannot be read: {error.strerror}", fix) from error

@@ -161,7 +161,7 @@ def offer_answers(questions: Path) -> tuple[str, ...]:
     if questions.suffix != ".jsonl":
         raise ConfigError(
             f"{questions} does not end in .jsonl: one JSON object a line is asked for",
-            "Of a CSV, Parquet file or data set of the Hub docs/swarms/file.md makes one (`dataset`)",
+            "docs/swarms/file.md says how `dataset` makes one of a CSV or Parquet file, or of a data set of the Hub",
         )
     refused = None
     for place, settings in ANSWERS.items():
@@ -211,7 +211,7 @@ class Asker:
             for choice in choices:
                 if choice == answer:
                     return choice
-            typer.echo(f"  {answer!r} is none of them")
+            typer.echo(f"  {answer!r} is not one of them")
 
     def need_terminal(self, flag: str) -> None:
         if not self._terminal:
@@ -288,7 +288,9 @@ class Answers:
         places = offer_answers(self.questions)
         self.answer = self.answer or asker.choose("Where a completion has its answer", places, "--answer")
         if self.answer not in places:
-            raise ConfigError(f"--answer {self.answer}: no answer stands there", f"Choose one of {', '.join(places)}")
+            raise ConfigError(
+                f"--answer {self.answer} is not a place where answers are", f"Choose one of {', '.join(places)}"
+            )
         asked = "Model: a directory, an id of the Hugging Face Hub, or embedded, a tiny one"
         self.model = self.model or asker.ask(asked, SMALL, "--model")
 

@@ -109,9 +109,14 @@ def join(
     """
     read = read_manifest(manifest)
     if creator and not is_peer_id(creator):
-        raise ConfigError(f"--creator {creator!r} is no peer id", "The creator's begins with 12D3Koo: ask them for it")
+        raise ConfigError(
+            f"--creator {creator!r} is not a peer id", "It begins with 12D3Koo: ask the swarm's creator for it"
+        )
     if creator and creator != read.creator:
-        raise ManifestError(f"{manifest} was created by {read.creator}, not by {creator}", "Do not join")
+        raise ManifestError(
+            f"{manifest} was created by {read.creator}, not by {creator}",
+            "Do not join: ask that creator for its manifest",
+        )
     root = directory or Path(read.id)
     existing = NewNode(root, data).existing(swarm_of_manifest(read))
     node = NewNode(root, existing.data if existing else data)
@@ -148,7 +153,7 @@ def _check(manifest: Manifest, options: JoinOptions) -> None:
     check_name(options.name, "--name")
     check_places(options.listen, options.announce)
     if manifest.chain is None and (options.paid_by.rpc or options.paid_by.account or options.signer):
-        told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there"
+        told = f"the swarm {manifest.id} has no chain: --rpc, --account and --signer have no use there"
         raise ConfigError(told, "Leave them out")
     if options.signer and options.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")
@@ -169,7 +174,10 @@ def _make(node: NewNode, manifest: Manifest, options: JoinOptions, existing: Con
     known = node.data.root / existing.dht.identity if existing else None  # as a configuration made earlier has it
     identity = node.identity(known if known is not None and known.exists() else options.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
-        raise ConfigError(f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
+        raise ConfigError(
+            f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}",
+            "Give that node's identity, or another directory with --dir",
+        )
     if manifest.chain is None and manifest.membership == "allow-list" and identity.peer_id not in manifest.members:
         _say_closed(options, identity.peer_id)
     if manifest.membership == "invitation":

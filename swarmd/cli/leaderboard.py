@@ -344,7 +344,7 @@ def leaderboard(
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
         return show_board(board_of_chain(rpc, contract, from_block, sort, depth), top, as_json)
     if contract is not None:
-        raise ConfigError("--contract means nothing without --rpc", "Give --rpc URL with it, or leave it out")
+        raise ConfigError("--contract needs --rpc", "Give --rpc URL with it, or leave it out")
     log = log_of(directory)
     board = board_of_log(log, sort, depth)
     return show_board(board, top, as_json) if board else show_reports(log, sort, top, as_json)

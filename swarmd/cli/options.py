@@ -87,14 +87,17 @@ def _read_file(path: Path) -> str:
     return _line_in(read_secret(Secret(path.resolve()), PASSPHRASE), path)
 
 
+_ONE_LINE = "Write the passphrase into it, and nothing else"
+
+
 def _line_in(raw: bytes, path: Path) -> str:
     try:
         line = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise IdentityDamaged(f"the passphrase file {path} is no UTF-8 text") from error
+        raise IdentityDamaged(f"the passphrase file {path} is not UTF-8 text", _ONE_LINE) from error
     if not line or "\n" in line:
         held = "is empty, not one line of text" if not raw.strip() else "does not hold one line of text"
-        raise IdentityDamaged(f"the passphrase file {path} {held}", "Write the passphrase into it, and nothing else")
+        raise IdentityDamaged(f"the passphrase file {path} {held}", _ONE_LINE)
     return line
 
 
@@ -275,7 +278,7 @@ def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, 
     from swarmd.chain.endpoints import read_urls
 
     if not 0 < max_gwei <= NUMBER_MAX:
-        raise ConfigError(f"--max-gwei {max_gwei:g} is not a price")
+        raise ConfigError(f"--max-gwei {max_gwei:g} is not a price", f"Give a number above 0, such as {MAX_GWEI:g}")
     # On a chain without a base fee an endpoint may ask for the whole bound, so the bound must have been given.
     fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
     return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
@@ -335,11 +338,11 @@ def check_places(listen: Sequence[str], announce: Sequence[str]) -> None:
     """Raise ConfigError for an address that is not a multiaddr, with how it is written, or that nobody can call."""
     for address in (*listen, *announce):
         if not is_address(address):
-            raise ConfigError(f"{address!r} is no address", suggest_address(address))
+            raise ConfigError(f"{address!r} is not an address", suggest_address(address))
     check_called("--announce", announce)
 
 
 def check_address(contract: str) -> None:
     """Raise ConfigError for what is not the address of a contract."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{40}", contract):
-        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
+        raise ConfigError(f"--contract: {contract!r} is not an address", "Write it as 0x and 40 hex digits")

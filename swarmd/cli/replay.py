@@ -100,7 +100,7 @@ def replay(
     directory is fine.
     """
     if state + step + verify + web + bool(against) > 1:
-        raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
+        raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other: give one of them")
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
 
@@ -304,7 +304,7 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     """Print where the two sides part. Raises typer.Exit with 3 if they do."""
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
-        raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
+        raise typer.BadParameter("one CHARTDIR at a time, with KEY=VALUE beside it", param_hint="--against")
     if charts and not charts[0].is_dir():
         fix = f"Name one with {', '.join(NAMES)}.yaml, or a setting, as round.behind=abandon"
         raise NotFoundError(f"--against {charts[0]}: there is no such directory of charts", fix)

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from swarmd.cli.options import ConfigFile, ListenAt, RequestToken, check_address
-from swarmd.config import ChainConfig, Device, Dtype, TrainingConfig, load_config
+from swarmd.config import ChainConfig, Device, Dtype, TrainingConfig, describe_invalid, load_config
 from swarmd.daemon.process import keep_memory_off_disk
 from swarmd.errors import ConfigError, ExitCode, SwarmdError
 from swarmd.http_server import check_listen, load_token, parse_listen
@@ -89,7 +89,7 @@ def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
         raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
     for peer in peers:
         if not PEER.fullmatch(peer):
-            raise ConfigError(f"--peer {peer!r} is no peer id", "`swarmd identity show` prints that of a node")
+            raise ConfigError(f"--peer {peer!r} is not a peer id", "`swarmd identity show` prints that of a node")
 
 
 def _chain_of(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
@@ -128,7 +128,8 @@ def _with_options(
     try:  # what a configuration file would be checked for
         return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"an option makes no sense as [chain] of a configuration has it: {error}") from None
+        message, fix = describe_invalid(error, ChainConfig, "chain")
+        raise ConfigError(f"an option is wrong: {message}", fix) from None
 
 
 def reference_server(

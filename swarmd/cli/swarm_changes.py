@@ -150,6 +150,8 @@ def remove_bootnode(
     """Remove an address that new nodes join through."""
     from swarmd.chain import operator
 
+    check_bootnode(address)
+
     async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
         _tell(await operator.remove_bootnode(transactions, coordinator, address))
 
@@ -225,7 +227,7 @@ def _with_members(
             f'the swarm has no allow-list, its membership is "{manifest.membership}"',
             "`swarmd swarm invite PEER` admits a peer"
             if manifest.membership == "invitation"
-            else "Whoever works may join",
+            else "Anyone who does the proof of work may join",
         )
     members: tuple[str, ...] = ()
     if not open:
@@ -315,7 +317,9 @@ def invite(
         raise ConfigError("name the peer to invite, or the invitation to withdraw, or ask for the list", fix)
     place = locate(directory)
     if place.config is None:
-        raise ConfigError("an invitation is a node's of the swarm, and here is none", "Name its directory: --dir DIR")
+        raise ConfigError(
+            "only a node of the swarm can invite, and there is no node here", "Name its directory: --dir DIR"
+        )
     config = load_config(place.config)
     made = OwnInvitations(NodeDirectory(place.data).invitations)
     if listed:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # made of the charts that are loaded here
         TrainerTrigger,
     )
 
+_CORRECT = "Correct it in its YAML file"
 NAMES = ("round", "link", "trainer", "coordinator", "submission")
 
 
@@ -160,7 +161,9 @@ def build_machine(source: dict[str, Any], model: object | None = None) -> Hierar
                 send_event=False,
             )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ChartError(f"the chart {source.get('name', '?')!r} is inconsistent: {error!r}") from error
+        raise ChartError(
+            f"the chart {source.get('name', '?')!r} is inconsistent: {type(error).__name__}: {error}", _CORRECT
+        ) from error
 
 
 class _Probe:
@@ -176,7 +179,7 @@ def _refuse_unknown_states(source: dict[str, Any]) -> None:
     for item in source["transitions"]:
         for name in (*_sources_of(item), item["dest"]):
             if name not in known:
-                raise ChartError(f"the chart {source['name']!r} is inconsistent: there is no state {name!r}")
+                raise ChartError(f"the chart {source['name']!r} is inconsistent: there is no state {name!r}", _CORRECT)
 
 
 def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
@@ -213,7 +216,7 @@ def compile_ignored(source: dict[str, Any], table: Mapping[Any, str]) -> dict[tu
             followed = [leaf for leaf in found if (leaf, trigger) in table]
             if trigger not in triggers or not found or not why or followed:
                 wrong = f"is followed in {followed[0]!r}" if followed else "names no state, no trigger or no `why`"
-                raise ChartError(f"the chart {source['name']!r} is inconsistent: ignored {item} {wrong}")
+                raise ChartError(f"the chart {source['name']!r} is inconsistent: ignored {item} {wrong}", _CORRECT)
             ignored |= {(leaf, trigger): why for leaf in found}
     return ignored
 
@@ -234,9 +237,9 @@ def load_chart(path: Path) -> AnyChart:
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no chart {path}", f"A chart directory holds {', '.join(NAMES)}.yaml") from error
     except yaml.YAMLError as error:
-        raise ChartError(f"{path} is not valid YAML: {error}") from error
+        raise ChartError(f"{path} is not valid YAML: {' '.join(str(error).split())}", "Correct it there") from error
     if not isinstance(source, dict) or not {"name", "initial", "states", "transitions"} <= source.keys():
-        raise ChartError(f"{path} is no chart", "It needs the keys name, initial, states and transitions")
+        raise ChartError(f"{path} is not a chart", "It needs the keys name, initial, states and transitions")
     table = compile_table(source)
     return Chart(str(source["name"]), str(source["initial"]), source, table, compile_ignored(source, table))
 

@@ -244,7 +244,7 @@ def to_plain(value: object) -> object:
     """
     if isinstance(value, ByPeer):
         return list(value)
-    raise TypeError(f"a {type(value).__name__} is no part of a state")
+    raise TypeError(f"a {type(value).__name__} is not part of a state")
 
 
 def from_plain(kind: type, value: Any) -> object:
@@ -258,7 +258,7 @@ def from_plain(kind: type, value: Any) -> object:
         return Members.of(msgspec.convert(value, list[Member]))
     if kind is Reports:
         return Reports.of(msgspec.convert(value, list[Report]))
-    raise TypeError(f"a {kind.__name__} is no part of a state")
+    raise TypeError(f"a {kind.__name__} is not part of a state")
 
 
 class Equivocation(Value, frozen=True):

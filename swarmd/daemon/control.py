@@ -19,7 +19,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
-from swarmd.files import remove_left
+from swarmd.files import remedy, remove_left
 from swarmd.logger import get_logger
 from swarmd.observe.control import CALL_S, ControlRequest, short_address
 from swarmd.shell.loop import ObserveEvent
@@ -53,7 +53,8 @@ def bind_control(path: Path) -> socket.socket:
         endpoint.listen(CONNECTIONS_MAX)
     except OSError as error:
         endpoint.close()
-        raise ControlError(f"the control socket {path} cannot be made: {error.strerror or error}") from error
+        fix = remedy(error, path) or "Make room for it, and start the node again"
+        raise ControlError(f"the control socket {path} cannot be made: {error.strerror or error}", fix) from error
     return endpoint
 
 

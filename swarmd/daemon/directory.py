@@ -82,7 +82,7 @@ def read_layout(data: NodeDirectory) -> int:
         return LAYOUT
     except (OSError, KeyError, *DECODE_ERRORS) as error:
         raise LogDamaged(
-            f"{data.layout} cannot be read: {error}", f'Of this version it holds {{"layout": {LAYOUT}}}'
+            f"{data.layout} cannot be read: {error}", f'In this version its content is {{"layout": {LAYOUT}}}'
         ) from error
 
 

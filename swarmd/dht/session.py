@@ -277,4 +277,4 @@ def _check(config: Config) -> None:
                 Multiaddr(address)
             except ValueError as error:
                 fix = "What follows host and port must be something that hivemind knows, such as /quic-v1"
-                raise ConfigError(f"dht.{key}: {address!r} is no address: {error}", fix) from error
+                raise ConfigError(f"dht.{key}: {address!r} is not an address: {error}", fix) from error

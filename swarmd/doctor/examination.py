@@ -292,7 +292,7 @@ async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
         if await _is_answering(subject):
             return [late(evidence)]
         root = subject.data.root if subject.data else ""
-        return [late(f"{evidence}: {root} does not answer", f"Look at the disk that {root} is on")]
+        return [late(f"{evidence}: {root} does not answer", f"Check the disk that {root} is on")]
     except Exception as failure:
         known = failure if isinstance(failure, SwarmdError) else refusal(failure)
         where = traceback.extract_tb(failure.__traceback__)[-1]

@@ -242,7 +242,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
                 yield warning("model.other", "This node begins from other weights than its swarm", differ, fix)
         except SwarmdError as failure:
             if snapshot is None:
-                yield error("model.nowhere", "The model cannot be had", failure.message, failure.fix)
+                yield error("model.nowhere", "The model cannot be loaded", failure.message, failure.fix)
             else:
                 yield error("model.unusable", "The model cannot be used", failure.message, failure.fix)
 

@@ -35,7 +35,7 @@ from swarmd.observe.layers import LearningStatus, advice_on
 from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, quoted
-from swarmd.results.hub import check_repo
+from swarmd.results.hub import check_hub, check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind
 from swarmd.swarms.truths import check_questions
@@ -101,7 +101,9 @@ def require_usable(config: Config, root: Path, elsewhere: bool = False) -> str:
         address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
         check_listen(address, config.web.token, "the page of [web]", "web.token, a private file's name")
     check_notify(config.notify)
-    if config.results.hub.repo:
+    if not elsewhere:
+        check_hub(config.results.hub)
+    elif config.results.hub.repo:
         check_repo(config.results.hub.repo)
     if config.training.model != AUTO and not (elsewhere and config.training.model in PACKAGED):
         locate_configured(config.training)

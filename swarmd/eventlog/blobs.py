@@ -109,7 +109,7 @@ class Blobs:
     def _path(self, digest: str) -> Path:
         """The file of a blob; the digest may come from a peer, so nothing else is let into a path."""
         if not _DIGEST.fullmatch(digest):
-            raise NotFoundError(f"{digest[:80]!r} is no blob digest", "A digest has 64 lower-case hex digits")
+            raise NotFoundError(f"{digest[:80]!r} is not the digest of a blob", "A digest has 64 lower-case hex digits")
         return self.directory / digest[:2] / digest
 
     def _renewed(self, path: Path, content: bytes) -> bool:

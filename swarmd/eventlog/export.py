@@ -238,7 +238,9 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
 def _written_whole(path: Path) -> Iterator[Path]:
     """Gives a temporary file, which becomes the file at `path` when the block has ended without an error."""
     if path.exists() and not path.is_file():  # renaming over a pipe or /dev/stdout would remove it for everybody
-        raise PathUnusable(f"{path} is no regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe")
+        raise PathUnusable(
+            f"{path} is not a regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe"
+        )
     target = path.resolve()
     temporary = target.with_name(f"{target.name}.{os.getpid()}{TEMPORARY}")
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swarmd.errors import LogDamaged, LogForeign
 from swarmd.eventlog.frame import Commit, decode_commit, digest_file, judge_tail, read_frames
-from swarmd.eventlog.segment import Opening, Place, damaged, first_seq_of, list_segments, read_header
+from swarmd.eventlog.segment import Opening, Place, damaged, first_seq_of, list_segments, read_header, unreadable
 from swarmd.files import open_regular
 
 
@@ -110,7 +110,7 @@ class LogReader:
         except FileNotFoundError as error:
             raise LogDamaged(f"{path} was removed while the log was read", "Read the log again") from error
         except OSError as error:
-            raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+            raise unreadable(path, error) from error
         self._left = self.place
         self.close()
         self._file = file
@@ -138,12 +138,12 @@ class LogReader:
             for offset, payload in read_frames(self._file, self._offset, self._opening.seed):
                 commit = decode_commit(payload, path)
                 if commit.seq != next_seq or not commit.events:
-                    raise damaged(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} stands there")
+                    raise damaged(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} is there")
                 self._offset, self.next_seq = offset, (next_seq := commit.end_seq)
                 if next_seq > from_seq:
                     yield commit
         except OSError as error:
-            raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+            raise unreadable(path, error) from error
 
     def _finish(self) -> Iterator[Commit]:
         """At the log's end: take what was completed meanwhile, and refuse damage.
@@ -167,7 +167,7 @@ def _sealed_digest(file: FileIO, path: Path, read_bytes: int) -> bytes:
         size_bytes = os.fstat(file.fileno()).st_size
         digest = digest_file(file)
     except OSError as error:
-        raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
     if size_bytes != read_bytes:
         raise damaged(path, read_bytes, "a broken frame in a sealed segment")
     return digest

@@ -136,7 +136,7 @@ def _checked(key: str, value: Any) -> Any:
     if key not in KEYS:
         near = difflib.get_close_matches(key, KEYS, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Those are: {', '.join(KEYS)}"
-        raise ConfigError(f"{key} is no setting that a log holds", hint)
+        raise ConfigError(f"{key} is not a setting that a log holds", hint)
     section, _, name = key.partition(".")
     try:
         return msgspec.convert(value, get_type_hints(SECTIONS[section], include_extras=True)[name])

@@ -21,7 +21,7 @@ from crc32c import crc32c
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, LogWriteFailed, NoSpaceLeft, NotFoundError, OtherVersion
 from swarmd.eventlog.frame import RESERVE_BYTES, encode_frame
-from swarmd.files import write_all, write_durably, write_failure
+from swarmd.files import remedy, write_all, write_durably, write_failure
 
 MAGIC = b"SWRMLOG1"
 FORMAT = 1
@@ -131,7 +131,7 @@ def read_header(file: FileIO, path: Path) -> Opening:
     try:
         header = msgspec.msgpack.decode(payload, type=SegmentHeader)
     except DECODE_ERRORS as error:
-        raise damaged(path, 0, f"its header is none: {error}") from error
+        raise damaged(path, 0, f"its header cannot be read: {error}") from error
     if path.name != segment_name(header.first_seq):
         raise damaged(path, 0, f"its header says that it begins at seq {header.first_seq}")
     return Opening(header, size_bytes, seed)
@@ -143,6 +143,11 @@ def damaged(path: Path, offset: int, what: str) -> LogDamaged:
         f"the event log file {path} is damaged at byte {offset}: {what}",
         "Restore it from a copy, or move the data directory away and let the node start from nothing",
     )
+
+
+def unreadable(path: Path, error: OSError) -> LogDamaged:
+    """The error for a file of the log that the system does not let be read."""
+    return LogDamaged(f"{path} cannot be read: {error.strerror}", remedy(error, path) or "Check the disk")
 
 
 FULL_APPENDS = 64  # between two tries to write zeros on a full disk

@@ -17,6 +17,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, OtherVersion
+from swarmd.eventlog.segment import unreadable
 from swarmd.files import make_directory, read_regular, remove_left, write_durably
 
 MAGIC = b"SWRMSNP1"
@@ -148,7 +149,7 @@ def _damaged(path: Path, what: str) -> LogDamaged:
     """The error for a snapshot that cannot be trusted."""
     return LogDamaged(
         f"the snapshot {path} is damaged: {what}",
-        "Delete it where the log before it is whole, or there is a later one; else restore it from a copy",
+        "Delete it if the log before it is whole, or there is a later one; else restore it from a copy",
     )
 
 
@@ -156,7 +157,7 @@ def _checked_payload(path: Path) -> bytes:
     try:
         content = read_regular(path)
     except OSError as error:
-        raise LogDamaged(f"the snapshot {path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
     if content[: len(MAGIC)] != MAGIC or len(content) < PREFIX.size + DIGEST_BYTES:
         raise _damaged(path, "it does not begin as a snapshot of a swarmd event log")
     _, version, length = PREFIX.unpack_from(content)

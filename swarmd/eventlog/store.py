@@ -31,6 +31,7 @@ from swarmd.eventlog.segment import (
     first_seq_of,
     list_segments,
     read_header,
+    unreadable,
 )
 from swarmd.eventlog.snapshot import (
     Snapshot,
@@ -321,7 +322,7 @@ def recover(directory: Path, node: str) -> End:
     try:
         return _recover_segment(segments[-1], node)
     except OSError as error:
-        raise LogDamaged(f"{segments[-1]} cannot be read: {error.strerror}") from error
+        raise unreadable(segments[-1], error) from error
 
 
 def _recover_segment(path: Path, node: str) -> End:

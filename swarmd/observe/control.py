@@ -48,7 +48,7 @@ def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
             endpoint.sendall(msgspec.json.encode(ControlRequest(verb)) + b"\n")
             return _receive_line(endpoint, until)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        raise NoDaemon(f"no daemon listens at {path}") from error
+        raise NoDaemon(f"no daemon listens at {path}", "Start the node: `swarmd run`") from error
     except OSError as error:
         raise ControlError(f"the daemon at {path} does not answer: {error.strerror or error}") from error
 
@@ -62,7 +62,7 @@ def _receive_line(endpoint: socket.socket, until: float) -> bytes:
         endpoint.settimeout(left_s)
         chunk = endpoint.recv(65536)
         if not chunk or len(line) > REPLY_BYTES_MAX:
-            raise ControlError("the daemon broke off in the middle of its answer")
+            raise ControlError("the daemon broke off in the middle of its answer", "Try again")
         line += chunk
     return bytes(line[:-1])
 

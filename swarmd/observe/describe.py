@@ -265,7 +265,9 @@ def _ready(event: events.TrainerReady, applied: AppliedEvent) -> Description:
     text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
     done, restored = applied.before.done, event.restored
     if done > (restored or (-1, -1)):
-        after = f"its weights are those after round {restored[0]} stage {restored[1]}" if restored else "it begins anew"
+        after = (
+            f"its weights are those after round {restored[0]} stage {restored[1]}" if restored else "it begins again"
+        )
         lost = f"what it learnt after that, up to round {done[0]} stage {done[1]}, is lost; what it reported counts"
         return Description("warning", f"{text}; {after}: {lost}", told=True)
     if event.other_weights:

@@ -219,7 +219,7 @@ CALM: tuple[WeightsCause, ...] = (
 _DAMAGED: dict[WeightsDamage, str] = {
     "": "",
     "base": "; all of them, for the earlier ones here were damaged",
-    "file": "; anew, for they were here and damaged",
+    "file": "; again, because they were here and damaged",
     "delta": "; all of them, for the delta makes others than were announced",
 }
 
@@ -280,8 +280,8 @@ Kind = Literal["newcomers", "members"]  # never credited, and credited before
 
 NAMED_MAX = 3  # peers of one kind
 NO_NEWCOMERS = (
-    "no stage waits for members that were never credited: too many of them were waited for in vain; reports that are "
-    "in time count"
+    "no stage waits for members that were never credited: too many of them were waited for and did not "
+    "come; reports that are in time count"
 )
 AGAIN = "newcomers are waited for again"
 SILENT = (

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from swarmd.animals import animal_name
-from swarmd.config import Config
+from swarmd.config import Config, HubConfig
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
@@ -84,10 +84,21 @@ def repo_of(config: Config, peer: str, base: str) -> str:
     return f"{repo}{(model or 'model')[: NAME_CHARS_MAX - len(ending)]}{ending}"
 
 
+def check_hub(hub: HubConfig) -> None:
+    """Raise ConfigError if a repository is set whose name is not valid, or for which no token is named."""
+    if hub.repo:
+        check_repo(hub.repo)
+    if hub.repo and not hub.token and not os.environ.get(VARIABLE, "").strip():
+        raise ConfigError(
+            f"results.hub.repo is set, but results.hub.token is missing, and {VARIABLE} is not set",
+            "Name a file, mode 0600, that holds a token with write access",
+        )
+
+
 def check_repo(repo: str, key: str = "results.hub.repo") -> None:
     """Raise ConfigError if it is not a repository's name; `key` says where it was given."""
     if not _REPO.fullmatch(repo):
-        raise ConfigError(f"{key}: {repo!r} is no repository", 'Write it as "user/name" or "user/"')
+        raise ConfigError(f"{key}: {repo!r} is not a repository of the Hub", 'Write it as "user/name" or "user/"')
 
 
 class Pusher:
@@ -124,14 +135,10 @@ class Pusher:
         if self._hub.token:
             return load_token(self._hub.token, self._paths.root, TOKEN, chars_min=1)
         token = os.environ.get(VARIABLE, "").strip()
-        if token and token.isascii() and token.isprintable() and " " not in token:
-            return token
-        if token:
+        check_hub(self._hub)
+        if not (token.isascii() and token.isprintable() and " " not in token):
             raise ConfigError(f"the {TOKEN.noun} in {VARIABLE} is not a token", TOKEN.make)
-        raise ConfigError(
-            f"results.hub.repo is set, but results.hub.token is missing, and {VARIABLE} is not set",
-            "Name a file, mode 0600, that holds a token with write access",
-        )
+        return token
 
     @property
     def busy(self) -> bool:

@@ -424,7 +424,7 @@ class Sandbox:
                 return judge(msgspec.structs.replace(ended, cut="stopped") if is_cut_short else ended, limits)
             if ended.cut:  # the program was not begun: a busy machine, or hardly any time
                 return Verdict(status="stopped", wall_s=ended.wall_s)
-        raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_describe(ended)}")
+        raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_describe(ended)}", FIX)
 
     def run_all(self, programs: Sequence[str], wall_s: float = math.inf) -> list[Verdict]:
         """Run several side by side, one for each CPU, at most `wall_s` for all of them; verdicts in their order."""
@@ -458,7 +458,8 @@ class Sandbox:
                 return converse(command, source + feed, limits.wall_s, output_bytes, self._is_stopped)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SandboxUnavailable(
-                f"a process for the sandbox cannot be started, or its directory made or removed: {error}"
+                f"a process for the sandbox cannot be started, or its directory made or removed: {error}",
+                "Free memory, processes and space in the temporary directory",
             ) from error
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import DatasetRefused, SwarmError
-from swarmd.files import find_stand_in, read_start, replace_durably
+from swarmd.files import find_stand_in, read_start, remedy, replace_durably
 from swarmd.swarms import jsonl
 from swarmd.swarms.options import COLUMNS_MAX, DatasetSource
 
@@ -88,7 +88,8 @@ def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "")
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_durably(target, b"".join(map(_line, rows)))
     except OSError as error:
-        raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}") from error
+        fix = remedy(error, target) or "Make room for it, and try again"
+        raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}", fix) from error
 
 
 def _bounded(rows: Iterable[dict[str, Any]], source: DatasetSource) -> Iterator[dict[str, Any]]:
@@ -167,7 +168,7 @@ def _read_dataset(path: Path, source: DatasetSource) -> Any:
         return found.select([row for part in parts for row in range(len(found))[part.from_ : part.to]])
     if path.exists():
         if suffix not in BUILDERS:
-            raise ValueError(f"{path.name} is none of {', '.join((*SUFFIXES, *BUILDERS))}")
+            raise ValueError(f"{path.name} does not end in one of {', '.join((*SUFFIXES, *BUILDERS))}")
         return datasets.load_dataset(BUILDERS[suffix], data_files={"train": str(path)}, split=source.split)
     return load_from_hub(source)
 
@@ -326,7 +327,7 @@ def _question(cell: Any, where: str) -> Any:
         return cell[0].get("content")
     raise SwarmError(
         f"{where} is a conversation of more than one message of the user",
-        "Take the user's message alone, as in `data.map(...)`; a system prompt stands in swarm.options.system",
+        "Take the user's message alone, as in `data.map(...)`; a system prompt goes into swarm.options.system",
     )
 
 
@@ -407,7 +408,7 @@ def _read_separated(path: Path, separator: str, texts: Collection[str]) -> dict[
         except csv.Error as error:
             raise SwarmError(
                 f"{path}, row {len(rows) + 1}, which ends in line {reader.line_num}: {error}",
-                "A cell with separators, quotes or line breaks in it stands in quotes, its own quotes doubled",
+                "Put a cell with separators, quotes or line breaks into quotes, and double its own quotes",
             ) from error
     others = {";", ",", "\t"} - {separator}
     if len(names) == 1 and (found := [each for each in others if each in names[0]]):
@@ -416,7 +417,9 @@ def _read_separated(path: Path, separator: str, texts: Collection[str]) -> dict[
             "Save it with commas as .csv, or with tabs as .tsv",
         )
     if len(set(names)) < len(names):
-        raise SwarmError(f"{path} has two columns of one name: {', '.join(names)}", "Rename one in the first line")
+        raise SwarmError(
+            f"{path} has two columns with the same name: {', '.join(names)}", "Rename one in the first line"
+        )
     cells = zip(*rows, strict=True) if rows else ([] for _ in names)
     return {
         name: list(column) if name in texts else _typed(list(column)) for name, column in zip(names, cells, strict=True)

@@ -79,7 +79,7 @@ class FilePlan(SplitPlan):
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         if swarm.tasks:
             raise SwarmError(
-                'swarm.tasks means nothing to the kind "file"', "Name the task of a question in the file: column `task`"
+                'swarm.tasks does not go with the kind "file"', "Name the task of a question in the file: column `task`"
             )
         options = decode_options(swarm.options, FileOptions)
         home = home or Path()

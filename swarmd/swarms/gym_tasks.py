@@ -277,7 +277,10 @@ def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
         try:
             make_item(task.make(0), 0)
         except Exception as error:
-            raise SwarmError(f"the task {config.name} does not take its settings: {error}") from error
+            raise SwarmError(
+                f"the task {config.name} does not take its settings: {error}",
+                f"Correct or leave out {', '.join(config.config) or 'it'} in its entry of swarm.tasks",
+            ) from error
         return (task,)
     if config.name not in CURRICULA:
         raise SwarmError(f"the task {config.name} has no curriculum", "Leave `curriculum` out of its entry")

@@ -42,7 +42,10 @@ def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
     """
     if unknown := find_unknown_key(options, kind, f"{WHERE}."):
         key, fix = unknown
-        raise SwarmError(f"unknown key {key!r}", fix if kind.__struct_fields__ else "This kind takes no options")
+        raise SwarmError(
+            f"unknown key {key!r}",
+            fix if kind.__struct_fields__ else "This kind takes no options: leave it out, or set another swarm.kind",
+        )
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
@@ -268,8 +271,8 @@ class FileOptions(DatasetSource, frozen=True, kw_only=True):
         given = [key for key in sorted(of_source) if getattr(self, key) != getattr(_NO_SOURCE, key)]
         if given and not self.dataset:
             raise ValueError(
-                f"`{given[0]}` is for a data set, and `dataset` names none: name it, or leave `{given[0]}` out; the "
-                "columns of the file in `data` are called prompt, answer and task"
+                f"`{given[0]}` is for a data set, and `dataset` does not name one: name it, or leave `{given[0]}` "
+                "out; the columns of the file in `data` are called prompt, answer and task"
             )
 
 

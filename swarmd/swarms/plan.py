@@ -323,7 +323,7 @@ def _iterable(plan: Plan, method: str, given: object, where: str) -> Iterable[ob
 def _check_question(plan: Plan, method: str, given: object) -> Question:
     gave = f"{name_of(plan)}.{method} gave"
     if not isinstance(given, Question):
-        raise SwarmError(f"{gave} no Question but {type(given).__name__}", QUESTIONS)
+        raise SwarmError(f"{gave} {type(given).__name__}, not a Question", QUESTIONS)
     if not isinstance(given.messages, tuple | list) or not given.messages:
         raise SwarmError(f"{gave} a question whose messages are {given.messages!r:.200}", QUESTIONS)
     for message in given.messages:
@@ -361,7 +361,7 @@ def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> t
 def _plain(score: object, gave: str) -> Score:
     """The score with Python's numbers: neither an event nor a checkpoint can hold numpy's or torch's."""
     if not isinstance(score, Score):
-        raise SwarmError(f"{gave} no Score but {type(score).__name__}", FIX)
+        raise SwarmError(f"{gave} {type(score).__name__}, not a Score", FIX)
     try:
         reward, accuracy, form = map(float, (score.reward, score.accuracy, score.format))
         parts, values = (
@@ -369,7 +369,7 @@ def _plain(score: object, gave: str) -> Score:
             for table in (score.parts, score.values)
         )
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise SwarmError(f"{gave} what is no number: {error}", FIX) from error
+        raise SwarmError(f"{gave} something that is not a number: {error}", FIX) from error
     if not all(abs(number) <= REWARD_MAX for number in (reward, accuracy, form)):
         return Score(0.0, failed=True)
     return Score(reward, accuracy, form, parts, bool(score.failed), values, score.answered)

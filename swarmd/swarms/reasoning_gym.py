@@ -210,7 +210,10 @@ class ReasoningGymPlan(SplitPlan):
         try:
             known = msgspec.convert(memory.get("curricula", {}), dict[str, Ladder])
         except msgspec.ValidationError as error:
-            raise SwarmError(f"the levels of the curricula cannot be read: {error}") from error
+            raise SwarmError(
+                f"the levels of the curricula cannot be read from the checkpoint: {error}",
+                "Move that checkpoint away: the one before it counts then",
+            ) from error
         for name in self._ladders.keys() & known:
             highest = len(self._levels[name]) - 1  # perhaps fewer levels than when it was saved
             self._ladders[name] = known[name] if known[name].level <= highest else Ladder(highest)

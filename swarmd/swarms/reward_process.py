@@ -9,7 +9,9 @@ The two ends speak over a pipe: the modules to import, then for each call the fu
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import difflib
 import importlib
 import inspect
 import re
@@ -20,7 +22,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection, Pipe
@@ -94,7 +96,10 @@ class RewardProcess:
         try:
             fault = self._ask(([*sys.path, self._home], self._paths), IMPORT_S)
         except RewardFailed as error:
-            raise SwarmError(f"swarm.options.reward_funcs cannot be imported: {error}") from error
+            raise SwarmError(
+                f"swarm.options.reward_funcs cannot be imported: {error}",
+                "Let its module load quickly, and start no program when it is imported",
+            ) from error
         if fault is not None:
             self._end()
             raise SwarmError(*fault)
@@ -131,6 +136,34 @@ def check_path(path: str) -> str:
     return key
 
 
+def check_source(path: str, home: Path) -> None:
+    """Check what can be told of an import path without running its module, which may need what is not installed yet.
+
+    Raises SwarmError if the path has another form, or a module below `home` cannot have such a function.
+    """
+    key = check_path(path)
+    module, _, name = path.partition(":")
+    file = home / f"{module.replace('.', '/')}.py"
+    if not file.is_file():
+        return
+    try:
+        source = file.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise SwarmError(f"{key}: {file} cannot be read as Python: {error}", f"Correct {file.name}") from error
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+        raise _not_a_function(key)
+    if not re.search(rf"\b{name}\b|\bimport \*", source):
+        near = difflib.get_close_matches(name, defined, n=1)
+        fix = f"Did you mean {module}:{near[0]}?" if near else f"It has: {', '.join(defined) or 'no function'}"
+        raise SwarmError(f"{key}: {file} has no function {name!r}", fix)
+
+
+def _not_a_function(key: str) -> SwarmError:
+    return SwarmError(f"{key} is not a function", "Name a function; models as rewards are not supported")
+
+
 def load_function(path: str) -> RewardFunction:
     """The function under `package.module:function`.
 
@@ -152,8 +185,11 @@ def load_function(path: str) -> RewardFunction:
             fix = f"Install {error.name} beside swarmd: {install_command(error.name or '')}"
         raise SwarmError(f"{key} cannot be imported: {type(error).__name__}: {error}", fix) from error
     if not callable(found) or inspect.isclass(found):
-        raise SwarmError(f"{key} is not a function", "Name a function; models as rewards are not supported")
+        raise _not_a_function(key)
     return found  # type: ignore[no-any-return]
+
+
+_RETURN = "It has to return a list with a number, or None, for each completion"
 
 
 def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
@@ -161,11 +197,16 @@ def _call(function: RewardFunction, given: Mapping[str, Any], count: int) -> lis
     answer = function(**given, trainer_state=None, log_extra=_drop, log_metric=_drop)
     if inspect.iscoroutine(answer):
         answer = asyncio.run(answer)
-    if isinstance(answer, NO_REWARDS):
-        raise TypeError(f"{type(answer).__name__}, not a list of a reward for each completion")
-    values = [None if value is None else float(value) for value in islice(answer, count + 1)]
+    if isinstance(answer, NO_REWARDS) or not isinstance(answer, Iterable):
+        raise TypeError(f"it returned {answer!r:.100}, a {type(answer).__name__}. {_RETURN}")
+    returned = list(islice(answer, count + 1))
+    try:
+        values = [None if value is None else float(value) for value in returned]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"it returned {returned!r:.100}: {error}. {_RETURN}") from error
     if len(values) != count:
-        raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
+        size = f"longer than {count}" if len(values) > count else f"of length {len(values)}"
+        raise ValueError(f"it returned a list {size} for {count} completions. {_RETURN}")
     return values
 
 

@@ -56,9 +56,9 @@ class RewardOption(Section, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.name == "regex") != bool(self.pattern):
-            raise ValueError('`pattern` belongs to the reward "regex", which needs one')
+            raise ValueError('the reward "regex" needs `pattern`, and no other reward takes it')
         if self.min > self.max:
-            raise ValueError(f"`min` ({self.min}) is above `max` ({self.max})")
+            raise ValueError(f"`min` ({self.min}) is above `max` ({self.max}): swap them")
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -130,7 +130,7 @@ def _search_for(pattern: str) -> Reward:
     except faults as error:
         raise SwarmError(
             f"swarm.options.rewards: the pattern {pattern!r} is not a regular expression: {error}",
-            "Write \\ before a bracket or sign that stands for itself; docs/swarms/file.md has the bounds",
+            "Write \\ before a bracket or sign that means itself; docs/swarms/file.md has the bounds",
         ) from error
 
     cut_off = RateLimiter(CUT_OFF_BURST_S, CUT_OFF_PER_S, time.monotonic)  # seconds of searches that were cut off
@@ -227,7 +227,7 @@ class RewardFunctions:
             return [math.nan] * count
         numbers = [value for value in values if value is not None]
         if numbers and not any(map(math.isfinite, numbers)):
-            self._fail(name, f"it gave {numbers[0]} for each completion that it had a say in")
+            self._fail(name, f"it gave {numbers[0]} for each completion that it did not leave out")
             return values
         self._failures.pop(name, None)
         return values

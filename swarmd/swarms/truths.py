@@ -20,7 +20,7 @@ from swarmd.errors import SandboxUnavailable, SwarmError
 from swarmd.swarms.dataset import is_hub_id
 from swarmd.swarms.plan import CORRECT, NO_MATERIAL, Plan, Question, SplitPlan, StageId, score_completions
 from swarmd.swarms.registry import BUILT_IN, make_plan, questions_of
-from swarmd.swarms.reward_process import check_path
+from swarmd.swarms.reward_process import check_source
 from swarmd.swarms.rewards import COMPARING
 
 SAMPLED = 64  # questions
@@ -32,7 +32,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     """Check that the kind can train on its tasks, or on the file that its options name, and pays for right answers.
 
     If the file is still to be made of a data set on this machine, it is made elsewhere for the check. Nothing is
-    downloaded. Plug-ins and reward functions are not asked: their code may need what is not installed yet.
+    downloaded. Plug-ins and reward functions are not run: their code may need what is not installed yet.
 
     Returns:
         Why right answers were not tried; empty if they were, or if no file is named.
@@ -50,7 +50,7 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
     functions, source = swarm.options.get("reward_funcs"), swarm.options.get("dataset")
     if functions:
         for path in functions:
-            check_path(path)
+            check_source(path, home)
         return f"the reward functions {', '.join(functions)} decide"
     with suppress(SandboxUnavailable), TemporaryDirectory() as elsewhere:  # which is not the file's fault
         if source and not (home / name).exists():

@@ -78,7 +78,7 @@ def check_damage(path: Path, error: Exception) -> None:
     if isinstance(error, OSError) and error.errno not in DAMAGE:
         raise CheckpointUnreadable(
             f"the checkpoint's file {path} cannot be read: {error.strerror}",
-            "Let this node's user read it, or see to the disk; moved away, the checkpoint before it counts",
+            "Let this node's user read it, or check the disk; if it is moved away, the checkpoint before it counts",
         ) from error
 
 

@@ -29,6 +29,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.swarms.text import TAGS
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.lessons import Lesson, select, teach_answers, teach_problems, teach_programs, teach_school
+from swarmd.training.models.files import check_directory
 from swarmd.training.models.model import Policy, digest_weights, find_markers
 from swarmd.training.models.source import EMBEDDED
 from swarmd.training.sampling import Sampler, encode_turns
@@ -317,15 +318,16 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
 
 def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0) -> dict[str, Accuracy]:
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
+    check_directory(directory)
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
         if kind != "qwen3":
-            raise ValueError(f"its config.json describes a model of the kind {kind!r}")
+            raise ValueError(f"its config.json describes a model of the kind {kind!r}, not qwen3")
         tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
         policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
     except Exception as error:  # transformers may raise anything
         fix = "Name a directory that `swarmd model build` wrote"
-        raise ModelError(f"{directory} holds no embedded model: {type(error).__name__}: {error}", fix) from error
+        raise ModelError(f"{directory} does not hold one of swarmd's embedded models: {error}", fix) from error
     held_out = {task: plan.hold_out(task, questions) for task in plan.tasks}
     return evaluate(policy, Sampler(policy), plan, held_out, tokens_max, seed=seed)
 

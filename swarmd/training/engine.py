@@ -39,8 +39,9 @@ from swarmd.training.footprint import is_out_of_memory, measure_peak_bytes, rele
 from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
+from swarmd.training.models.files import check_context
 from swarmd.training.models.memory import GIB, estimate_need, measure_room, read_shape
-from swarmd.training.models.model import check_context, check_tokens, load_policy
+from swarmd.training.models.model import check_tokens, load_policy
 from swarmd.training.passes import PassSizes
 from swarmd.training.peer_weights import adopt, forget_attempts
 from swarmd.training.plan_failures import naming_failures
@@ -95,7 +96,8 @@ class TrainingEngine:
         self._peer = peer
         self._blobs = Blobs(paths.blobs)
         self.policy = load_policy(config.training)
-        check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
+        lengths = (config.training.prompt_tokens, config.training.completion_tokens)
+        check_context(self.policy.name, self.policy.context, *lengths)
         check_tokens(self.policy)
         if untried := check_truths(plan, self.policy.rewrite):
             log.info("whether right answers are paid was not tried", reason=untried)

@@ -26,7 +26,7 @@ from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
 from swarmd.installed import require
-from swarmd.training.models.parallelism import find_parallelism, locate_file
+from swarmd.training.models.parallelism import WRITE_IT, find_parallelism, locate_file
 from swarmd.worker.messages import Perform, Start, encode_frame
 
 RANK = "rank"  # argument that makes the trainer worker another rank than the first
@@ -167,7 +167,9 @@ def read_accelerate(path: Path) -> dict[str, str]:
         arguments, _, _ = _validate_launch_command(arguments)
         environment = prepare_multi_gpu_env(arguments)
     except FOREIGN_ERRORS as error:
-        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: {error}") from error
+        raise ConfigError(
+            f"training.accelerate: {path} is not a configuration of accelerate: {error}", WRITE_IT
+        ) from error
     before = os.environ
     return {name: value for name, value in environment.items() if before.get(name) != value}
 

@@ -93,7 +93,7 @@ async def serve_static(request: Request) -> Response:
 
 async def refuse_unknown(request: Request) -> Response:
     """The answer to an unknown address below /api."""
-    return refusal(404, "there is no such address; /api/openapi.json lists those that there are")
+    return refusal(404, "there is no such address; /api/openapi.json lists all of them")
 
 
 def serve_file(request: Request, name: str, caching: str) -> Response:

@@ -107,7 +107,7 @@ class RequestGuard:
             again = {"retry-after": str(BUSY_S), "connection": "close"}
             return refusal(503, "all connections are taken; those that are kept free are for health probes", again)
         if not path.startswith("/"):
-            return refusal(400, "the address is no path of this server")
+            return refusal(400, "the address is not a path of this server")
         if not self._knows_host(headers, scope):
             return refusal(
                 421, "this server does not go by that name; name it in web.hosts (--host) to reach it by that"

@@ -26,7 +26,7 @@ from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import Base, fold, oldest_base
 from swarmd.eventlog.frame import Commit, decode_commit, read_frames
-from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header
+from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, unreadable
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.eventlog.summaries import Summary, Unfit, read_bookmark, write_bookmark
 from swarmd.files import regular_descriptor
@@ -72,7 +72,9 @@ def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple
     for number, path in enumerate(segments[index:]):
         for commit, end in _frames_of(path, offset if number == 0 else 0):
             if commit.seq != next_seq:
-                raise LogDamaged(f"{path}: event {next_seq} is expected, event {commit.seq} stands there")
+                raise LogDamaged(
+                    f"{path}: event {next_seq} is expected, event {commit.seq} is there", "See `swarmd log verify`"
+                )
             next_seq = commit.end_seq
             yield commit, Place(next_seq, first_seq_of(path), end)
 
@@ -87,7 +89,7 @@ def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
     except FileNotFoundError as error:
         raise Gone(f"{path} was removed while it was read", "Ask again") from error
     except OSError as error:
-        raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
 
 
 class _Sparing(FileIO):

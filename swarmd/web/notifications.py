@@ -92,7 +92,7 @@ def _urls_of(named: str, root: Path) -> list[str]:
     lines = map(str.strip, read_secret(secret, SECRET).decode("utf-8-sig", "replace").splitlines())
     urls = [line for line in lines if line and not line.startswith("#")]
     if not urls:
-        raise ConfigError(f"there is no URL in {secret.path}", "It holds one a line")
+        raise ConfigError(f"there is no URL in {secret.path}", "Write one on each line")
     return urls
 
 
@@ -183,7 +183,7 @@ class ProgramSender:
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
-                raise NotifyFailed(f"{self.shown} cannot be run: {error}") from None
+                raise NotifyFailed(f"{self.shown} cannot be run: {error}", "Correct notify.command") from None
             try:
                 async with asyncio.timeout(self._run_s):
                     await process.communicate(note.text.encode() + b"\n")
@@ -240,7 +240,7 @@ class HealthChanges:
         notes: list[HealthMessage] = []
         run = self.past.run
         if run and status.process.run != run and status.source == "daemon":
-            notes += self._update_layer(status, "process", False, "the daemon ended, and was started anew", now)
+            notes += self._update_layer(status, "process", False, "the daemon ended, and was started again", now)
         self.past.run = status.process.run or run
         unwell = []
         for name, layer in judged(status, now):

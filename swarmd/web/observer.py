@@ -110,7 +110,7 @@ class OpeningBalances:
     def told(self) -> str:
         """A sentence about the rewards."""
         if self._failures >= FAILURES_TOLD:
-            return "Rewards as well: the contract's own sums cannot be had."
+            return "Rewards as well: the contract's own sums cannot be read."
         if not self._seeded:
             return "The contract's own sums of what was before are still being read."
         return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
@@ -356,7 +356,7 @@ def observer_of(manifest: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str
     """
     read = read_manifest(manifest)
     if rpc and read.chain is None:
-        raise ConfigError(f"the swarm {read.id} has no chain: endpoints mean nothing there")
+        raise ConfigError(f"the swarm {read.id} has no chain: endpoints have no use there", "Leave out --rpc")
     endpoints = tuple(rpc) or (read.chain.rpc if read.chain else ())
     urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:

@@ -214,7 +214,7 @@ class LogTail:
         stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
         if stamp != self._directory_stamp:
             if self._mark.is_gone():
-                raise Gone(f"the event log in {directory} is another one than before", "Load the page anew")
+                raise Gone(f"the event log in {directory} is another one than before", "Load the page again")
             self._directory_stamp = stamp
             self._forget_removed(directory)
             return True
@@ -261,7 +261,7 @@ def trouble_of(error: Exception, directory: Path) -> SwarmdError:
     if isinstance(error, SwarmdError):
         return error
     if isinstance(error, OSError):
-        return SwarmdError(f"{error.filename or directory}: {error.strerror or error}", "Look at the disk")
+        return SwarmdError(f"{error.filename or directory}: {error.strerror or error}", "Check the disk")
     return SwarmdError(f"{directory} cannot be folded: {type(error).__name__}", "See `swarmd replay --verify`")
 
 
@@ -390,4 +390,4 @@ class LogReading:
     def reread_words(self) -> str:
         """Why the log is read whole although something was kept, as the end of a sentence; else empty."""
         anew = self.keeping.anew if self.keeping is not None else ""
-        return f"; what was kept of it is made anew: {anew}" if anew else ""
+        return f"; what was kept of it is made again: {anew}" if anew else ""

@@ -137,7 +137,7 @@ class FrameReader(Generic[M]):
             try:
                 yield self._decoder.decode(body)
             except DECODE_ERRORS as error:  # also RecursionError, which msgspec raises for deep nesting
-                raise FrameError(f"a frame of {length} bytes is no message: {error}") from error
+                raise FrameError(f"a frame of {length} bytes is not a message: {error}") from error
 
     @property
     def pending(self) -> int:

@@ -252,7 +252,7 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
     node: NodeDirectory, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_backup(node, out, OPEN)
-    with pytest.raises(ArchiveError, match="may have gone on"):
+    with pytest.raises(ArchiveError, match="may have kept running"):
         restore_backup(out, tmp_path / "new", None, moved=True)
     make_backup(node, tmp_path / "move.tar.gz", BackupPlan(None, for_move=True))
     later = time.time() + 2 * 86400

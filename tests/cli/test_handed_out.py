@@ -365,7 +365,7 @@ def test_where_the_hub_cannot_be_asked_it_is_said_that_no_commit_is_named(
 
 def test_a_model_that_the_hub_does_not_have_makes_no_swarm(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str, revision: str, shipped: tuple[str, ...]) -> str:
-        raise ModelError("the Hub shows none of this name")
+        raise ModelError("the Hub shows none with this name")
 
     monkeypatch.setattr(handed_out, "ask_hub", absent)
     assert "shows none" in shell.fails(ExitCode.NO_INPUT, *with_model(shell, "org/name"))

@@ -162,7 +162,7 @@ def test_a_person_is_asked_and_the_token_is_not_shown(shell: Shell) -> None:
     terminal = Terminal("init", "--model", "embedded", "--no-examine")
     terminal.answer("Directory of the node", str(root))
     terminal.answer("A swarm of your own, or join one", "perhaps")
-    terminal.answer("'perhaps' is none of them", "new")
+    terminal.answer("'perhaps' is not one of them", "new")
     terminal.answer("Name of your swarm", "Evening")
     terminal.answer("What is to be trained", "")
     terminal.answer("Address that others reach", "")

@@ -280,7 +280,9 @@ def look_at_the_list(shell: Shell, guest: str, further: str) -> None:
     id_, state, whom, *when = made.split()
     assert (state, whom) == ("holds", further) and "until" in when
     assert "was not made here" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", "--withdraw", own[0], "--dir", b)
-    assert "no id" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", "--withdraw", "nothing", "--dir", b)
+    assert "is not the id of an invitation" in shell.fails(
+        ExitCode.BAD_CONFIG, "swarm", "invite", "--withdraw", "nothing", "--dir", b
+    )
     assert f"the invitation of {further} is withdrawn" in shell.well("swarm", "invite", "--withdraw", id_, "--dir", b)
     assert shell.well("swarm", "invite", "--list", "--dir", b).split()[1] == "withdrawn"
     shell.well("swarm", "invite", "--withdraw", id_, "--dir", a)

@@ -186,8 +186,8 @@ def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, shell: Shell) -> 
     [
         (["--rpc", "http://127.0.0.1:1"], "Give --contract with it"),
         (["DIR", "--rpc", "http://127.0.0.1:1", "--contract", CONTRACT], "not a directory"),
-        (["--rpc", "http://127.0.0.1:1", "--contract", "0x12"], "is no address"),
-        (["--rpc", "nonsense", "--contract", CONTRACT], "is no URL of a node"),
+        (["--rpc", "http://127.0.0.1:1", "--contract", "0x12"], "is not an address"),
+        (["--rpc", "nonsense", "--contract", CONTRACT], "is not the URL of a chain's node"),
     ],
 )
 def test_a_command_that_makes_no_sense(tmp_path: Path, shell: Shell, arguments: list[str], words: str) -> None:

@@ -172,7 +172,7 @@ def test_another_setting_is_compared(slow: Path, shell: Shell) -> None:
     ("against", "message"),
     [
         (("round.behnd=abandon",), "Did you mean round.behind?"),
-        (("training.steps=5",), "no setting that a log holds"),
+        (("training.steps=5",), "not a setting that a log holds"),
         (("round.behind=hurry",), "round.behind"),
         (("round.train_s=-1",), "round.train_s"),
         (("coordinator.quorum=0.5",), "means nothing in this log"),

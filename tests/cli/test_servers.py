@@ -23,7 +23,7 @@ def test_anything_else_is_no_address(text: str) -> None:
 def test_a_contract_that_is_no_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", "0x11", "--org", "o")
     assert run_command(["signer", *options]) == ExitCode.BAD_CONFIG
-    assert capsys.readouterr().err.startswith("error: --contract: '0x11' is no address\nfix: Write it as 0x")
+    assert capsys.readouterr().err.startswith("error: --contract: '0x11' is not an address\nfix: Write it as 0x")
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_a_contract_that_is_no_address_is_named(capsys: pytest.CaptureFixture[st
     [
         (("--org", ""), "no organisation is named"),
         (("--org", "o", "--org", " "), "no organisation is named"),
-        (("--org", "o", "--peer", ""), "--peer '' is no peer id"),
-        (("--org", "o", "--peer", "Qm1,Qm2"), "--peer 'Qm1,Qm2' is no peer id"),
+        (("--org", "o", "--peer", ""), "--peer '' is not a peer id"),
+        (("--org", "o", "--peer", "Qm1,Qm2"), "--peer 'Qm1,Qm2' is not a peer id"),
     ],
     ids=["no org", "blank org", "no peer", "list of peers"],
 )

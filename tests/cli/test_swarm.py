@@ -261,11 +261,11 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
     [
         (["--listen", "/ip4/0.0.0.0/tcp/0"], ExitCode.BAD_CONFIG, "a fixed port"),
         (["--bootnode", "/ip4/192.0.2.1/tcp/1"], ExitCode.BAD_DATA, "is not the address of a node"),
-        (["--member", "bob"], ExitCode.BAD_DATA, "'bob' is no peer id"),
+        (["--member", "bob"], ExitCode.BAD_DATA, "'bob' is not a peer id"),
         (["--min-submissions", "2"], ExitCode.BAD_CONFIG, "are for a swarm on a chain"),
         (["--stage-seconds", "0"], ExitCode.BAD_CONFIG, "a stage needs an end"),
         (["--stages", "3"], ExitCode.BAD_CONFIG, "a round of 'digits' has 1"),
-        (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "no URL of a node"),
+        (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "not the URL of a chain's node"),
         (["--rpc", "http://127.0.0.1:1"], ExitCode.FAILURE, "127.0.0.1:1"),
         (["--rpc", "file:none.txt"], ExitCode.BAD_CONFIG, "none.txt cannot be read"),
         (["--rpc", "http://127.0.0.1:1", "--max-gwei", "nan"], ExitCode.BAD_CONFIG, "--max-gwei nan is not a price"),
@@ -430,12 +430,12 @@ def test_members_and_bootnodes_on_a_chain(shell: Shell, chain: OwnChain) -> None
     assert (found["open"], found["allowed"], found["bootnodes"][-1]) == (True, [], address)
     shell.well("swarm", "remove-bootnode", path, address)
     assert address not in shell.well("swarm", "status", path)
-    assert "'bob' is no peer id" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "allow", path, "bob")
+    assert "'bob' is not a peer id" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "allow", path, "bob")
     address = shell.manifest("a").chain.contract  # type: ignore[union-attr]
     assert "round 0, stage 0" in shell.well("swarm", "status", "--rpc", chain.url, "--contract", address)
     assert "which swarm?" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "status")
     told = shell.fails(ExitCode.BAD_CONFIG, "swarm", "status", "--rpc", chain.url, "--contract", "0x12")
-    assert "'0x12' is no address" in told
+    assert "'0x12' is not an address" in told
 
 
 def test_a_named_passphrase_is_the_one_that_counts(shell: Shell, chain: OwnChain) -> None:

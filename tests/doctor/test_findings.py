@@ -200,7 +200,7 @@ FAULTS = [
     # The identity.
     fault("identity", OPEN_KEY, lambda made, patch: made.key.chmod(0o644), "0644", "chmod 600"),
     fault("identity", "identity.damaged=error", lambda made, patch: flip(made.key)),
-    fault("identity", "identity.damaged=error", put_in("identity.key", "\x08\x01short"), "is no identity"),
+    fault("identity", "identity.damaged=error", put_in("identity.key", "\x08\x01short"), "is not an identity"),
     fault("identity", "identity.new=note", no_key, "identity backup"),
     fault("identity", "identity.missing=error", all_of(log, no_key), "swarmd identity restore BACKUP"),
     fault("identity", "identity.missing=error", all_of(text(f'[dht]\npeer = "{OTHER}"'), no_key), "dht.peer pins"),

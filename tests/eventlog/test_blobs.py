@@ -49,7 +49,7 @@ def test_what_was_put_is_got_by_its_sha256(tmp_path: Path) -> None:
 def test_a_digest_from_a_peer_leads_nowhere_else(tmp_path: Path, digest: str) -> None:
     blobs = Blobs(tmp_path)
     for attempt in (blobs.get, blobs.has):
-        with pytest.raises(NotFoundError, match="no blob digest"):
+        with pytest.raises(NotFoundError, match="not the digest of a blob"):
             attempt(digest)
 
 

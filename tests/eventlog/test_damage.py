@@ -211,7 +211,7 @@ def test_a_gap_in_the_sequence_is_refused(tmp_path: Path) -> None:
     seed = PREFIX.unpack_from(header)[-1]
     frames = [encode_frame(encode_commit(Commit(seq, 0.0, 1, (MemberSeen("p"),), b"")), seed) for seq in (0, 2)]
     (tmp_path / segment_name(0)).write_bytes(header + b"".join(frames))
-    with pytest.raises(LogDamaged, match="seq 1 is expected, seq 2 stands there"):
+    with pytest.raises(LogDamaged, match="seq 1 is expected, seq 2 is there"):
         list(read_commits(tmp_path))
 
 

@@ -126,7 +126,7 @@ def test_an_export_replaces_files_only(tmp_path: Path, export) -> None:
     os.mkfifo(pipe)
     link.symlink_to(file)
     for out in (pipe, tmp_path):
-        with pytest.raises(PathUnusable, match="is no regular file"):
+        with pytest.raises(PathUnusable, match="is not a regular file"):
             export(iter(()), out)
     assert pipe.is_fifo()
     file.write_bytes(b"old")

@@ -46,10 +46,13 @@ def scores_of(given: Any) -> tuple[Score, ...]:
         (None, "score gave NoneType for completions of digits_"),
         (1.0, "score gave float for completions of digits_"),
         ([Score(1.0)], "score gave 1 scores for 2 completions of digits_"),
-        ([Score(1.0), 0.5], "score gave for a completion of digits_.* no Score but float"),
-        ([Score(1.0), Score(None)], "score gave for a completion of digits_.* what is no number: .*NoneType"),  # type: ignore[arg-type]
-        ([Score(1.0), Score(1.0, parts={"a": "b"})], "what is no number: .*'b'"),  # type: ignore[dict-item]
-        ([Score(1.0), Score(1.0, parts=None)], "what is no number"),  # type: ignore[arg-type]
+        ([Score(1.0), 0.5], "score gave for a completion of digits_.* float, not a Score"),
+        (
+            [Score(1.0), Score(None)],
+            "score gave for a completion of digits_.* something that is not a number: .*NoneType",
+        ),  # type: ignore[arg-type]
+        ([Score(1.0), Score(1.0, parts={"a": "b"})], "something that is not a number: .*'b'"),  # type: ignore[dict-item]
+        ([Score(1.0), Score(1.0, parts=None)], "something that is not a number"),  # type: ignore[arg-type]
     ],
     ids=["none", "number", "one", "no score", "no number", "part", "parts"],
 )
@@ -103,8 +106,8 @@ def test_a_question_that_no_peer_would_know_is_told_before_it_is_answered(refere
 QUESTION = Question(Reference("t", "d", 0, 0), [Message("user", "1?")], {})  # type: ignore[arg-type]
 NO_QUESTIONS: list[tuple[Any, str]] = [
     (None, "gave NoneType for "),
-    (["1?"], "gave no Question but str"),
-    ([QUESTION, None], "gave no Question but NoneType"),
+    (["1?"], "gave str, not a Question"),
+    ([QUESTION, None], "gave NoneType, not a Question"),
     *(
         ([msgspec.structs.replace(QUESTION, messages=messages)], told)
         for messages, told in (

@@ -76,6 +76,15 @@ def undefined(completions, **kwargs):
 def by_text(completions, **kwargs):
     return {place: 0.5 for place, _ in enumerate(completions)}
 
+def by_words(completions, **kwargs):
+    return ["good"] * len(completions)
+
+def empties(completions, **kwargs):
+    return []
+
+def alone(completions, **kwargs):
+    return 1.0
+
 def as_text(completions, **kwargs):
     return "1" * len(completions)
 
@@ -206,6 +215,11 @@ def test_a_call_ends_with_the_stage_that_is_cancelled_and_counts_for_nothing(hom
         ("breaks", r"RuntimeError: no \(my_rewards\.py, line \d+\)"),
         ("ends", "ended with code 7"),
         ("undefined", "it gave nan for each"),
+        ("empties", "a list of length 0 for 1 completions. It has to return a list with a number, or None, for each"),
+        ("goes_on", "a list longer than 1 for 1 completions. It has to return"),
+        ("as_text", "it returned '1', a str. It has to return"),
+        ("by_words", "it returned .*'good'.*: could not convert .* It has to return"),
+        ("alone", "it returned 1.0, a float. It has to return"),
     ],
 )
 def test_one_that_fails_at_every_call_ends_the_stage_with_its_own_words(home: Path, name: str, words: str) -> None:

@@ -396,7 +396,7 @@ YOUNG = replace(BOTH, process=replace(BOTH.process, age_s=START_S - 1))
         ([(300, FAILED)], "exit code 73: no space"),
         ([(300, WELL), (100, MUTE)], "does not answer"),
         ([(300, WELL), (30, STOPPED), (3000, UPGRADED)], ""),
-        ([(20, life) for life in LIVES], "started anew"),  # though each look finds a daemon
+        ([(20, life) for life in LIVES], "started again"),  # though each look finds a daemon
         ([(500, YOUNG)], ""),  # a starting node is not judged by its layers
     ],
     ids=["died", "stopped", "failed", "hangs", "upgraded", "a crash loop", "starts"],

@@ -64,7 +64,7 @@ def test_noise_is_refused_or_waited_for(noise: bytes) -> None:
     ids=["no UTF-8", "an endless nesting in a field that nobody knows"],
 )
 def test_a_body_that_cannot_be_decoded_is_refused(body: bytes) -> None:
-    with pytest.raises(FrameError, match="is no message"):
+    with pytest.raises(FrameError, match="is not a message"):
         list(reader().feed(struct.pack("<I", len(body)) + body))
 
 

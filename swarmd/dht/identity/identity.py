@@ -282,7 +282,7 @@ def parse_identity(raw: bytes, origin: str, fix: str = _NAME) -> Identity:
         return _parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
         raise IdentityDamaged(
-            f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected",
+            f"{origin} is not an identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected",
             fix,
         )
     return Ed25519Identity(raw[4:36], raw[36:68])
@@ -310,7 +310,7 @@ def _parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
         )
     problem = _rsa_problem(key.public_key())
     if problem:
-        raise IdentityDamaged(f"{origin} cannot be used: {problem}")
+        raise IdentityDamaged(f"{origin} cannot be used: {problem}", "Make another with `swarmd identity new`")
     return RsaIdentity(key)
 
 

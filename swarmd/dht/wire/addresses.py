@@ -77,13 +77,13 @@ def check_bootstrap(addresses: Iterable[str], key: str = "dht.bootstrap") -> Non
 
 def _check_peer(key: str, peer: str) -> None:
     if not is_peer_id(peer):
-        raise ConfigError(f"{key}: {peer!r} is no peer id", _PEER_ID_FIX)
+        raise ConfigError(f"{key}: {peer!r} is not a peer id", _PEER_ID_FIX)
 
 
 def _check_places(key: str, addresses: Iterable[str]) -> None:
     for address in addresses:
         if not is_address(address):
-            raise ConfigError(f"{key}: {address!r} is no address", suggest_address(address))
+            raise ConfigError(f"{key}: {address!r} is not an address", suggest_address(address))
 
 
 def check_called(key: str, addresses: Iterable[str]) -> None:
@@ -91,9 +91,12 @@ def check_called(key: str, addresses: Iterable[str]) -> None:
     for address in addresses:
         if re.search("/(tcp|udp)/0+(/|$)", address):
             raise ConfigError(f"{key}: {address!r} names no port", "Write the port at which the node is reached")
+        if re.search(r"/udp/\d+(/(?!quic)|$)", address):
+            fix = "Write it with /tcp/PORT, or with /udp/PORT/quic-v1 if the node listens so"
+            raise ConfigError(f"{key}: {address!r} is UDP without QUIC, which no node speaks", fix)
         if address.startswith(("/ip4/0.0.0.0/", "/ip6/::/")):
             fix = "Write the address that others reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
-            raise ConfigError(f"{key}: {address!r} is no machine's: one listens there, and nobody can call it", fix)
+            raise ConfigError(f"{key}: {address!r} is an address to listen on, which nobody else can call", fix)
         if address.startswith("/ip6zone/"):
             fix = "Write another address of the node: a global one, one that begins with fd, or a name"
             raise ConfigError(f"{key}: {address!r} is of one network interface, and p2pd calls no such address", fix)
@@ -120,7 +123,7 @@ def suggest_address(text: str) -> str:
     found = re.fullmatch(r"(?:\w+://)?([\w.-]+?)(?::(\d{1,5}))?/?", text)
     _, kind, host = ("/" + text.strip("/") + "//").split("/")[:3]
     if text.startswith("/ip") and kind in HOSTS and not _is_host(kind, host):
-        return f"{host!r} is no {kind} address: write for example /ip4/0.0.0.0/tcp/38331"
+        return f"{host!r} is not a valid {kind} address: write for example /ip4/0.0.0.0/tcp/38331"
     if found is None or text.startswith("/"):
         return "Write for example /ip4/0.0.0.0/tcp/38331"
     host, port = found[1], found[2] or "38331"

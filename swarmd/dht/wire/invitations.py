@@ -75,7 +75,7 @@ def invite(identity: Identity, swarm: str, creator: str, guest: str, until: floa
         ConfigError: the host may not invite, or the guest is not a peer id.
     """
     if not is_peer_id(guest):
-        raise ConfigError(f"{guest!r} is no peer id", "`swarmd identity show` prints a node's")
+        raise ConfigError(f"{guest!r} is not a peer id", "`swarmd identity show` prints a node's")
     signature = identity.sign(_message(swarm, guest, identity.peer_id, until))
     if len(signature) != ED25519_BYTES:
         raise ConfigError(f"{identity.peer_id} has an RSA key", "A node with an Ed25519 key can invite")
@@ -146,7 +146,9 @@ def read_invitation(text: str) -> bytes:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ConfigError("the invitation is no text that `swarmd swarm invite` prints", "Copy all of it") from error
+        raise ConfigError(
+            "the invitation is not a text that `swarmd swarm invite` printed", "Copy all of it"
+        ) from error
 
 
 def _check_standing(encoded: bytes, guest: str, withdrawn: Callable[[Invitation], bool]) -> None:
@@ -212,7 +214,7 @@ def read_id(text: str) -> bytes:
         found = b""
     if len(found) != ID_BYTES:
         fix = "`swarmd swarm invite --list` prints the ids of those made here; an invitation's text will do as well"
-        raise ConfigError(f"{text[:80]!r} is no id of an invitation", fix)
+        raise ConfigError(f"{text[:80]!r} is not the id of an invitation", fix)
     return found
 
 
@@ -221,7 +223,7 @@ def id_of_text(encoded: bytes) -> bytes:
     try:
         return id_of(msgspec.msgpack.decode(encoded, type=Invitation))
     except DECODE_ERRORS as error:
-        raise ConfigError("this text is no invitation", "Copy all of it, or name its id") from error
+        raise ConfigError("this text is not an invitation", "Copy all of it, or name its id") from error
 
 
 def pack(ids: Iterable[bytes]) -> bytes:

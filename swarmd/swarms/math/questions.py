@@ -65,7 +65,9 @@ def load_rows(
         path = home / Path(data).expanduser()
         is_copy = path.is_dir()
     except (RuntimeError, OSError) as error:  # an unknown ~user; a name that is too long; no permission
-        raise SwarmError(f"swarm.options.data: {data!r} leads nowhere: {error}", "Write the path out") from error
+        raise SwarmError(
+            f"swarm.options.data: the path {data!r} cannot be resolved: {error}", "Write the path out"
+        ) from error
     sample = shape.sample and rewards == "compat"
     if data == "hub" or is_copy:
         found: Any = _load_dataset(shape.repo if data == "hub" else str(path), shape, sample)

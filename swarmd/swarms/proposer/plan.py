@@ -87,7 +87,9 @@ class ProposerSolverPlan(SplitPlan):
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         if swarm.tasks:
-            raise SwarmError("swarm.tasks: proposer-solver has none", "Leave them out; its models propose the problems")
+            raise SwarmError(
+                "swarm.tasks: proposer-solver takes none", "Leave them out; its models propose the problems"
+            )
         self._options = options = decode_options(swarm.options, ProposerOptions)
         self._swarm = swarm.id
         self._digest = _digest_of(options)

@@ -296,7 +296,10 @@ def read_level(remembered: Any) -> Level:
     try:
         return msgspec.convert(remembered, Level)
     except msgspec.ValidationError as error:
-        raise SwarmError(f"the level of proposer-solver cannot be read: {error}") from error
+        raise SwarmError(
+            f"the level of proposer-solver cannot be read from the checkpoint: {error}",
+            "Move that checkpoint away: the one before it counts then",
+        ) from error
 
 
 def compare(rewards: list[float]) -> int:

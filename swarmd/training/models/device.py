@@ -50,7 +50,7 @@ def choose_device(wanted: str) -> str:
         lacking = "Install the torch that fits the card (pytorch.org/get-started/locally): this one has no CUDA"
         raise ConfigError(
             f"training.device is {wanted!r}, but torch finds none",
-            f'{"Look at the driver" if built else lacking}; or set training.device = "auto"',
+            f'{"Check the driver" if built else lacking}; or set training.device = "auto"',
         )
     return wanted
 

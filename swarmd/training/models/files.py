@@ -108,8 +108,26 @@ def _read_settings(path: Path) -> dict[str, Any]:
             f"{path} is not JSON in UTF-8: {error}", "Save it as UTF-8 without a byte order mark, or copy it again"
         ) from error
     if not isinstance(settings, dict):
-        raise ModelError(f"{path} holds {type(settings).__name__} in JSON, not an object", "Copy it again")
+        held = "a list" if isinstance(settings, list) else json.dumps(settings)[:40]
+        raise ModelError(f"{path} holds {held} in JSON, not an object", "Copy or download it again")
     return settings
+
+
+def read_context(directory: Path) -> int | None:
+    """How many tokens a model reads; None if its config.json leaves that to transformers."""
+    settings = _read_settings(directory / CONFIG)
+    context = (settings.get("text_config") or settings).get("max_position_embeddings")
+    return context if isinstance(context, int) else None
+
+
+def check_context(name: str, context: int | None, prompt_tokens: int, completion_tokens: int) -> None:
+    """Raise ModelUnfit if a prompt and a completion of the configured lengths exceed the model's context."""
+    if context is not None and prompt_tokens + completion_tokens > context:
+        raise ModelUnfit(
+            f"{name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
+            f"{prompt_tokens + completion_tokens}",
+            "Lower one of the two",
+        )
 
 
 def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
@@ -118,7 +136,7 @@ def check_quantization(name: str, declared: Mapping[str, Any]) -> None:
         method = declared.get("quant_method") or "a method without a name"
         raise ModelUnfit(
             f"the files of {name} are quantised by {method}, and only those of bitsandbytes are trained here",
-            "Take the plain model, with training.quantization where memory is short",
+            "Take the plain model, with training.quantization if memory is short",
         )
 
 
@@ -128,7 +146,7 @@ def _check_types(path: Path, header: Mapping[str, Mapping[str, Any]]) -> None:
         if name.endswith(".weight") and entry["dtype"] in _QUANTISED_TYPES:
             raise ModelUnfit(
                 f"{path}: {name} is quantised ({entry['dtype']}), and config.json has no quantization_config",
-                "Take the plain model, or put the config.json beside the weights that belongs to them",
+                "Take the plain model, or put the config.json that belongs to the weights beside them",
             )
 
 
@@ -137,7 +155,7 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
     first = {name.partition(".")[0] for name in names}
     if len(first) == 1 and (first <= _WRAPPERS.keys() or first == {"base_model"}):
         raise ModelUnfit(
-            f"the weights in {path} are not called as a model's are: all of their names begin with {first.pop()!r}",
+            f"the weights in {path} have other names than a model's: all of their names begin with {first.pop()!r}",
             explain_wrapper(names),
         )
 

@@ -53,7 +53,7 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
     status = status_of(error)
     if isinstance(error, hub.GatedRepoError):
         return ModelError(
-            f"the Hub gives {name} only to those whom it was granted ({status})",
+            f"the Hub gives {name} only to accounts that it was granted to ({status})",
             f"Ask for it at {constants.ENDPOINT}/{name}, then {_ACCESS}",
         )
     if isinstance(error, hub.RevisionNotFoundError):
@@ -63,8 +63,8 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
         near = difflib.get_close_matches(name, known_models(), n=1, cutoff=SIMILAR)
         meant = f"Did you mean {near[0]}? " if near and near[0] != name else ""
         return ModelError(
-            f"the model {name} is not on this machine, and the Hub shows none of this name",
-            f"{meant}Correct training.model{own}; where it is private, {_ACCESS}",
+            f"the model {name} is not on this machine, and the Hub shows none with this name",
+            f"{meant}Correct training.model{own}; if it is private, {_ACCESS}",
         )
     if status == 401:
         return ModelError(f"the Hub does not take the token for {name} (401)", f"Make a new token, then {_ACCESS}")
@@ -74,11 +74,13 @@ def explain_hub(error: BaseException, name: str, revision: str = "", shipped: tu
         )
     if status == 429:
         return HubUnreachable(
-            f"the Hub takes no more requests from here for a while (429), so {name} is not to be had now",
+            f"the Hub takes no more requests from here for a while (429), so {name} cannot be downloaded now",
             f"Wait some minutes; with an account it takes more: {_ACCESS}",
         )
     if status and status >= 500:
-        return HubUnreachable(f"the Hub is in trouble itself ({status}), so {name} is not to be had now", "Try again")
+        return HubUnreachable(
+            f"the Hub is in trouble itself ({status}), so {name} cannot be downloaded now", "Try again"
+        )
     offline = constants.HF_HUB_OFFLINE and isinstance(error, hub.LocalEntryNotFoundError)
     if offline or isinstance(error, hub.OfflineModeIsEnabled):
         return HubUnreachable(

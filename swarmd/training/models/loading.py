@@ -114,15 +114,15 @@ def _find_fix(lost: list[str], foreign: list[str], wrong: list[Any]) -> str:
         return "It was saved as a classifier or reward model: take the language model that it was made of"
     prefixes = (key.removesuffix(own) for key in foreign for own in lost if key.endswith(f".{own}"))
     if prefix := next(prefixes, ""):
-        return f"The names of its weights begin with {prefix!r} too many: save the inner model with save_pretrained"
+        return f"The names of its weights have {prefix!r} too many in front: save the inner model with save_pretrained"
     if lost and all(_HEADS.match(key) for key in lost) and not (foreign or wrong):
         return (
-            "Where its output head is its embedding, set tie_word_embeddings to true in its config.json; else save it "
+            "If its output head is its embedding, set tie_word_embeddings to true in its config.json; else save it "
             "as AutoModelForCausalLM, with its head"
         )
     if wrong:
-        return "Its config.json is another model's, or was changed: put the one beside the weights that belongs to them"
-    return "Copy all of its files again, or put the config.json beside the weights that belongs to them"
+        return "Its config.json is another model's, or was changed: put the one that belongs to the weights beside them"
+    return "Copy all of its files again, or put the config.json that belongs to the weights beside them"
 
 
 def guarded(name: str, load: Callable[[], Any], what: str = "") -> Any:
@@ -149,8 +149,15 @@ def explain_failure(name: str, error: Exception, what: str = "") -> ModelError:
     fix = "Check training.model and training.revision, and that all of its files are there and whole"
     if "does not recognize this architecture" in str(error):
         fix = f"transformers {transformers.__version__} does not know it: take another model, or a newer transformers"
-    if isinstance(error, KeyError):
+    if re.search("^Validation error for field|^Class validation error", str(error)):
+        fix = "Correct that in its config.json, or copy the file again"
+    if what and isinstance(error, KeyError | TypeError | AttributeError):
+        reason = f"{type(error).__name__}: {error}"
+        fix = "Copy or download its tokenizer.json and tokenizer_config.json again"
+    elif isinstance(error, KeyError):
         reason = f"its config.json names {error}, which transformers {transformers.__version__} does not know"
+    if "Should have a `model_type` key" in str(error):
+        reason, fix = "its config.json has no model_type", "Copy or download config.json again"
     if "Unrecognized configuration class" in str(error):
         reason, fix = "it is not a causal language model", "Take a model whose config.json names a ...ForCausalLM"
     if "Weights only load failed" in str(error):

@@ -18,6 +18,7 @@ import msgspec
 import torch
 from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
@@ -34,9 +35,9 @@ from swarmd.training.models.device import (
     name_device,
     order_attention,
 )
-from swarmd.training.models.files import check_quantization, no_template
+from swarmd.training.models.files import check_quantization, list_weights, no_template, read_header
 from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
-from swarmd.training.models.loading import guarded, read_model
+from swarmd.training.models.loading import check_loaded, guarded, read_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.remembered import Remembered
@@ -159,7 +160,11 @@ class Policy(msgspec.Struct, eq=False):
         wrong = sorted(name for name in shared if self.sharding.shape(own[name]) != weights[name].shape)
         foreign = [*sorted(weights.keys() - own.keys()), *wrong]
         if missing or foreign:
-            raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
+            raise ModelError(
+                f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]} are missing, foreign or "
+                "of another shape",
+                "Set training.model, revision and lora to what they were, or begin a new node",
+            )
         with torch.no_grad():
             for name, value in weights.items():
                 self.sharding.write(own[name], value)
@@ -173,6 +178,11 @@ class Policy(msgspec.Struct, eq=False):
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """A copy of `trained_weights` in the machine's memory."""
         return {name: weight.cpu().clone() for name, weight in self.walk_weights()}
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model reads, if its configuration says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def is_small(self) -> bool:
@@ -314,9 +324,25 @@ def examine_model(training: TrainingConfig) -> None:
     if training.model == AUTO or (source := find_snapshot(training)) is None or is_gguf(str(source)):
         return
     _, empty = _make_empty(str(source), training.model)
-    load_tokenizer(str(source), training.model)
+    tokenizer = load_tokenizer(str(source), training.model)
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": _QUESTION}], tokenize=False)
+    except TemplateError as error:
+        raise ModelUnfit(
+            f"the chat template of {training.model} refuses a question: {error}", "Mend or copy its chat template again"
+        ) from error
+    check_loaded(training.model, (), (), _compare_shapes(source, empty))
     if training.lora.targets:
         choose_targets(empty, training.lora)
+
+
+def _compare_shapes(directory: Path, empty: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Name and shape, in the files and in the model, of plain weights that have another shape in each."""
+    wanted = {} if getattr(empty.config, "quantization_config", None) else empty.state_dict()
+    for path in list_weights(directory) if wanted else ():
+        for name, entry in (read_header(path) if path.suffix == ".safetensors" and path.is_file() else {}).items():
+            if name in wanted and tuple(entry["shape"]) != tuple(wanted[name].shape):
+                yield name, tuple(entry["shape"]), tuple(wanted[name].shape)
 
 
 def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
@@ -332,9 +358,20 @@ def _make_empty(source: str, name: str, revision: str = "") -> tuple[Any, Any]:
         config = read_gguf_config(Path(source))
     else:
         config = guarded(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+    _check_architecture(name, config)
     _check_config(name, config.get_text_config())
     with torch.device("meta"):
         return config, guarded(name, lambda: make.from_config(config, **WITHOUT_CODE))
+
+
+def _check_architecture(name: str, config: Any) -> None:
+    """Raise ModelUnfit for an encoder, of which transformers makes a causal model that was never trained as one."""
+    what = f"{name} cannot be trained here: its architecture, {config.model_type}, is"
+    fix = "Take a model that continues texts: its config.json names a ...ForCausalLM, as those of Qwen, Llama and Gemma"
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelUnfit(f"{what} an encoder with a decoder, which turns one text into another", fix)
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False):
+        raise ModelUnfit(f"{what} an encoder, which fills gaps in a text and cannot write one", fix)
 
 
 def _check_config(name: str, config: Any) -> None:
@@ -371,17 +408,6 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     return tokenizer
 
 
-def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:
-    """Raise ModelUnfit if a prompt and a completion of the configured lengths exceed the model's context."""
-    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and prompt_tokens + completion_tokens > context:
-        raise ModelUnfit(
-            f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
-            f"{prompt_tokens + completion_tokens}",
-            "Lower one of the two",
-        )
-
-
 def check_tokens(policy: Policy) -> None:
     """Raise ModelUnfit if the tokenizer does not go with the model.
 
@@ -409,7 +435,7 @@ def check_tokens(policy: Policy) -> None:
     beyond = sorted(text for text, id in tokenizer.get_vocab().items() if id >= embeddings and id not in unused)
     if beyond:
         raise ModelUnfit(
-            f"the tokenizer of {policy.name} has tokens of which the model has no embedding: {', '.join(beyond[:3])}",
+            f"the tokenizer of {policy.name} has tokens for which the model has no embedding: {', '.join(beyond[:3])}",
             "Put the model's own tokenizer beside it, or another eos_token or pad_token into tokenizer_config.json",
         )
 

@@ -47,6 +47,9 @@ class Parallelism(msgspec.Struct, frozen=True):
     moments: int = 1
 
 
+WRITE_IT = "Write it with `accelerate config --config_file FILE`"
+
+
 def locate_file(name: str) -> Path:
     """The file that `training.accelerate` names: a shipped one by its name, or any by its path."""
     shipped = configs_directory() / "accelerate" / f"{name}.yaml"
@@ -105,7 +108,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: {error}") from error
+        raise ConfigError(
+            f"training.accelerate: {path} is not a configuration of accelerate: {error}", WRITE_IT
+        ) from error
     if not isinstance(read, dict):
-        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: it has no keys")
+        raise ConfigError(f"training.accelerate: {path} is not a configuration of accelerate: it has no keys", WRITE_IT)
     return read

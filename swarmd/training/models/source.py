@@ -12,11 +12,13 @@ from swarmd.errors import ConfigError, GgufRefused, ModelError
 from swarmd.files import read_start
 from swarmd.installed import extra_command
 from swarmd.training.models.files import (
+    check_context,
     check_directory,
     check_gguf,
     check_template,
     digest_weights,
     list_weights,
+    read_context,
     require_weights,
     similar_directory,
 )
@@ -100,7 +102,9 @@ def locate_model(name: str) -> str:
             )
         meant = absolute or name.count("/") > 1 or (name and path.exists()) or is_gguf(name)
     except RuntimeError as error:  # ~user, who is unknown here
-        raise ModelError(f"training.model: {name!r} leads nowhere: {error}", "Write the path out") from error
+        raise ModelError(
+            f"training.model: the path {name!r} cannot be resolved: {error}", "Write the path out"
+        ) from error
     except OSError as error:
         raise ModelError(
             f"the model directory {name!r} cannot be looked into: {error.strerror}",
@@ -212,7 +216,7 @@ def prefer_cache(source: str, revision: str = "") -> str:
 
 
 def require_model(training: TrainingConfig) -> None:
-    """Check that the model is on this machine, else that the Hub has it.
+    """Check that the model is on this machine and reads texts of the configured lengths, else that the Hub has it.
 
     Raises:
         ModelError: neither is so, or the Hub cannot be asked.
@@ -229,3 +233,4 @@ def require_model(training: TrainingConfig) -> None:
     else:
         check_directory(snapshot)
         check_template(snapshot, training.model)
+        check_context(training.model, read_context(snapshot), training.prompt_tokens, training.completion_tokens)

@@ -14,10 +14,11 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ModelUnfit
 from swarmd.training.models.device import choose_device, choose_precision, choose_threads
 from swarmd.training.models.gguf_file import unpack_model
+from swarmd.training.models.hub import ask_hub
 from swarmd.training.models.loading import guarded, read_model
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
-from swarmd.training.models.source import commit_of, locate_configured, prefer_cache
+from swarmd.training.models.source import commit_of, find_snapshot, list_embedded, locate_configured, prefer_cache
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
@@ -33,6 +34,8 @@ def load_reference(training: TrainingConfig) -> ReferenceScorer:
         ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
         ConfigError: there is no such device.
     """
+    if find_snapshot(training) is None:
+        ask_hub(training.model, training.revision, list_embedded())  # once, while transformers would try for a minute
     source = prefer_cache(unpack_model(locate_configured(training)), commit_of(training))
     device = choose_device(training.device)
     precision = choose_precision(training, device)

@@ -98,12 +98,12 @@ def test_a_file_that_is_spoilt_or_not_private_is_refused(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "is no identity"),
-        (b"\x08\x01\x12\x40" + bytes(63), "is no identity"),
-        (b"\x08\x01\x12\x40" + bytes(65), "is no identity"),
+        (b"", "is not an identity"),
+        (b"\x08\x01\x12\x40" + bytes(63), "is not an identity"),
+        (b"\x08\x01\x12\x40" + bytes(65), "is not an identity"),
         (b"\x08\x01\x12\x40" + bytes(64), "is damaged"),
         (b"\x08\x00\x12\xa9\x09" + bytes(1190), "RL Swarm"),
-        (b"-----BEGIN PRIVATE KEY-----\n", "is no identity"),
+        (b"-----BEGIN PRIVATE KEY-----\n", "is not an identity"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path, content: bytes, says: str) -> None:

@@ -270,7 +270,7 @@ def test_addresses_of_a_crowd_do_not_push_out_those_of_members(tmp_path: Path) -
 )
 def test_an_address_that_hivemind_cannot_read_is_named(dht: str) -> None:
     config = parse_config(f'role = "coordinator"\n[swarm]\nid = "s"\n[dht]\n{dht}\n', "node.toml")
-    with pytest.raises(ConfigError, match=f"^dht.{dht.split()[0]}: '/ip.*' is no address"):
+    with pytest.raises(ConfigError, match=f"^dht.{dht.split()[0]}: '/ip.*' is not an address"):
         _check(config)
 
 

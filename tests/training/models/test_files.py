@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a byte order mark": (with_mark("config.json"), "config.json is not JSON in UTF-8", "byte order mark"),
     "another mark": (with_mark("tokenizer_config.json"), "tokenizer_config.json is not JSON", "byte order mark"),
     "settings in UTF-16": (put("config.json", "{}", "utf-16"), "config.json is text in UTF-16", "UTF-8"),
-    "a list of settings": (put("tokenizer_config.json", "[]"), "holds list in JSON", "again"),
+    "a list of settings": (put("tokenizer_config.json", "[]"), "holds a list in JSON", "again"),
     "settings of generation, torn": (
         put("generation_config.json", "{"),
         "generation_config.json is not JSON",

@@ -51,8 +51,8 @@ def model_info(*files: str) -> bytes:
 
 
 CASES: dict[str, tuple[int, dict[str, str], bytes, str, str]] = {
-    "gated": (403, {"X-Error-Code": "GatedRepo"}, b"{}", "those whom it was granted (403)", "/org/name"),
-    "absent": (404, {"X-Error-Code": "RepoNotFound"}, b"{}", "shows none of this name", "hf auth login"),
+    "gated": (403, {"X-Error-Code": "GatedRepo"}, b"{}", "accounts that it was granted to (403)", "/org/name"),
+    "absent": (404, {"X-Error-Code": "RepoNotFound"}, b"{}", "shows none with this name", "hf auth login"),
     "no such revision": (404, {"X-Error-Code": "RevisionNotFound"}, b"{}", "no revision 'v1'", "training.revision"),
     "a token that is none": (401, JSON, b'{"error": "Invalid credentials"}', "(401)", "HF_TOKEN"),
     "a token without the right": (403, JSON, b"{}", "forbids org/name to this token (403)", "the right to read"),

@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ExitCode, ModelError
 from swarmd.swarms.plan import Message
-from swarmd.training.models.model import Policy, check_context, check_tokens, load_policy, load_tokenizer, read_base
+from swarmd.training.models.files import check_context
+from swarmd.training.models.model import Policy, check_tokens, load_policy, load_tokenizer, read_base
 from swarmd.training.models.source import prefer_cache
 from swarmd.training.reference.scoring import load_reference
 from tests.hub_double import HubDouble
@@ -65,6 +66,10 @@ def pickle_whole(model: Path) -> None:
     (model / "model.safetensors").unlink()
 
 
+def empty_tokenizer(model: Path) -> None:
+    (model / "tokenizer.json").write_text("{}")
+
+
 def know_nothing(model: Path) -> None:
     """Put a tokenizer beside it for which every word is unknown."""
     plain = Tokenizer(WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
@@ -84,7 +89,11 @@ SYSTEM_ALONE = "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }
         (configured("generation_config.json", eos_token_id=[1, 32000]), "ends completions at token 32000"),
         (configured(num_hidden_layers=0), "without layers"),
         (configured(hidden_act="none of these"), "names 'none of these', which transformers"),
-        (configured(model_type="t5"), "not a causal language model"),
+        (configured(model_type="vit"), "not a causal language model"),
+        (configured(model_type="t5"), "its architecture, t5, is an encoder with a decoder"),
+        (configured(model_type="bert"), "its architecture, bert, is an encoder, which fills gaps"),
+        (configured(hidden_size="64"), "expected int, got str"),
+        (empty_tokenizer, "KeyError: 'added_tokens'"),
         (templated("[INST]answer: "), "'12' becomes '[INST]answer: '"),
         (templated(SYSTEM_ALONE), "'12' becomes '[INST]'"),
         (know_nothing, "'12' becomes '<unk>'"),
@@ -139,9 +148,9 @@ def test_code_of_a_models_author_is_neither_run_nor_asked_about(
 
 
 def test_lengths_beyond_the_context(policy: Policy) -> None:
-    check_context(policy, 512, 10)
+    check_context(policy.name, policy.context, 512, 10)
     with pytest.raises(ModelError, match="1024 tokens"):
-        check_context(policy, 1020, 10)
+        check_context(policy.name, policy.context, 1020, 10)
 
 
 @pytest.mark.parametrize(
