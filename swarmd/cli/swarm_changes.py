@@ -195,7 +195,7 @@ def _change_members(
 
     for peer in (*added, *removed):
         if not is_peer_id(peer):
-            raise ConfigError(f"{peer!r} is no peer id", "`swarmd identity show` prints a node's")
+            raise ConfigError(f"{peer!r} is not a peer id", "`swarmd identity show` prints a node's")
 
     async def job(transactions: OperatorTransactions, coordinator: Coordinator) -> None:
         receipts = [await operator.become_membership_manager(transactions, coordinator)]
