@@ -688,17 +688,7 @@ def _check_training(training: TrainingConfig) -> None:
             f'training.vllm.mode = "server" goes with one process, training.processes is {training.processes}',
             'Set training.vllm.mode = "colocate", or training.processes = 1',
         )
-    if training.overlap and (training.processes > 1 or training.vllm.mode in ("auto", "colocate")):
-        raise ConfigError(
-            'training.overlap goes with training.processes = 1, and training.vllm.mode = "off" or "server"',
-            "Set training.overlap = 0, or these",
-        )
-    if training.overlap and training.vllm.mode == "server" and training.temperature != 1:
-        raise ConfigError(
-            f"training.overlap goes with a vLLM server only at training.temperature = 1, it is {training.temperature}: "
-            "a server reports the probabilities before the temperature, and older ones have to be corrected for",
-            "Set training.overlap = 0",
-        )
+    _check_overlap(training)
     names_commit = bool(training.revision) and not training.revision.startswith(DIGEST)
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
@@ -715,6 +705,20 @@ def _check_training(training: TrainingConfig) -> None:
             "training.weights_from is empty, so there is nobody whose weights may be taken",
             'Name "coordinator", "credited" or peer ids, or set training.catch_up to "none" and '
             "training.average_weights_every to 0",
+        )
+
+
+def _check_overlap(training: TrainingConfig) -> None:
+    if training.overlap and (training.processes > 1 or training.vllm.mode in ("auto", "colocate")):
+        raise ConfigError(
+            'training.overlap goes with training.processes = 1, and training.vllm.mode = "off" or "server"',
+            "Set training.overlap = 0, or these",
+        )
+    if training.overlap and training.vllm.mode == "server" and training.temperature != 1:
+        raise ConfigError(
+            f"training.overlap goes with a vLLM server only at training.temperature = 1, it is {training.temperature}: "
+            "a server reports the probabilities before the temperature, and older ones have to be corrected for",
+            "Set training.overlap = 0",
         )
 
 
