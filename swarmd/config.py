@@ -709,12 +709,17 @@ def _check_training(training: TrainingConfig) -> None:
 
 
 def _check_overlap(training: TrainingConfig) -> None:
-    if training.overlap and (training.processes > 1 or training.vllm.mode in ("auto", "colocate")):
+    if not training.overlap:
+        return
+    # Copies of bitsandbytes' layers were seen to compute other numbers.
+    unfit = training.processes > 1 or training.quantization != "none" or training.vllm.mode in ("auto", "colocate")
+    if unfit:
         raise ConfigError(
-            'training.overlap goes with training.processes = 1, and training.vllm.mode = "off" or "server"',
+            'training.overlap goes with training.processes = 1, training.quantization = "none", and '
+            'training.vllm.mode = "off" or "server"',
             "Set training.overlap = 0, or these",
         )
-    if training.overlap and training.vllm.mode == "server" and training.temperature != 1:
+    if training.vllm.mode == "server" and training.temperature != 1:
         raise ConfigError(
             f"training.overlap goes with a vLLM server only at training.temperature = 1, it is {training.temperature}: "
             "a server reports the probabilities before the temperature, and older ones have to be corrected for",

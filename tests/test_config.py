@@ -73,6 +73,10 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
         (COORDINATOR + "[training]\noverlap = 2", "training.overlap: Expected `int` <= 1"),
         (COORDINATOR + "[training]\noverlap = 1\nprocesses = 2", "training.overlap goes with"),
+        (
+            COORDINATOR + '[training]\noverlap = 1\nquantization = "8bit"\nlora = {rank = 8}',
+            "training.overlap goes with",
+        ),
         (COORDINATOR + '[training]\noverlap = 1\nvllm = {mode = "auto"}', "training.overlap goes with"),
         (
             COORDINATOR + '[training]\noverlap = 1\ntemperature = 0.7\nvllm = {mode = "server"}',
