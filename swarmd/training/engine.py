@@ -126,7 +126,7 @@ class TrainingEngine:
         self._scorer.note = self._sampler.note = self._activity.note
         self._overlaps = config.training.overlap > 0 and self._sampler.can_freeze
         if config.training.overlap and not self._overlaps:
-            log.warning("nothing is drawn ahead: there is no room for a copy, or only `generate` draws from this model")
+            log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
         self._progress = TrainingState(
             self.policy,
             plan,

@@ -100,8 +100,11 @@ def draws_shorter(training: TrainingConfig, device: str, precision: Precision, p
 
 
 def needs_copy(training: TrainingConfig, device: str) -> bool:
-    """Whether completions are drawn from a copy in any case, because the weights are trained meanwhile."""
-    return training.overlap > 0 and choose_vllm(training, device).mode == "off"
+    """Whether completions are drawn from a copy in any case, because the weights are trained meanwhile.
+
+    Not on a Mac's device, on which torch does not compute in two threads at once.
+    """
+    return training.overlap > 0 and choose_vllm(training, device).mode == "off" and device != "mps"
 
 
 def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:
