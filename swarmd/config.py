@@ -239,6 +239,7 @@ class TrainingConfig(Section, frozen=True):
     peer_loss: PeerLoss = "positive"  # success-gated: peers' groups only of questions that this node always fails
     peer_floor: Share = 0.1  # peers' tokens count if their likelihood here is at least this share of exp(-entropy)
     replay_questions: Count = 0  # of `questions`, at most: earlier groups in place of those with zero variance
+    micro_questions: Count = 0  # groups in one forward and backward pass at most; 0: as many as memory allows
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused; 0: for rounds of several stages
@@ -469,6 +470,7 @@ ELSEWHERE = {  # what other trainers call the keys of [training]
     "model_name_or_path": "model",
     "num_generations": "generations",
     "optim": "optimizer",
+    "per_device_train_batch_size": "micro_questions",
 }
 
 

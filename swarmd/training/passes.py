@@ -5,7 +5,8 @@
   is estimated from the model's shape, and measured from the first pass on if the device is an accelerator.
 * If memory runs out nevertheless, the bound is halved. If one completion is too much for a pass, activations are
   recomputed instead of kept. Both hold for the next process, too; the bound comes back slowly.
-* `training.gradient_checkpointing` can fix whether activations are recomputed.
+* `training.micro_questions` also bounds the groups of a pass; `training.gradient_checkpointing` can fix whether
+  activations are recomputed.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class PassSizes:
         shape = read_shape(policy.model.config, policy.parameters)
         number_bytes = policy.precision.dtype.itemsize
         self._ceiling = find_tokens_max(device, policy.parameters)
+        self._rows_max = training.micro_questions * training.generations
         self._may_recompute = training.gradient_checkpointing == "auto"
         kept = self._load()
         self._tokens_max = kept.tokens_max if 0 < kept.tokens_max < self._ceiling else self._ceiling
@@ -113,7 +115,7 @@ class PassSizes:
         """Completions in each pass, if all passes over a batch of rows of at most `width` tokens are equally large."""
         usual = self._tokens_max == self._ceiling  # then only memory decides, since much of the width may be padding
         tokens = self._count_fitting() if usual else self.count_tokens()
-        bound = min(max(tokens // width, 1), batch)
+        bound = min(max(tokens // width, 1), self._rows_max or batch, batch)
         return next(rows for rows in range(bound, 0, -1) if batch % rows == 0)
 
     def split(
@@ -126,14 +128,14 @@ class PassSizes:
             prompt_tokens: (rows,) tokens of the row's prompt, which a pass computes only once.
             tokens: (rows,) of the row's completion.
         """
-        budget = self.count_tokens(int(prompt_tokens.max()))
+        budget, rows_max = self.count_tokens(int(prompt_tokens.max())), self._rows_max or len(prompts)
         passes: list[tuple[list[int], int]] = []
         before = -1
         for row in torch.argsort(prompts, stable=True).tolist():
             prompt, shared, own = int(prompts[row]), int(prompt_tokens[row]), int(tokens[row])
             added = own if prompt == before else own + shared
             rows, taken = passes.pop() if passes else ([], 0)
-            if rows and taken + added > budget:
+            if rows and (taken + added > budget or len(rows) >= rows_max):
                 passes.append((rows, taken))
                 rows, taken, added = [], 0, own + shared
             passes.append(([*rows, row], taken + added))

@@ -20,7 +20,6 @@ from swarmd.training.models.model import Policy
 from swarmd.training.passes import KEPT, PassSizes
 
 CEILING = LIGHT_TOKENS_MAX
-FEW = 100  # tokens of a pass
 Maker = Callable[..., PassSizes]
 
 
@@ -33,14 +32,16 @@ def make_sizes(tmp_path: Path, policy: Policy) -> Maker:
 @given(
     groups=st.lists(st.tuples(st.integers(1, 50), st.lists(st.integers(0, 60), min_size=1, max_size=6)), min_size=1),
     budget=st.integers(1, 300),
+    rows_max=st.integers(0, 7),
     order=st.randoms(use_true_random=False),
 )
 def test_every_row_is_in_one_pass_and_none_is_too_large(
-    groups: list[tuple[int, list[int]]], budget: int, order: Any
+    groups: list[tuple[int, list[int]]], budget: int, rows_max: int, order: Any
 ) -> None:
     rows = [(number, length, own) for number, (length, group) in enumerate(groups) for own in group]
     order.shuffle(rows)
     sizes = object.__new__(PassSizes)
+    sizes._rows_max = rows_max
     sizes.count_tokens = lambda prompt: budget  # type: ignore[method-assign]
     split = sizes.split(*(torch.tensor(each) for each in zip(*rows, strict=True)))
     assert sorted(row for part, _ in split for row in part.tolist()) == list(range(len(rows)))
@@ -49,6 +50,7 @@ def test_every_row_is_in_one_pass_and_none_is_too_large(
         prompts = {number: length for number, length, _ in taken}
         assert tokens == sum(prompts.values()) + sum(own for _, _, own in taken)
         assert len(taken) == 1 or tokens <= budget
+        assert len(taken) <= (rows_max or len(rows))
 
 
 def test_a_long_prompt_does_not_cut_its_group(make_sizes: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +66,7 @@ def test_memory_bounds_a_pass(make_sizes: Maker, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(passes, "measure_free", lambda device: 20 * sizes._token_bytes)
     assert sizes.count_tokens() == 10
     assert sizes.count_rows(batch=12, width=3) == 3 and sizes.count_rows(batch=12, width=100) == 1
+    assert make_sizes(micro_questions=1, generations=2).count_rows(batch=12, width=3) == 2
 
 
 def test_activations_are_computed_twice_where_one_completion_does_not_fit(
@@ -147,12 +150,11 @@ def test_a_note_that_cannot_be_written_only_costs_the_lesson(make_sizes: Maker, 
 def test_a_step_in_many_passes_is_the_step_in_one(make_engine: Callable[..., TrainingEngine]) -> None:
     from tests.training.conftest import train_stage
 
-    whole, parts = make_engine("a", steps=3), make_engine("b", steps=3)
-    parts._sizes._tokens_max = FEW
+    whole, parts = make_engine("a", steps=3), make_engine("b", steps=3, micro_questions=1)
     for engine in (whole, parts):
         engine._peer = "a"  # the same questions
         train_stage(engine, 0)
-    assert whole._trainer.passes == 1 < parts._trainer.passes <= 8
+    assert whole._trainer.passes == 1 < parts._trainer.passes <= 4
     other = parts.policy.copy_weights()
     for name, weight in whole.policy.copy_weights().items():
         torch.testing.assert_close(other[name], weight, atol=2e-5, rtol=1e-4)

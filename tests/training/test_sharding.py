@@ -21,8 +21,6 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints import Checkpoint, Checkpoints
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.models.memory import LIGHT_TOKENS_MAX
-from swarmd.training.passes import KEPT, SavedSizes
 from swarmd.training.ranks import read_environment
 from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order, train_stage
@@ -37,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "processes": 2,
     "device": "cpu",
     "share_groups": 16,
-    "prompt_tokens": 112,
+    "micro_questions": 1,
     "held_out_questions": 0,
 }
 TAKEN_UP = {"fsdp": REPLICAS, "zero2": "fsdp", "zero3": "zero2"}  # whose checkpoint
@@ -56,7 +54,6 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         job = Job(encode(config), str(directory), rounds, **rest)
         environment = os.environ | read_environment(config.training)
         ranks: list[Forked] = []
-        several_passes(directory)
         try:
             for rank in ("0", "1"):
                 own = environment | {"RANK": rank, "LOCAL_RANK": rank}
@@ -73,13 +70,6 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
                 forked.kill()
 
     return run
-
-
-def several_passes(directory: Path) -> None:
-    """Have a step's completions computed four at a time, though they would fit into one pass."""
-    checkpoints = NodeDirectory(directory).checkpoints
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    (checkpoints / KEPT).write_bytes(msgspec.json.encode(SavedSizes(LIGHT_TOKENS_MAX - 1, recompute=False)))
 
 
 def read(directory: Path, round: int) -> Checkpoint:

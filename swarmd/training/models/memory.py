@@ -202,7 +202,8 @@ def find_tokens_max(device: str, parameters: int) -> int:
 
 def _usual_tokens(shape: ModelShape, training: TrainingConfig, device: str) -> int:
     """Tokens of a pass that memory does not bound: at most those of a step."""
-    batch = training.questions * (training.prompt_tokens + training.generations * training.completion_tokens)
+    questions = min(training.micro_questions or training.questions, training.questions)
+    batch = questions * (training.prompt_tokens + training.generations * training.completion_tokens)
     return min(batch, find_tokens_max(device, shape.parameters) + training.prompt_tokens)
 
 

@@ -12,7 +12,7 @@ from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.training.models.known import TABLE, find_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_host, vllm_share
 
-RECIPE: dict[str, Any] = {"questions": 4, "prompt_tokens": 256, "completion_tokens": 1024}
+RECIPE: dict[str, Any] = {"questions": 4, "micro_questions": 1, "prompt_tokens": 256, "completion_tokens": 1024}
 ADAPTED = TrainingConfig(**RECIPE, generations=2, lora=LoraConfig(rank=16))
 
 
@@ -111,14 +111,17 @@ def test_what_overlaps_takes_memory_for_both_and_for_what_is_trained_once_more(r
 @given(
     row=st.sampled_from(TABLE),
     questions=st.integers(1, 32),
+    micro=st.integers(0, 40),
     generations=st.integers(2, 16),
     tokens=st.integers(1, 4096),
     weights=st.sampled_from(["float32", "bfloat16"]),
 )
 def test_more_of_anything_never_takes_less(
-    row: Any, questions: int, generations: int, tokens: int, weights: str
+    row: Any, questions: int, micro: int, generations: int, tokens: int, weights: str
 ) -> None:
-    training = TrainingConfig(questions=questions, generations=generations, completion_tokens=tokens)
+    training = TrainingConfig(
+        questions=questions, micro_questions=micro, generations=generations, completion_tokens=tokens
+    )
     need = estimate_need(row.shape, training, "cuda", weights, False)
     assert need.total >= need.weights + need.gradients + need.optimizer > 0
     more = msgspec.structs.replace(training, completion_tokens=tokens + 100, generations=generations + 1)
