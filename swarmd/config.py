@@ -221,6 +221,7 @@ class TrainingConfig(Section, frozen=True):
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
     generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)] = 8  # completions of a question (G)
+    overlap: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0  # steps that draw ahead, with the weights of the step before
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave slots for
     own_questions_max: Count = 0  # at most, if own groups have zero variance; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
@@ -726,6 +727,7 @@ def _check_training(training: TrainingConfig) -> None:
             f'training.vllm.mode = "server" goes with one process, training.processes is {training.processes}',
             'Set training.vllm.mode = "colocate", or training.processes = 1',
         )
+    _check_overlap(training)
     names_commit = bool(training.revision) and not training.revision.startswith(DIGEST)
     if training.revision and (training.model == "auto" or (training.model == "embedded" and names_commit)):
         raise ConfigError(
@@ -742,6 +744,25 @@ def _check_training(training: TrainingConfig) -> None:
             "training.weights_from is empty, so there is nobody whose weights may be taken",
             'Name "coordinator", "credited" or peer ids, or set training.catch_up to "none" and '
             "training.average_weights_every to 0",
+        )
+
+
+def _check_overlap(training: TrainingConfig) -> None:
+    if not training.overlap:
+        return
+    # Copies of bitsandbytes' layers were seen to compute other numbers.
+    unfit = training.processes > 1 or training.quantization != "none" or training.vllm.mode in ("auto", "colocate")
+    if unfit:
+        raise ConfigError(
+            'training.overlap goes with training.processes = 1, training.quantization = "none", and '
+            'training.vllm.mode = "off" or "server"',
+            "Set training.overlap = 0, or these",
+        )
+    if training.vllm.mode == "server" and training.temperature != 1:
+        raise ConfigError(
+            f"training.overlap goes with a vLLM server only at training.temperature = 1, it is {training.temperature}: "
+            "a server reports the probabilities before the temperature, and older ones have to be corrected for",
+            "Set training.overlap = 0",
         )
 
 

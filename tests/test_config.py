@@ -71,6 +71,17 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (ON_CHAIN + 'shards = 4\nvotes = "reported"', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
         (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
+        (COORDINATOR + "[training]\noverlap = 2", "training.overlap: Expected `int` <= 1"),
+        (COORDINATOR + "[training]\noverlap = 1\nprocesses = 2", "training.overlap goes with"),
+        (
+            COORDINATOR + '[training]\noverlap = 1\nquantization = "8bit"\nlora = {rank = 8}',
+            "training.overlap goes with",
+        ),
+        (COORDINATOR + '[training]\noverlap = 1\nvllm = {mode = "auto"}', "training.overlap goes with"),
+        (
+            COORDINATOR + '[training]\noverlap = 1\ntemperature = 0.7\nvllm = {mode = "server"}',
+            "only at training.temperature = 1",
+        ),
         ('data = "a\\u0000b"\n' + COORDINATOR, "data has a NUL character in it"),
         (COORDINATOR + '[dht]\nlisten = ["/dns4/\\u0000/tcp/1"]', "dht.listen[0] has a NUL character in it"),
         (COORDINATOR + '[swarm.options]\ndata = "a\\u0000.jsonl"', "swarm.options.data has a NUL character in it"),

@@ -43,7 +43,7 @@ BOOTNODE = f"/ip4/192.0.2.1/tcp/38331/p2p/{CREATOR.peer_id}"
 CONTRACT = "0x" + "aB" * 20
 NODE_LOCAL = {
     *("device", "dtype", "attention", "quantization", "lora", "vllm", "reference", "memory_bytes_max", "pool"),
-    *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing"),
+    *("processes", "accelerate", "threads", "overlap", "micro_questions", "gradient_checkpointing"),
     *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
     *("peer_loss", "peer_floor", "replay_questions", "warm_up"),
     *("own_questions", "own_questions_max"),

@@ -203,14 +203,14 @@ def _print_fits(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit])
 
 
 def _print_terms(need: MemoryNeed) -> None:
-    """What one model's memory goes into. Training and drawing take turns, so only the larger one counts."""
+    """What one model's memory goes into. Training and drawing take turns unless they overlap."""
     from swarmd.training.models.memory import SLACK
 
     for term in ("weights", "optimizer", "reference", "vllm", "context", "process"):
         typer.echo(f"  {term:12} {getattr(need, term) / GIB:8.2f} GiB")
     gradients, passes, layers = (f"{each / GIB:.2f}" for each in (need.gradients, need.passes, need.layers))
     copy, tokens, gathered = (f"{each / GIB:.2f}" for each in (need.drawing, need.generation, need.gathered))
-    typer.echo("  and the larger of")
+    typer.echo(f"  and the {'sum' if need.overlaps else 'larger'} of")
     training = f"gradients {gradients} + {SLACK} x (passes {passes} + layers {layers})"
     typer.echo(f"  training     {need.training / GIB:8.2f} GiB: {training}")
     drawing = f"copy {copy} + {SLACK} x (generation {tokens} + gathered {gathered})"

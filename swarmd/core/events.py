@@ -338,6 +338,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, if measured: 32 at most, those first that fell most
     flat: FlatStage | None = None  # why the node's own groups taught nothing; None: they did, or there were none
+    staleness: int = 0  # steps by which the weights that drew own groups lagged; none in the first step of a stage
 
 
 class CheckpointWritten(EventBase, frozen=True, tag="checkpoint_written"):

@@ -231,7 +231,7 @@ def _trained(event: events.StageTrained, applied: AppliedEvent) -> Description:
     ]
     if event.rejected:
         parts.append("refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected))
-    details = []
+    details = ["drawn ahead, with the weights of the step before"] * bool(event.staleness)
     if event.flat is not None:
         parts.append(f"{NOTHING}: {flat_words(event.flat, event.reward)}")
         details.append(example_words(event.flat))

@@ -397,6 +397,7 @@ class ScoredGroup(Value, frozen=True):
     truth: Annotated[str, msgspec.Meta(max_length=TRUTH_CHARACTERS_MAX)] = ""  # empty: nothing to compare with
     rewards: Annotated[tuple[float, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # of the completions in order
     right: Annotated[tuple[bool, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # the answer counts as correct
+    steps: int = 0  # own: optimiser steps of the node's life after which the weights drew it
 
     @property
     def key(self) -> tuple[str, int, int, str, int, int]:
@@ -410,7 +411,7 @@ _decoder = msgspec.msgpack.Decoder(Groups)
 
 
 def score_group(
-    plan: Plan, question: Question, peer: str, round: int, stage: int, scores: Iterable[Score]
+    plan: Plan, question: Question, peer: str, round: int, stage: int, scores: Iterable[Score], steps: int = 0
 ) -> ScoredGroup:
     """The group as it is kept for people to read."""
     reference, given = question.reference, tuple(scores)
@@ -425,6 +426,7 @@ def score_group(
         plan.truth(question)[:TRUTH_CHARACTERS_MAX],
         tuple(score.reward for score in given),
         tuple(score.accuracy >= CORRECT for score in given),
+        steps,
     )
 
 

@@ -11,20 +11,27 @@ class Cancelled(BaseException):
 
 
 class Cancellation:
-    """A flag that another thread sets, and the training thread checks between steps and between tokens."""
+    """A flag that another thread sets, and the training thread checks between steps and between tokens.
 
-    def __init__(self) -> None:
+    Args:
+        whole: the cancellation of what this is a part of: it ends the part, too, though not its waits.
+    """
+
+    def __init__(self, whole: Cancellation | None = None) -> None:
         self._asked = threading.Event()
+        self._whole = whole
 
     def ask(self) -> None:
         self._asked.set()
 
     @property
     def is_asked(self) -> bool:
-        return self._asked.is_set()
+        return self._asked.is_set() or (self._whole is not None and self._whole.is_asked)
 
     def check(self) -> None:
         """Raise Cancelled if it was asked for."""
+        if self._whole is not None:
+            self._whole.check()
         if self._asked.is_set():
             raise Cancelled
 

@@ -1,10 +1,12 @@
-"""A copy of the policy in bfloat16 from which completions are drawn, if the device computes that faster.
+"""A copy of the policy from which completions are drawn: in bfloat16 if the device computes that faster.
 
 What is trained stays as it is. The copy follows it before each batch. Completions carry the log-probabilities by which
-they were drawn, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). The copy is
-tried once: it must be faster than the policy, with nearly the same distribution. While gradients are computed it holds
-no
-memory: filling it again takes about as long as one token of a batch.
+they were drawn, so that the loss can correct for the difference (`swarmd.training.masking.weigh_by_ratio`). A copy in
+bfloat16 is tried once: it must be faster than the policy, with nearly the same distribution. While gradients are
+computed it holds no memory: filling it again takes about as long as one token of a batch.
+
+With `training.overlap` completions are drawn while gradients are computed, from a copy of the step before. Then there
+is always one, in the policy's own dtypes where bfloat16 does not pay, and it keeps its memory throughout a stage.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.logger import get_logger
-from swarmd.training.models.device import draws_shorter
+from swarmd.training.models.device import draws_shorter, needs_copy
 from swarmd.training.models.memory import NUMBER_BYTES, measure_room
 from swarmd.training.models.model import Policy
 
@@ -32,45 +34,58 @@ log = get_logger(__name__)
 
 
 class DrawingCopy:
-    """The copy. It shares weights that are in bfloat16 already, such as those under adapters.
+    """The copy. It shares weights that are not trained, such as those under adapters, unless their dtype differs.
 
     Args:
         policy: before TRL has put methods of its own into the model.
+        is_short: whether float32 becomes bfloat16.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, is_short: bool = True) -> None:
+        self.is_short = is_short
         known: dict[int, Any] = {id(buffer): buffer for buffer in policy.model.buffers()}
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # the copy's weight and the policy's
         for weight in policy.model.parameters():
             known[id(weight)] = weight
-            if weight.dtype == torch.float32:
-                shorter = torch.nn.Parameter(weight.detach().to(torch.bfloat16), requires_grad=False)
-                known[id(weight)] = shorter
-                self._pairs.append((shorter, weight))
+            dtype = torch.bfloat16 if is_short and weight.dtype == torch.float32 else weight.dtype
+            if weight.requires_grad or weight.dtype != dtype:
+                own = torch.nn.Parameter(weight.detach().to(dtype, copy=True), requires_grad=False)
+                known[id(weight)] = own
+                self._pairs.append((own, weight))
         self.model: Any = copy.deepcopy(policy.model, known).eval()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the policy's weights as they are now."""
-        for shorter, weight in self._pairs:
-            if not shorter.numel():
-                shorter.data = weight.detach().to(torch.bfloat16)
+        for own, weight in self._pairs:
+            if not own.numel():
+                own.data = weight.detach().to(own.dtype, copy=True)
             elif weight.requires_grad:
-                shorter.copy_(weight)
+                own.copy_(weight)
 
     def release(self) -> None:
         """Free the weights until the next `refresh`."""
-        for shorter, _ in self._pairs:
-            shorter.data = shorter.new_empty(0)
+        for own, _ in self._pairs:
+            own.data = own.new_empty(0)
 
 
 def make_drawing_copy(policy: Policy, training: TrainingConfig) -> DrawingCopy | None:
     """Make and try the copy; None if the policy itself is to be drawn from."""
-    if not draws_shorter(training, policy.device, policy.precision, policy.parameters):
+    shorter = draws_shorter(training, policy.device, policy.precision, policy.parameters)
+    if not shorter and not needs_copy(training, policy.device):
         return None
-    if NUMBER_BYTES["bfloat16"] * policy.parameters > ROOM_SHARE * measure_room(policy.device).free:
-        log.info("there is no room for a copy to draw from in bfloat16")
+    trained = sum(each.numel() * each.element_size() for each in policy.model.parameters() if each.requires_grad)
+    taken = NUMBER_BYTES["bfloat16"] * policy.parameters if shorter else trained
+    if taken > ROOM_SHARE * measure_room(policy.device).free:
+        log.info("there is no room for a copy to draw from")
         return None
+    if shorter and (made := _try_short(policy)) is not None:
+        return made
+    return DrawingCopy(policy, is_short=False) if needs_copy(training, policy.device) else None
+
+
+def _try_short(policy: Policy) -> DrawingCopy | None:
+    """A copy in bfloat16; None if it is no faster, or another distribution."""
     made = DrawingCopy(policy)
     vocabulary = policy.model.get_input_embeddings().num_embeddings
     ids = torch.arange(ROWS * TOKENS, device=policy.device).view(ROWS, TOKENS) % vocabulary

@@ -42,6 +42,7 @@ from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.files import check_context
 from swarmd.training.models.memory import GIB, estimate_need, measure_room, read_shape
 from swarmd.training.models.model import check_tokens, load_policy
+from swarmd.training.overlap import DrawingThread
 from swarmd.training.passes import PassSizes
 from swarmd.training.peer_weights import adopt, forget_attempts
 from swarmd.training.plan_failures import naming_failures
@@ -125,6 +126,9 @@ class TrainingEngine:
         check_equal_rows(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps, paths.vllm, copy)
         self._scorer.note = self._sampler.note = self._activity.note
+        self._overlaps = config.training.overlap > 0 and self._sampler.can_freeze
+        if config.training.overlap and not self._overlaps:
+            log.warning("nothing is drawn ahead: no room for a copy, a Mac, or a model that only `generate` draws from")
         self._progress = TrainingState(
             self.policy,
             plan,
@@ -308,7 +312,14 @@ class TrainingEngine:
         """Take the stage's optimiser steps, then merge what the ranks have generated."""
         memory = self._plan.read_memory()
         self._trainer.report_masked = stage.mask_stats.add
-        self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
+        seed = self._seed("shuffle", order)
+        if self._overlaps:
+            with DrawingThread.running(self.policy.device, stage.cancellation) as thread:
+                self._trainer.before_passes = lambda: stage.draw_ahead(thread)
+                self._trainer.run_stage(self._training.steps, seed)
+            self._sampler.release()  # what is measured next is what was trained
+        else:
+            self._trainer.run_stage(self._training.steps, seed)
         stage.end_steps()
         if self._ranks.size == 1:
             return
@@ -374,6 +385,7 @@ class TrainingEngine:
             set_aside=stage.mask_stats.summarize(self.policy.decode_completion),
             skills=self._skills.tell() if measured else (),
             flat=stage.flatness.summarize(),
+            staleness=stage.staleness,
         )
         self._scorer.report()
         self._sizes.grow()
@@ -451,10 +463,11 @@ class TrainingEngine:
                 self._skills.weights,
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
-            cancellation,
+            Cancellation(cancellation),
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
             weights=self._skills.weights,
+            first_step=self.steps,
         )
         return stage, collected
 
@@ -470,7 +483,8 @@ class TrainingEngine:
         started = time.perf_counter()
         with self.policy.sharding.whole():
             batch = self._stage.next_batch()
-        self._sampler.release()
+        if not self._overlaps:
+            self._sampler.release()
         self._drawing_s += time.perf_counter() - started
         return batch
 

@@ -52,6 +52,7 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     trusted_mask: Sequence[list[int]] = ()  # of a peer: for each token, whether the truth alone vouches for it (1)
     round: int = 0  # in which the completions were drawn
     logps: Sequence[list[float]] = ()  # own: log-probability of each token when it was drawn, see `sampling.Drawn`
+    steps: int = 0  # own: optimiser steps of the node's life after which the weights drew it
 
     @property
     def is_flat(self) -> bool:
@@ -90,7 +91,7 @@ class Scorer:
         self._raised = None
 
     def make_group(
-        self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion], round: int = 0
+        self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion], round: int = 0, steps: int = 0
     ) -> TrainingGroup:
         """Score this node's own completions; those over which the plan raises count as failed."""
         self.note("scoring completions")
@@ -108,6 +109,7 @@ class Scorer:
             [each.own for each in drawn],
             round=round,
             logps=[each.logps for each in drawn],
+            steps=steps,
         )
 
 

@@ -6,6 +6,7 @@ Reporting is cheap, so every change is reported; the worker forwards the newest 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 
 from swarmd.worker.messages import Progress
@@ -18,30 +19,35 @@ CountSink = Callable[[int, int], None]  # called with how many are done, and of 
 
 
 class StageProgress:
-    """Progress of one trainer, stage after stage. `sink` gets every change."""
+    """Progress of one trainer, stage after stage. `sink` gets every change, from one thread at a time."""
 
     def __init__(self) -> None:
         self.sink: ProgressSink = lambda progress: None
         self._now = Progress("")
+        self._lock = threading.Lock()  # completions may be drawn while a step is trained
 
     def start(self, what: str) -> None:
         """Begin a stage with this activity; metrics of the stage before are dropped."""
-        self._tell(Progress(what))
+        with self._lock:
+            self._tell(Progress(what))
 
     def enter(self, what: str, total: int = 0) -> None:
         """Begin the next activity of the stage, of `total` parts if they can be counted."""
-        figures = {name: value for name, value in self._now.figures.items() if name != ETA}
-        self._tell(Progress(what, 0, total, figures=figures))
+        with self._lock:
+            figures = {name: value for name, value in self._now.figures.items() if name != ETA}
+            self._tell(Progress(what, 0, total, figures=figures))
 
     def count(self, done: int, total: int, figures: Mapping[str, float] | None = None) -> None:
         """Report how many parts of the activity are done, and new metrics of the stage if there are any."""
-        known = self._now.figures if figures is None else dict(figures)
-        self._tell(Progress(self._now.what, done, total, figures=known))
+        with self._lock:
+            known = self._now.figures if figures is None else dict(figures)
+            self._tell(Progress(self._now.what, done, total, figures=known))
 
     def note(self, words: str) -> None:
         """Report what is being done, until the next note or part."""
-        now = self._now
-        self._tell(Progress(now.what, now.done, now.total, words, now.figures))
+        with self._lock:
+            now = self._now
+            self._tell(Progress(now.what, now.done, now.total, words, now.figures))
 
     def _tell(self, progress: Progress) -> None:
         self._now = progress

@@ -97,6 +97,7 @@ class Sampling(abc.ABC):
 
     note: NoteSink = staticmethod(lambda words: None)  # called with how many tokens of a batch are drawn
     _copy: DrawingCopy | None = None  # of the policy, to draw from instead
+    _is_frozen = False
 
     def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
         self._stop_ids = sorted(set(stop_ids))
@@ -120,15 +121,33 @@ class Sampling(abc.ABC):
 
         Raises Cancelled (a BaseException) if the cancellation is asked for.
         """
+        if not self._is_frozen:
+            self._update(cancellation)
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
         return self._draw(
             SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         )
 
+    def freeze(self, cancellation: Cancellation) -> None:
+        """Draw with the weights as they are now until `release`, whatever becomes of the policy's meanwhile."""
+        self._update(cancellation)
+        self._is_frozen = True
+
     def release(self) -> None:
-        """Free the memory that only drawing needs, until the next `sample`."""
+        """Free the memory that only drawing needs, until the next `sample`, and end what `freeze` began."""
+        self._is_frozen = False
         if self._copy is not None:
             self._copy.release()
+
+    @property
+    def can_freeze(self) -> bool:
+        """Whether completions can be drawn while the policy is trained."""
+        return False
+
+    def _update(self, cancellation: Cancellation) -> None:
+        """Draw with the policy's weights as they are now."""
+        if self._copy is not None:
+            self._copy.refresh()
 
     @abc.abstractmethod
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
@@ -188,7 +207,7 @@ class Sampler(Sampling):
         self._tried = policy.model  # not the copy: in bfloat16 cached and uncached steps differ by rounding
         self._model = policy.model if copy is None else copy.model
         self._pad_id = policy.tokenizer.pad_token_id
-        self._autocast = policy.autocast if copy is None else contextlib.nullcontext
+        self._autocast = contextlib.nullcontext if copy is not None and copy.is_short else policy.autocast
         self._splits = splits
         self._rows_max = 0  # completions at once; 0: memory has not run out yet
         self._shared: bool | None = None
@@ -204,9 +223,12 @@ class Sampler(Sampling):
             self._tried.train(training)
         return self._shared
 
+    @property
+    def can_freeze(self) -> bool:
+        """`generate` cannot: it draws from the generator of the whole process, in the order in which threads come."""
+        return self._copy is not None and self.shares_prefill
+
     def _draw(self, wanted: SamplingRequest) -> list[Drawn]:
-        if self._copy is not None:
-            self._copy.refresh()
         training = self._model.training
         self._model.eval()
         try:

@@ -2,16 +2,23 @@
 
 A step's batch has `questions` groups. Peers' groups that the schedule has for the step and informative own groups come
 first. The slots of flat own groups go to peers' groups that no later step needs, then to earlier groups.
+
+What a batch needs to have drawn may be drawn in another thread while the step before is trained (`Stage.draw_ahead`).
+That thread counts nothing: what it has drawn counts when its batch is made, so a stage that ends early has counted none
+of it. Draws do not depend on how fast it is: peers are judged when it starts, and it alone draws from the stage's
+generator meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import InitVar, dataclass
+from functools import partial
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -52,6 +59,7 @@ from swarmd.training.groups import Collected, Scorer, TrainingGroup, fit_prompt
 from swarmd.training.masking import DRAWN_KEY, FOREIGN_KEY, PEER_KEY, UNTRUSTED_KEY, MaskCounts, MaskStats
 from swarmd.training.models.memory import GIB
 from swarmd.training.models.model import Policy
+from swarmd.training.overlap import DrawingThread
 from swarmd.training.progress import ETA
 from swarmd.training.sampling import Sampling, Turns
 from swarmd.training.schedule import PeerSchedule, Replay
@@ -139,9 +147,9 @@ class StageMetrics:
         for sums in (self.step, self.stage):
             sums.add(groups)
 
-    def add_too_long(self) -> None:
-        self.step.too_long += 1
-        self.stage.too_long += 1
+    def add_too_long(self, count: int) -> None:
+        self.step.too_long += count
+        self.stage.too_long += count
 
     def add_others(self, count: int) -> None:
         self.step.others += count
@@ -158,6 +166,16 @@ class RankPart(msgspec.Struct):
     sums: StageStats
     mask_counts: dict[str, MaskCounts]
     flatness: FlatStats
+
+
+class DrawnStep(NamedTuple):
+    """What was drawn for one batch."""
+
+    scheduled: Sequence[TrainingGroup]  # peers' groups of the step
+    answered: Sequence[TrainingGroup]  # own groups for the questions of these, if they are asked first
+    own: Sequence[TrainingGroup]  # own groups, whether or not they fit into the batch
+    too_long: int  # questions that were skipped
+    steps: int  # optimiser steps of the node's life after which the weights drew
 
 
 class Publication:
@@ -203,9 +221,14 @@ class Stage:
     replay: Replay
     bare: Iterator[Question] | None  # questions without what peers wrote, used if all of `questions` are too long
     weights: Mapping[str, float]  # of tasks whose earlier groups are replayed more often than others'
+    first_step: int = 0  # optimiser steps of the node's life before the stage
 
     def __post_init__(self, sampler: Sampling, seed: int) -> None:
         training, policy = self.training, self.policy
+        self._sampler = sampler
+        self._ahead: Future[DrawnStep] | None = None  # what is being drawn for the next batch
+        self._batches = 0  # made so far
+        self.staleness = 0  # most optimiser steps between the weights that drew a batch and those that it trains
         self._turns = Turns(self.plan, policy, sampler, training.completion_tokens, training.temperature)
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._random = Random(seed)
@@ -273,20 +296,22 @@ class Stage:
     def next_batch(self) -> dict[str, Any]:
         """Columns for TRL's rollout function: `questions` groups of `generations`, own and peers', with rewards.
 
-        If peers' groups count only where this node fails (`peer_loss`), it answers their questions first.
+        Waits for what is being drawn ahead, and raises what that raised.
         """
+        ahead, self._ahead = self._ahead, None
+        drawn = ahead.result() if ahead is not None else self._draw(self._schedule_step(), self._steps)
+        self.staleness = max(self.staleness, self._steps - drawn.steps)
+        self._batches += 1
         self.metrics.begin_step()
-        share = self.schedule.schedule_step(self.mask_stats.judge())
-        slots = self.training.questions - len(share)
+        self._count(drawn)
         gated = self.training.peer_loss == "success-gated"
-        asked = len(share) if gated else 0
-        answered: list[TrainingGroup] = []
+        share = self._keep_failed(drawn) if gated else drawn.scheduled
+        informative = pick_groups(drawn.own, flat=False)[: self.training.questions - len(drawn.scheduled)]
+        flat = pick_groups(drawn.own, flat=True)
         if gated:
-            share, answered = self._keep_failed(share)
-        informative, flat = self._generate_informative(slots, asked)
-        if gated:
-            informative = [*pick_groups(answered, flat=False), *informative][: self.training.questions - len(share)]
-            flat += pick_groups(answered, flat=True)  # so that the batch is full
+            informative = [*pick_groups(drawn.answered, flat=False), *informative]
+            informative = informative[: self.training.questions - len(share)]
+            flat += pick_groups(drawn.answered, flat=True)  # so that the batch is full
         fresh = [*informative, *share]
         if not gated:
             fresh += self.schedule.spare(self.training.questions - len(fresh))
@@ -324,45 +349,77 @@ class Stage:
         self.mask_stats.record_peer(group)
         return cut_group(group, self._longest)
 
-    def _keep_failed(self, share: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
-        """Answer the questions of peers' groups, and keep the groups whose questions only the peer solved.
+    def _keep_failed(self, drawn: DrawnStep) -> list[TrainingGroup]:
+        """Keep the peers' groups whose questions only the peer solved.
 
-        Returns the groups kept, and this node's own groups for all the questions. These are neither published nor
-        counted for the node's reward, since the questions are not its own.
+        This node's own groups for their questions are neither published nor counted for the node's reward, since the
+        questions are not its own.
         """
-        answered = self._answer([(group.question, group.prompt) for group in share])
         failed = [
-            theirs for theirs, own in zip(share, answered, strict=True) if not is_solved(own) and is_solved(theirs)
+            theirs
+            for theirs, own in zip(drawn.scheduled, drawn.answered, strict=True)
+            if not is_solved(own) and is_solved(theirs)
         ]
-        self.tokens += count_completion_tokens(answered)
-        self._left_out += len(share) - len(failed)
-        return failed, answered
+        self.tokens += count_completion_tokens(drawn.answered)
+        self._left_out += len(drawn.scheduled) - len(failed)
+        return failed
 
-    def _generate_informative(self, slots: int, asked: int = 0) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
-        """Generate own groups. Returns up to `slots` informative ones, and the flat ones.
+    @property
+    def _steps(self) -> int:
+        """Optimiser steps of the node's life before that of the next batch."""
+        return self.first_step + self._batches
+
+    def draw_ahead(self, thread: DrawingThread) -> None:
+        """Start to draw for the next batch, while the one just made is trained; not after the last.
+
+        It is drawn with the weights as they are now.
+        """
+        if self._batches == self.training.steps:
+            thread.rest()
+            return
+        self._sampler.freeze(self.cancellation)
+        self._ahead = thread.submit(partial(self._draw, self._schedule_step(), self._steps - 1))
+
+    def _schedule_step(self) -> list[TrainingGroup]:
+        return self.schedule.schedule_step(self.mask_stats.judge())
+
+    def _draw(self, scheduled: Sequence[TrainingGroup], steps: int) -> DrawnStep:
+        """Draw what a batch needs, without counting it.
+
+        Args:
+            scheduled: peers' groups of the step. If they count only where this node fails (`peer_loss`), it answers
+                their questions first.
+            steps: optimiser steps of the node's life after which the weights draw.
+        """
+        self._too_long = 0
+        gated = self.training.peer_loss == "success-gated"
+        answered = self._answer([(group.question, group.prompt) for group in scheduled], steps) if gated else []
+        own = self._generate_informative(self.training.questions - len(scheduled), len(answered), steps)
+        return DrawnStep(scheduled, answered, own, self._too_long, steps)
+
+    def _generate_informative(self, slots: int, asked: int, steps: int) -> list[TrainingGroup]:
+        """Generate own groups, until `slots` of them are informative or there are as many as may be.
 
         Args:
             asked: questions of peers that were already answered in this step.
         """
-        own = self._generate(max(slots, self.training.own_questions - asked))
+        own = self._generate(max(slots, self.training.own_questions - asked), steps)
         while True:
-            informative = pick_groups(own, flat=False)
             left = self.training.own_questions_max - len(own)
-            if len(informative) >= slots or left <= 0:
-                return informative[:slots], pick_groups(own, flat=True)
-            own += self._generate(min(slots, left))
+            if len(pick_groups(own, flat=False)) >= slots or left <= 0:
+                return own
+            own += self._generate(min(slots, left), steps)
 
-    def _generate(self, count: int) -> list[TrainingGroup]:
+    def _generate(self, count: int, steps: int) -> list[TrainingGroup]:
         if count < 1:
             return []
-        groups = self._answer([self._next_question() for _ in range(count)])
+        groups = self._answer([self._next_question() for _ in range(count)], steps)
         for group in groups:
             self.plan.learn(group.question, group.scores)
             self._learnt.append((group.question, group.scores))
-        self._count(groups)
         return groups
 
-    def _answer(self, asked: Sequence[tuple[Question, list[int]]]) -> list[TrainingGroup]:
+    def _answer(self, asked: Sequence[tuple[Question, list[int]]], steps: int) -> list[TrainingGroup]:
         """Draw and score a group of completions of each question."""
         if not asked:
             return []
@@ -370,7 +427,7 @@ class Stage:
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
         drawn = self._turns.complete(questions, prompts, size, self._generator, self.cancellation)
         return [
-            self.scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.place.round)
+            self.scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.place.round, steps)
             for place, (question, prompt) in enumerate(asked)
         ]
 
@@ -403,20 +460,22 @@ class Stage:
             if len(fitted[1]) <= self.training.prompt_tokens:
                 return fitted
             looked += 1
-            self.metrics.add_too_long()
+            self._too_long += 1
             self._longest_prompt = max(self._longest_prompt, len(fitted[1]))
         if looked < LONG_QUESTIONS_MAX:
             where = f"round {self.place.round}, stage {self.place.stage}"
             raise SwarmError(f"{name_of(self.plan)}.draw has no more questions for {where}", ENDLESS)
         return None
 
-    def _count(self, groups: list[TrainingGroup]) -> None:
-        self.metrics.add(groups)
-        self.flatness.add(groups)
-        self.mask_stats.record_own(groups)
-        self._longest = max(self._longest, *(len(tokens) for group in groups for tokens in group.completions))
-        self.tokens += count_completion_tokens(groups)
-        for group in groups:
+    def _count(self, drawn: DrawnStep) -> None:
+        self.metrics.add_too_long(drawn.too_long)
+        self.metrics.add(drawn.own)
+        self.flatness.add(drawn.own)
+        self.mask_stats.record_own(drawn.own)
+        lengths = [len(tokens) for group in drawn.own for tokens in group.completions]
+        self._longest = max([self._longest, *lengths])
+        self.tokens += count_completion_tokens(drawn.own)
+        for group in drawn.own:
             self._publication.add(group)
 
     def make_rollouts(self) -> Rollouts:
@@ -428,7 +487,7 @@ class Stage:
         """The published groups in words, with truth and rewards."""
         place = (self.place.peer, self.place.round, self.place.stage)
         chosen = self._publication.choose()
-        return [score_group(self.plan, group.question, *place, group.scores) for group in chosen]
+        return [score_group(self.plan, group.question, *place, group.scores, group.steps) for group in chosen]
 
     def _to_wire(self, group: TrainingGroup) -> Group:
         stops = self.policy.stop_ids

@@ -171,6 +171,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     peer_floor: float = 0.0
     report_masked: Callable[[dict[int, MaskCounts]], None] = staticmethod(lambda masked: None)
     note: NoteSink = staticmethod(lambda words: None)
+    before_passes: Callable[[], None] = staticmethod(lambda: None)  # called when a step's batch is ready
     _pass: dict[str, Any] | None = None  # the part of the batch whose loss is being computed
     sharding: Sharding = Sharding()
     sizes: PassSizes
@@ -224,6 +225,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         if self._packs is None:
             self.note("finding the fastest way through the model")
             self._packs = self._try_packing(input_ids, attention_mask, keep)
+        self.before_passes()
         total = torch.zeros((), device=self.accelerator.device)
         self.passes = 0
         parts = self._split(input_ids, attention_mask, keep)

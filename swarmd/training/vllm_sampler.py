@@ -79,16 +79,19 @@ class VllmSampler(Sampling):
             Cancelled: the cancellation was asked for.
             GenerationFailed: vLLM cannot be reached, failed, or gave an invalid answer.
         """
-        wanted.cancellation.check()
-        self._update(wanted.cancellation)
         try:
             return self._draw_evenly(self._draw_alike, wanted)
         except GenerationFailed:
             self._sent = None  # a restarted server has the weights of its own files
             raise
 
+    @property
+    def can_freeze(self) -> bool:
+        return True
+
     def _update(self, cancellation: Cancellation) -> None:
         """Send the weights if vLLM has others."""
+        cancellation.check()
         current = (self._steps(), self._policy.loads)
         if self._sent != current:
             self._sent = None

@@ -415,6 +415,11 @@ swarmd/training/models/remembered.py
     - (name, each.st_size, each.st_ino, each.st_mtime_ns)
     + (name, each.st_size)
     tests/training/models/test_remembered.py::test_changed_files_are_hashed_and_tried_out
+swarmd/training/sampling.py
+  what is drawn ahead follows the weights that are being trained
+    - self._is_frozen = True
+    + self._is_frozen = False
+    tests/training/test_overlap.py::test_each_group_is_drawn_one_step_ahead_and_trained_once
 swarmd/training/engine.py
   a trainer that took a checkpoint up says that it loaded the model's own weights
     - changed = self.steps or policy.precision.adapters or policy.sharding.is_sharded

@@ -26,7 +26,7 @@ from swarmd.core.values import (
     Settings,
     Skill,
 )
-from swarmd.observe.describe import WORDS, EventLine, line_of
+from swarmd.observe.describe import WORDS, EventLine, describe, line_of
 from swarmd.observe.layers import Live
 from swarmd.observe.metrics import Outcomes, read_status
 from swarmd.observe.panel import panel_of
@@ -83,6 +83,13 @@ def test_a_trained_stage_says_what_was_refused_and_how_peers_were_judged() -> No
     said = line(event)
     assert said.message.endswith("reward 0.5000; refused of peers: group-size 3, {odd} 1")
     assert said.fields["judged"] == (("b", 0.5),)
+
+
+def test_a_stage_that_was_drawn_ahead_says_with_which_weights() -> None:
+    event = replace(EXAMPLES[2], staleness=1)
+    told = describe(AppliedEvent(events.Envelope(7, 1.0, event), STATE, STATE, ()))
+    assert told.details == "drawn ahead, with the weights of the step before"
+    assert line(event).fields["staleness"] == 1
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,23 @@ def test_the_copy_follows_what_is_trained(policy: Policy, released: bool) -> Non
         assert weight.dtype == torch.float32
 
 
+def test_a_copy_in_the_policys_own_dtypes_shares_what_is_not_trained(policy: Policy) -> None:
+    copy = DrawingCopy(policy, is_short=False)
+    theirs, before = dict(copy.model.named_parameters()), policy.copy_weights()
+    with torch.no_grad():
+        for name, weight in policy.model.named_parameters():
+            assert weight.requires_grad != (theirs[name] is weight)
+            weight += weight.requires_grad
+    assert policy.copy_weights().keys() == before.keys()
+    for refreshed in (False, True):
+        if refreshed:
+            copy.release()
+            copy.refresh()
+        for name, weight in policy.model.named_parameters():
+            assert torch.equal(theirs[name], weight) == (refreshed or not weight.requires_grad)
+            assert theirs[name].dtype == weight.dtype
+
+
 def test_each_token_comes_with_the_log_probability_that_it_was_drawn_by(policy: Policy) -> None:
     copy = DrawingCopy(policy)
     sampler = Sampler(policy, copy=copy)

@@ -24,6 +24,7 @@ from swarmd.training.models.device import check_vllm, choose_vllm
 from swarmd.training.models.memory import estimate_need
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling import Sampler
+from swarmd.training.stage import Stage
 from swarmd.training.vllm_sampler import ColocatedSampler, ServerSampler, VllmSampler, make_sampler
 from tests.training.conftest import train_stage
 from tests.training.impostor import impostor
@@ -84,6 +85,30 @@ def test_a_server_draws_with_the_weights_of_each_step(server: ServerDouble, make
     assert server.calls.count(path) == 5, "before each of four steps and for the figures after the last"
     left = list((engine._sampler._directory).iterdir())  # type: ignore[attr-defined]
     assert len(left) == len(server.adapters) == (1 if rank else 0), "what a server has read is removed"
+
+
+def test_a_server_draws_ahead_with_the_weights_before_the_step(
+    server: ServerDouble, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm = VllmConfig(mode="server", url=server.url)
+    engine = make_engine(steps=3, overlap=1, learning_rate=3e-3, warmup_steps=0, held_out_questions=0, vllm=vllm)
+    begun: list[dict[str, torch.Tensor]] = []  # weights with which each step begins
+    drawn: list[dict[str, torch.Tensor]] = []
+    next_batch = Stage.next_batch
+
+    def copy_weights(model: Any) -> dict[str, torch.Tensor]:
+        return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+    def keep_weights(stage: Stage) -> dict[str, Any]:
+        begun.append(copy_weights(engine.policy.model))
+        return next_batch(stage)
+
+    monkeypatch.setattr(Stage, "next_batch", keep_weights)
+    server.before_drawing = lambda model: drawn.append(copy_weights(model))
+    assert train_stage(engine, 0).staleness == 1
+    for weights, step in zip(drawn, (0, 0, 1), strict=True):
+        assert all(torch.equal(weight, begun[step][name]) for name, weight in weights.items())
+    assert server.calls.count("/collective_rpc") == 2, "at the start, and after the first step"
 
 
 def test_a_server_gets_weights_that_were_loaded_without_a_step(

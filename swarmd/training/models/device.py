@@ -99,6 +99,14 @@ def draws_shorter(training: TrainingConfig, device: str, precision: Precision, p
     return precision.mixed if device != "cpu" else bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
+def needs_copy(training: TrainingConfig, device: str) -> bool:
+    """Whether completions are drawn from a copy in any case, because the weights are trained meanwhile.
+
+    Not on a Mac's device, on which torch does not compute in two threads at once.
+    """
+    return training.overlap > 0 and choose_vllm(training, device).mode == "off" and device != "mps"
+
+
 def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:
     """Choose the dtypes for a configuration on a device.
 

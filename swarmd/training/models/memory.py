@@ -70,7 +70,7 @@ class ModelShape(msgspec.Struct, frozen=True):
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
-    """Bytes that training takes on one device, by purpose. Training passes and drawing take turns."""
+    """Bytes that training takes on one device, by purpose. Passes and drawing take turns unless they overlap."""
 
     weights: int  # if ranks hold parts, those of one rank, as for gradients and optimizer
     optimizer: int
@@ -81,16 +81,17 @@ class MemoryNeed(msgspec.Struct, frozen=True):
     layers: int  # weights and gradients of the layers that a pass gathers at a time of a sharded model
     generation: int  # keys, values and logits of all completions drawn together
     gathered: int  # the whole weights, while completions are drawn from a sharded model
-    drawing: int  # a copy in bfloat16 from which completions are drawn, if there is room for it
+    drawing: int  # a copy from which completions are drawn, if there is room for it
     vllm: int  # what a colocated vLLM takes
     context: int  # of the device, and what libraries keep
     process: int  # what the process takes of the same memory before it loads anything
+    overlaps: bool = False  # completions are drawn while a step is trained, if there is room for the copy
 
     @property
     def total(self) -> int:
         """The whole process, at the peak of a stage."""
         held = self.weights + self.optimizer + self.reference + self.vllm + self.context + self.process
-        return held + max(self.training, self.generating)
+        return held + (self.training + self.generating if self.overlaps else max(self.training, self.generating))
 
     @property
     def training(self) -> int:
@@ -105,7 +106,7 @@ class MemoryNeed(msgspec.Struct, frozen=True):
     @property
     def least(self) -> int:
         """What a process of this kind still needs: with the smallest passes, without the copy to draw from."""
-        return msgspec.structs.replace(self, passes=self.smallest_pass, drawing=0, process=0).total
+        return msgspec.structs.replace(self, passes=self.smallest_pass, drawing=0, process=0, overlaps=False).total
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -134,6 +135,7 @@ def estimate_need(
         Precision,
         choose_vllm,
         draws_shorter,
+        needs_copy,
     )
 
     parallelism = find_parallelism(training)
@@ -159,6 +161,10 @@ def estimate_need(
             (training.prompt_tokens + training.completion_tokens, training.gradient_checkpointing != "off"),
         )
     )
+    if shorter:
+        copy_bytes = 2.0 * (trained if weights == "bfloat16" else shape.parameters)
+    else:
+        copy_bytes = trained_size * trained * needs_copy(training, device)
     room = FREE_SHARE * (free - resident - optimizer - gradients) if free else passes
     libraries = ADAPTER_LIBRARY_BYTES if rank or training.optimizer in MOMENT_BYTES else 0
     return MemoryNeed(
@@ -171,10 +177,11 @@ def estimate_need(
         layers=int(whole_at_a_time) if in_parts else 0,
         generation=0 if vllm != "off" else int(_generation_bytes(shape, training, device, size, shorter or mixed)),
         gathered=int(whole) if in_parts else 0,
-        drawing=int(2.0 * (trained if weights == "bfloat16" else shape.parameters)) if shorter else 0,
+        drawing=int(copy_bytes),
         vllm=vllm_bytes(shape, training) if vllm == "colocate" else 0,
         context=CONTEXT_BYTES[device],
         process=PROCESS_BYTES + libraries if device == "cpu" else 0,
+        overlaps=training.overlap > 0,
     )
 
 

@@ -95,6 +95,19 @@ def test_a_float32_model_with_adamw_takes_sixteen_bytes_a_parameter() -> None:
     assert eight.optimizer < need.optimizer / 3
 
 
+@pytest.mark.parametrize("rank", [0, 8])
+def test_what_overlaps_takes_memory_for_both_and_for_what_is_trained_once_more(rank: int) -> None:
+    shape = shape_of("1.5B")
+    training = TrainingConfig(**RECIPE, dtype="float32", lora=LoraConfig(rank=rank))
+    turns, both = (
+        estimate_need(shape, msgspec.structs.replace(training, overlap=overlap), "cuda", "float32", False)
+        for overlap in (0, 1)
+    )
+    assert both.drawing == both.gradients and turns.drawing == 0
+    assert both.total == turns.total + min(turns.training, turns.generating) + both.drawing
+    assert both.least == turns.least, "without room for it nothing overlaps"
+
+
 @given(
     row=st.sampled_from(TABLE),
     questions=st.integers(1, 32),
