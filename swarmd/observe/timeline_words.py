@@ -1,0 +1,161 @@
+"""The timeline over nodes in words: what each event says, and arrows to what it led to at other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from swarmd.core import events
+from swarmd.observe.deliveries import deliver_all
+from swarmd.observe.describe import headline
+from swarmd.observe.node_log import Moment, Opened
+from swarmd.observe.timeline import Timeline
+from swarmd.observe.words import count, weights_words
+
+ArrowKind = Literal["clock", "report", "rollouts", "weights"]
+
+
+class Arrow(NamedTuple):
+    """What an event led to at another node.
+
+    Attributes:
+        seq: of the event there; None for rollouts that did not arrive.
+        after_s: by corrected clocks.
+        words: what became of it, which follows the node's name.
+        verdict: of rollouts, see `swarmd.observe.deliveries`; empty for others, which arrived.
+    """
+
+    kind: ArrowKind
+    node: int
+    seq: int | None
+    after_s: float | None
+    words: str
+    verdict: str = ""
+
+
+def list_arrows(timeline: Timeline, moment: Moment) -> list[Arrow]:
+    """The arrows from an event: of a trained stage one to each other node, whether its rollouts arrived or not."""
+    arrows = [_arrow(timeline, moment, effect) for effect in timeline.effects_of(moment)]
+    found = [each for each in arrows if each.kind != "rollouts"]
+    if isinstance(moment.event, events.StageTrained):
+        reached = {each.node: each for each in arrows if each.kind == "rollouts"}
+        for delivery in deliver_all(timeline, moment):
+            arrow = reached.get(delivery.receiver)
+            seq, after_s = (arrow.seq, arrow.after_s) if arrow is not None else (None, None)
+            found.append(Arrow("rollouts", delivery.receiver, seq, after_s, delivery.brief, delivery.verdict))
+    return found
+
+
+def _arrow(timeline: Timeline, cause: Moment, effect: Moment) -> Arrow:
+    after_s = max(0.0, timeline.time(effect) - timeline.time(cause))
+    at = f"after {after_s:.1f} s"
+    match effect.event:
+        case events.RoundAnnounced():
+            kind, words = "clock", f"heard of it {at}"
+        case events.ReportSeen():
+            kind, words = "report", f"saw its report {at}"
+        case events.WeightsFetched():
+            kind, words = "weights", f"fetched its weights {at}"
+        case _:
+            kind, words = "rollouts", f"fetched its rollouts {at}"
+    return Arrow(kind, effect.node, effect.seq, after_s, words)  # type: ignore[arg-type]
+
+
+def say(timeline: Timeline, moment: Moment) -> str:
+    """What an event says, a clause that follows the node's name."""
+    event = moment.event
+    round_, stage = getattr(event, "round", -1), getattr(event, "stage", -1)
+    of = f"round {round_} stage {stage}"
+    match event:
+        case Opened(final=True):
+            return f"ended the swarm after {round_} rounds"
+        case Opened():
+            return f"opened {of}, for up to {event.deadline_at - event.opened_at:.0f} s"
+        case events.RoundAnnounced(final=True):
+            return f"heard that the swarm has run its {round_} rounds"
+        case events.RoundAnnounced():
+            return f"heard that {of} is open"
+        case events.RolloutsGathered():
+            return f"gathered for {of}: {_gathered(timeline, event)}"
+        case events.StageTrained():
+            return "; ".join(_trained(event, of))
+        case events.ReportPublished():
+            return f"published its rollouts and its report of {of}"
+        case events.ReportSeen():
+            return f"saw the report of {timeline.name_of(event.peer)} of {of}, reward {event.reward:.3f}"
+        case events.WeightsFetched() | events.WeightsRefused() | events.WeightsAdopted():
+            return weights_words(event)
+    return _say_of_node(timeline, event, of)
+
+
+def _say_of_node(timeline: Timeline, event: object, of: str) -> str:
+    """What concerns the node itself."""
+    match event:
+        case events.NodeStarted():
+            return f"started as {event.settings.role}" + ", restored from a backup" * event.restored
+        case events.NodeStopped():
+            return f"stopped: {headline(event.reason)}"
+        case events.LinkUp(isolated=isolated) if isolated:
+            return f"was isolated: {headline(isolated)}"
+        case events.LinkUp():
+            return f"was connected to {count(event.peers, 'peer')}"
+        case events.LinkDegraded():
+            return f"reached nobody: {headline(event.reason)}"
+        case events.LinkDown():
+            return f"had no DHT node: {headline(event.reason)}"
+        case events.RoundsSkipped(first=first, last=last):
+            rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
+            return f"skipped {rounds}, cause: {event.cause}"
+        case events.RecordsRejected():
+            refused = count(event.count, "record")
+            return f"refused {refused} of {timeline.name_of(event.peer)}: {event.reason}"
+        case events.Equivocated():
+            return f"learned that {timeline.name_of(event.peer)} signed two different records ({event.kind}) of {of}"
+        case events.TrainingCancelled():
+            return f"gave {of} up after {count(event.steps, 'step')}"
+        case events.CommandFailed():
+            return f"failed at {event.command}: {headline(event.reason)}"
+        case events.TimerFired():
+            return f"waited for {event.name} as long as it may"
+        case events.WorkerExited():
+            return f"lost its {event.worker} worker: {headline(event.reason)}"
+        case events.SpaceLow():
+            return "paused for want of disk space"
+        case events.SpaceFreed():
+            return "has disk space again"
+        case events.ClockSet():
+            return f"had its clock set by {event.step_s:+.0f} s"
+    raise AssertionError(f"{type(event).__name__} is kept and has no words")
+
+
+def _gathered(timeline: Timeline, event: events.RolloutsGathered) -> str:
+    had = [f"{ref.groups} groups of {timeline.name_of(ref.peer)}" for ref in event.rollouts] or ["nothing"]
+    return ", ".join(had) + (f"; {event.missing} more were announced and did not come" if event.missing else "")
+
+
+def _trained(event: events.StageTrained, of: str) -> Iterator[str]:
+    yield f"trained {of} in {event.seconds:.1f} s, reward {event.reward:.3f}, {event.rollouts.groups} groups to share"
+    if event.peer_groups:
+        yield f"{event.peer_groups} groups of peers used"
+    for reason, groups in event.rejected:
+        yield f"{groups} groups of peers refused: {reason}"
+
+
+def is_shown_by_arrow(timeline: Timeline, moment: Moment) -> bool:
+    """Whether an arrow says all of an event: the cause of its only effect is in another log here."""
+    alone = isinstance(moment.event, events.ReportSeen | events.RoundAnnounced)
+    return alone and any(cause.node != moment.node for cause in timeline.causes_of(moment))
+
+
+def say_clocks(timeline: Timeline) -> list[str]:
+    """How far the clocks are apart, a sentence for each that must be wrong."""
+    told = []
+    for number, correction in enumerate(timeline.clocks.corrections):
+        if correction:
+            doubt_s = timeline.clocks.doubt_s(number)
+            by = f"{abs(correction):.1f} s" + (f" (± {doubt_s:.1f} s)" if doubt_s != float("inf") else " or more")
+            side = "behind" if correction > 0 else "ahead of"
+            told.append(f"{timeline.names[number]}'s clock is {by} {side} {timeline.names[0]}'s")
+    if timeline.clocks.slack_s:
+        told.append(f"a clock was set meanwhile: times are right within {timeline.clocks.slack_s:.1f} s")
+    return told
