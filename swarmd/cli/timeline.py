@@ -21,9 +21,16 @@ from swarmd.eventlog.segment import find_log
 from swarmd.file_kind import ARCHIVE, describe_file
 from swarmd.observe.deliveries import Rollouts, trace_rollouts
 from swarmd.observe.layers import printable
-from swarmd.observe.node_log import MOMENTS_MAX, NOWHERE, Moment, NodeLog, Rounds, tag_of
+from swarmd.observe.node_log import MOMENTS_MAX, NOWHERE, Moment, NodeLog, Rounds
 from swarmd.observe.timeline import Part, Timeline, read_parts
-from swarmd.observe.timeline_words import Arrow, is_shown_by_arrow, list_arrows, say, say_clocks
+from swarmd.observe.timeline_words import (
+    describe_event,
+    describe_node,
+    is_shown_by_arrow,
+    list_arrows,
+    say,
+    say_clocks,
+)
 from swarmd.observe.words import count
 
 LOGS_MAX = 64
@@ -225,12 +232,11 @@ def arrow_lines(together: Timeline, moment: Moment) -> Iterator[str]:
     """What an event led to: one line for those that heard or saw it, and one for each node that rollouts went to."""
     arrows = list_arrows(together, moment)
     for kind, verb in ARRIVED.items():
-        arrived = [each for each in arrows if each.kind == kind]
-        if told := [f"{together.names[each.node]} after {each.after_s:.1f} s" for each in arrived]:
+        if told := [f"{each.node} after {each.after_s:.1f} s" for each in arrows if each.kind == kind]:
             yield f"→ {verb} {', '.join(told)}"
     for each in arrows:
         if each.kind == "rollouts":
-            yield f"{'→' if each.seq is not None else '✗'} {together.names[each.node]}: {each.words}"
+            yield f"{'→' if each.seq is not None else '✗'} {each.node}: {each.words}"
 
 
 def warn_of_left_out(logs: Sequence[NodeLog]) -> None:
@@ -244,41 +250,10 @@ def print_json_lines(part: Part, chosen: set[int], begins: bool) -> None:
     """A line for each event; for the first part, one for each node before."""
     together = part.timeline
     if begins:
-        for log, name in zip(together.logs, together.names, strict=True):
-            typer.echo(to_json(node_row(together, log, name)))
+        for number in range(len(together.logs)):
+            typer.echo(to_json(describe_node(together, number)))
     for moment in shown(part, chosen):
-        typer.echo(to_json(event_row(together, moment)))
-
-
-def node_row(together: Timeline, log: NodeLog, name: str) -> dict[str, Any]:
-    clocks = together.clocks
-    return {
-        "type": "node",
-        "node": name,
-        "peer": log.peer,
-        "place": str(log.place.parent),
-        "clock_correction_s": clocks.corrections[log.number],
-        "clock_doubt_s": clocks.doubt_s(log.number),
-    }
-
-
-def event_row(together: Timeline, moment: Moment) -> dict[str, Any]:
-    event = moment.event
-    return {
-        "type": "event",
-        "time": together.time(moment),
-        "node": together.names[moment.node],
-        "seq": moment.seq,
-        "event": tag_of(event),
-        "round": moment.near,
-        "stage": getattr(event, "stage", None),
-        "words": say(together, moment),
-        "arrows": [arrow_row(together, each) for each in list_arrows(together, moment)],
-    }
-
-
-def arrow_row(together: Timeline, arrow: Arrow) -> dict[str, Any]:
-    return {**arrow._asdict(), "node": together.names[arrow.node]}
+        typer.echo(to_json(describe_event(together, moment)))
 
 
 def show_rollouts(part: Part, sender: int, as_json: bool) -> None:

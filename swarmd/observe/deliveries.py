@@ -249,51 +249,53 @@ class _Fetched:
         self._after = "" if took_s is None else f" {_after(took_s)}"
 
     def tell(self) -> Delivery:
-        verdict, what, lacks = self._use()
+        verdict, what = self._use()
         fetched = f"It fetched {count(self._ref.groups, 'group')}{self._after}, for {self._of}"
         own = self._sending.ref
         if own is not None and own.digest != self._ref.digest:
             fetched += f", under another digest ({self._ref.digest[:12]}) than the sender's log has"
-        text = f"{fetched}, and {what}." + (f" To tell more, it would take {lacks}." if lacks else "")
-        return Delivery(self._node, verdict, f"fetched{self._after}, {what}", text, lacks)
+        return Delivery(self._node, verdict, f"fetched{self._after}, {what}", f"{fetched}, and {what}.")
 
-    def _use(self) -> tuple[Verdict, str, str]:
-        """What it did with them, as a clause; and what would tell more."""
+    def _use(self) -> tuple[Verdict, str]:
+        """What it did with them, as a clause."""
         timeline, place = self._sending.timeline, self._sending.used_at
         if is_banned(self._sending, self._node, self._gathered):
-            return "banned", "used nothing: it knows that the sender signed two different reports", ""
+            return "banned", "used nothing: it knows that the sender signed two different reports"
         trained = timeline.find(self._node, events.StageTrained, place)
         if trained is not None and isinstance(trained.event, events.StageTrained):
             return self._use_in(trained.event)
         if timeline.find(self._node, events.TrainingCancelled, place) is not None:
-            return "fetched", "gave that stage up", ""
-        return "fetched", "has not trained that stage to its end, as far as its log goes", ""
+            return "fetched", "gave that stage up"
+        return "fetched", "has not trained that stage to its end, as far as its log goes"
 
-    def _use_in(self, event: events.StageTrained) -> tuple[Verdict, str, str]:
+    def _use_in(self, event: events.StageTrained) -> tuple[Verdict, str]:
         """What a trained stage did with them; its log counts the groups of all peers together, refusals by reason."""
         own, everyone = self._ref.groups, sum(ref.groups for ref in self._refs)
         alone = len([ref for ref in self._refs if ref.groups]) == 1
+        peer = self._sending.peer
         told = [f"{groups} {'of them' if alone else 'of peers'} refused: {reason}" for reason, groups in event.rejected]
         for aside in event.set_aside:
-            if aside.peer == self._sending.peer:
+            if aside.peer == peer:
                 told += [f"{aside.over_share} passed over, as it had its share of a batch"] * bool(aside.over_share)
                 told += [f"{aside.of_little} passed over, as little of it counts"] * bool(aside.of_little)
                 masked = f"{aside.held} of {aside.tokens} tokens masked, since only its word stands for them"
                 told += [masked] * bool(aside.held)
         if event.peer_groups:
-            rest = own - event.peer_groups - sum(groups for _, groups in event.rejected)
-            if alone and rest > 0 and not event.set_aside:
+            passed = sum(groups for _, groups in event.rejected) if alone else 0
+            passed += sum(each.over_share + each.of_little for each in event.set_aside if each.peer == peer)
+            most = min(event.peer_groups, max(own - passed, 0))
+            used = f"used {event.peer_groups} of them"
+            if not alone:
+                used = f"used {event.peer_groups} of the {everyone} groups of all peers, at most {most} of these"
+            elif (rest := own - passed - event.peer_groups) > 0:
                 told.append(f"{rest} had nothing to learn from there, or found no slot")
-            of = "of them" if alone else f"of the {everyone} groups of all peers"
-            used = f"used {event.peer_groups} {of}"
-            lacks = "" if alone else "its trainer's counts by peer, which no log has"
-            return "used", "; ".join([used, *told]), lacks
-        scored = " after scoring them" * any(each.peer == self._sending.peer for each in event.judged)
+            return "used", "; ".join([used, *told])
+        scored = " after scoring them" * any(each.peer == peer for each in event.judged)
         why = "; ".join(told) or (
             "nothing to learn there, as completions were paid alike, or no slots for peers' groups "
             "(training.peer_questions)"
         )
-        return "set-aside", f"used none of them{scored}: {why}", ""
+        return "set-aside", f"used none of them{scored}: {why}"
 
 
 class _Missed:

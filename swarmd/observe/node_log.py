@@ -253,6 +253,8 @@ class NodeLog:
 
     def _keep_seen(self, event: events.ReportSeen | events.ReportsSeen) -> Iterable[events.Event]:
         for each in events.reports_in(event):
+            if each.peer == self.peer:
+                continue  # a coordinator sees its own, too
             yield events.ReportSeen(self._once(each.peer), each.round, each.stage, each.reward, each.digest)
 
     def _keep_gathered(self, event: events.RolloutsGathered) -> Iterable[events.Event]:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from swarmd.core import events
 from swarmd.observe.deliveries import deliver_all
 from swarmd.observe.describe import headline
-from swarmd.observe.node_log import Moment, Opened
+from swarmd.observe.node_log import Moment, Opened, tag_of
 from swarmd.observe.timeline import Timeline
 from swarmd.observe.words import count, weights_words
 
 ArrowKind = Literal["clock", "report", "rollouts", "weights"]
 
 
-class Arrow(NamedTuple):
+class Arrow(msgspec.Struct, frozen=True):
     """What an event led to at another node.
 
     Attributes:
+        node: its name.
         seq: of the event there; None for rollouts that did not arrive.
         after_s: by corrected clocks.
         words: what became of it, which follows the node's name.
@@ -26,39 +30,77 @@ class Arrow(NamedTuple):
     """
 
     kind: ArrowKind
-    node: int
+    node: str
     seq: int | None
     after_s: float | None
     words: str
     verdict: str = ""
 
 
+class TimelineEvent(msgspec.Struct, frozen=True, tag="event", tag_field="type"):
+    """One event of a timeline over nodes; `time` is by the first node's clock, in POSIX seconds."""
+
+    time: float
+    node: str
+    seq: int
+    event: str
+    round: int
+    stage: int | None
+    words: str
+    arrows: tuple[Arrow, ...]
+
+
+class TimelineNode(msgspec.Struct, frozen=True, tag="node", tag_field="type"):
+    """One node of a timeline, and what its clock is corrected by, in seconds."""
+
+    node: str
+    peer: str
+    place: str
+    clock_correction_s: float
+    clock_doubt_s: float | None  # either way; None: nothing bounds it
+
+
+def describe_event(timeline: Timeline, moment: Moment) -> TimelineEvent:
+    """An event with all that it led to."""
+    stage = getattr(moment.event, "stage", None)
+    place = (moment.seq, tag_of(moment.event), moment.near, stage)
+    arrows = tuple(list_arrows(timeline, moment))
+    return TimelineEvent(timeline.time(moment), timeline.names[moment.node], *place, say(timeline, moment), arrows)
+
+
+def describe_node(timeline: Timeline, number: int) -> TimelineNode:
+    """A node and its clock."""
+    log, clocks = timeline.logs[number], timeline.clocks
+    doubt_s = clocks.doubt_s(number)
+    told = doubt_s if math.isfinite(doubt_s) else None
+    return TimelineNode(timeline.names[number], log.peer, str(log.place.parent), clocks.corrections[number], told)
+
+
 def list_arrows(timeline: Timeline, moment: Moment) -> list[Arrow]:
     """The arrows from an event: of a trained stage one to each other node, whether its rollouts arrived or not."""
-    arrows = [_arrow(timeline, moment, effect) for effect in timeline.effects_of(moment)]
-    found = [each for each in arrows if each.kind != "rollouts"]
+    names = timeline.names
+    found: list[Arrow] = []
+    fetched: dict[int, tuple[int, float]] = {}  # by node: the event there, and how long after
+    for effect in timeline.effects_of(moment):
+        after_s = max(0.0, timeline.time(effect) - timeline.time(moment))
+        kind, words = _ARROWS[type(effect.event)]
+        if kind == "rollouts":
+            fetched[effect.node] = (effect.seq, after_s)
+        else:
+            found.append(Arrow(kind, names[effect.node], effect.seq, after_s, f"{words} after {after_s:.1f} s"))
     if isinstance(moment.event, events.StageTrained):
-        reached = {each.node: each for each in arrows if each.kind == "rollouts"}
-        for delivery in deliver_all(timeline, moment):
-            arrow = reached.get(delivery.receiver)
-            seq, after_s = (arrow.seq, arrow.after_s) if arrow is not None else (None, None)
-            found.append(Arrow("rollouts", delivery.receiver, seq, after_s, delivery.brief, delivery.verdict))
+        for each in deliver_all(timeline, moment):
+            seq, after = fetched.get(each.receiver, (None, None))
+            found.append(Arrow("rollouts", names[each.receiver], seq, after, each.brief, each.verdict))
     return found
 
 
-def _arrow(timeline: Timeline, cause: Moment, effect: Moment) -> Arrow:
-    after_s = max(0.0, timeline.time(effect) - timeline.time(cause))
-    at = f"after {after_s:.1f} s"
-    match effect.event:
-        case events.RoundAnnounced():
-            kind, words = "clock", f"heard of it {at}"
-        case events.ReportSeen():
-            kind, words = "report", f"saw its report {at}"
-        case events.WeightsFetched():
-            kind, words = "weights", f"fetched its weights {at}"
-        case _:
-            kind, words = "rollouts", f"fetched its rollouts {at}"
-    return Arrow(kind, effect.node, effect.seq, after_s, words)  # type: ignore[arg-type]
+_ARROWS: dict[type, tuple[ArrowKind, str]] = {
+    events.RoundAnnounced: ("clock", "heard of it"),
+    events.ReportSeen: ("report", "saw its report"),
+    events.WeightsFetched: ("weights", "fetched its weights"),
+    events.RolloutsGathered: ("rollouts", "fetched its rollouts"),
+}
 
 
 def say(timeline: Timeline, moment: Moment) -> str:
@@ -142,9 +184,9 @@ def _trained(event: events.StageTrained, of: str) -> Iterator[str]:
 
 
 def is_shown_by_arrow(timeline: Timeline, moment: Moment) -> bool:
-    """Whether an arrow says all of an event: the cause of its only effect is in another log here."""
-    alone = isinstance(moment.event, events.ReportSeen | events.RoundAnnounced)
-    return alone and any(cause.node != moment.node for cause in timeline.causes_of(moment))
+    """Whether an arrow from another log says all of an event."""
+    told_by_cause = isinstance(moment.event, events.ReportSeen | events.RoundAnnounced)
+    return told_by_cause and len(timeline.causes_of(moment)) > 0
 
 
 def say_clocks(timeline: Timeline) -> list[str]:

@@ -55,7 +55,7 @@ def test_a_stage_opens_where_the_coordinator_decided_it(swarm: ScriptedSwarm) ->
     opened = timeline.find(0, Opened, (2, 0))
     assert opened is not None and say(timeline, opened) == f"opened round 2 stage 0, for up to {ROUND_S:.0f} s"
     arrows = list_arrows(timeline, opened)
-    assert [(each.kind, each.node) for each in arrows] == [("clock", 1), ("clock", 2)]
+    assert [(each.kind, each.node) for each in arrows] == [("clock", "node-1"), ("clock", "node-2")]
     assert all(0.0 <= (each.after_s or 0.0) < 0.2 for each in arrows)
 
 
@@ -66,9 +66,9 @@ def test_a_trained_stage_has_an_arrow_to_every_node(swarm: ScriptedSwarm) -> Non
     trained = timeline.find(1, events.StageTrained, (1, 0))
     assert trained is not None
     arrows = {(each.kind, each.node): each for each in list_arrows(timeline, trained)}
-    assert arrows.keys() == {("report", 0), ("rollouts", 0), ("rollouts", 2)}
-    assert arrows["rollouts", 0].verdict == "used" and arrows["rollouts", 0].seq is not None
-    assert arrows["rollouts", 2].seq is None and arrows["rollouts", 2].after_s is None
+    assert arrows.keys() == {("report", "node-0"), ("rollouts", "node-0"), ("rollouts", "node-2")}
+    assert arrows["rollouts", "node-0"].verdict == "used" and arrows["rollouts", "node-0"].seq is not None
+    assert arrows["rollouts", "node-2"].seq is None and arrows["rollouts", "node-2"].after_s is None
 
 
 def test_a_machines_clock_that_was_set_does_not_move_what_came_before(swarm: ScriptedSwarm) -> None:
