@@ -107,10 +107,10 @@ class ScriptedSwarm:
         clock = events.RoundAnnounced(round, 0, opened_at, opened_at + ROUND_S)
         if 0 in here:
             self.log(0, events.TimerFired("stage", opened_at))
-            self.log(0, events.RoundPublished("announce/0", round, 0), clock, after_s=0.05)
+            self.log(0, events.RoundPublished("announce/0", round, 0), clock, after_s=0.02)
         for number in here:
             if number:
-                self.log(number, clock, after_s=0.06)
+                self.log(number, clock, after_s=0.03)
             chosen = (gathered or {}).get(number, [each for each in self.numbers if each != number])
             refs = tuple(ref_of(each, round - 1) for each in chosen) if round else ()
             lacks = missing if number in (gathered or {}) else 0
