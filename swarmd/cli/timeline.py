@@ -14,6 +14,7 @@ import typer
 from swarmd.backup.archive import read_archive
 from swarmd.backup.backup import BackupManifest
 from swarmd.backup.bundle import BundleManifest
+from swarmd.cli.dashboard import LISTEN, PageOptions, open_doors
 from swarmd.cli.options import log_of, node_directories, warn
 from swarmd.errors import ArchiveError, ConfigError, NotFoundError
 from swarmd.eventlog.export import clock, to_json
@@ -59,6 +60,14 @@ def timeline(
         str | None, typer.Option("--of", metavar="NAME", help="Say what became of this node's rollouts at the others.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Show the newest rounds in a browser, and follow them, until Ctrl-C.")
+    ] = False,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where --page listens.")] = LISTEN,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --page: bearer token; needed beyond this machine.")
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="With --page: open it in a browser.")] = False,
 ) -> None:
     """Show what happened between several nodes: who opened, trained, published, fetched and used what, and why not.
 
@@ -67,6 +76,11 @@ def timeline(
     """
     wanted = parse_rounds(rounds)
     with contextlib.ExitStack() as stack:
+        if page:
+            if wanted or nodes or of or as_json:
+                raise ConfigError("--page shows all nodes and the newest rounds", "Choose on the page, or leave it out")
+            serve_lanes(places or [log_of(None).parent], listen, token_file, open_page, stack)
+            return
         logs = order_logs(open_logs(places or [log_of(None).parent], wanted or Rounds(), stack))
         parts = read_parts(logs, wanted) if wanted is not None else [read_last(logs, done=of is not None)]
         for number, part in enumerate(parts):
@@ -101,7 +115,15 @@ def parse_rounds(given: str | None) -> Rounds | None:
 
 
 def open_logs(places: Sequence[Path], wanted: Rounds, stack: contextlib.ExitStack) -> list[NodeLog]:
-    """The logs in directories and archives; the latter are unpacked until `stack` is closed.
+    """The logs in directories and archives. Raises as `find_logs`."""
+    logs = [NodeLog(number, events, wanted) for number, events in enumerate(find_logs(places, stack))]
+    for log in logs:
+        stack.callback(log.close)
+    return logs
+
+
+def find_logs(places: Sequence[Path], stack: contextlib.ExitStack) -> list[Path]:
+    """The directories of segments; archives are unpacked until `stack` is closed.
 
     Raises NotFoundError, ArchiveError; ConfigError for too many.
     """
@@ -114,10 +136,7 @@ def open_logs(places: Sequence[Path], wanted: Rounds, stack: contextlib.ExitStac
             found += [find_log(each) for each in node_directories(place)]
     if len(found) > LOGS_MAX:
         raise ConfigError(f"these are {len(found)} logs, {LOGS_MAX} are shown at most", "Name fewer")
-    logs = [NodeLog(number, events, wanted) for number, events in enumerate(found)]
-    for log in logs:
-        stack.callback(log.close)
-    return logs
+    return found
 
 
 def unpack_log(file: Path, into: Path) -> Path:
@@ -279,3 +298,17 @@ def print_rollouts(together: Timeline, traced: Rollouts) -> None:
 def rollouts_row(together: Timeline, traced: Rollouts) -> dict[str, Any]:
     rows = [{**each._asdict(), "receiver": together.names[each.receiver]} for each in traced.deliveries]
     return {**traced._asdict(), "sender": together.names[traced.sender], "deliveries": rows}
+
+
+def serve_lanes(
+    places: Sequence[Path], listen: str, token_file: Path | None, open_page: bool, stack: contextlib.ExitStack
+) -> None:
+    """Serve the page until stopped. Raises as `find_logs` and `open_doors`."""
+    from swarmd.web.companion import serve_page
+    from swarmd.web.lanes import LanesSource, make_lanes_app, rounds_kept
+
+    found = find_logs(places, stack)
+    logs = order_logs([NodeLog(number, log, Rounds(), rounds_kept(len(found))) for number, log in enumerate(found)])
+    token = str(token_file.absolute()) if token_file is not None else ""
+    doors, endpoint = open_doors(PageOptions(listen, token), Path.cwd())
+    serve_page(make_lanes_app(LanesSource(logs), doors), endpoint, open_page)

@@ -90,6 +90,7 @@ class NodeLog:
         number: of the log.
         place: its directory of segments.
         wanted: the rounds that are asked for; without a first one, the newest at any time.
+        newest: how many those are, the last one not counted.
 
     Attributes:
         peer: id of the node.
@@ -108,7 +109,7 @@ class NodeLog:
         ended_at: when its last event was committed, by its own clock as in `Moment`.
     """
 
-    def __init__(self, number: int, place: Path, wanted: Rounds) -> None:
+    def __init__(self, number: int, place: Path, wanted: Rounds, newest: int = MARGIN) -> None:
         self.number = number
         self.place = place
         self.peer = node_of(place)
@@ -124,6 +125,7 @@ class NodeLog:
         self.ended_at = 0.0
         self._wanted = wanted
         self._first = wanted.first
+        self._newest = newest
         self._reader = LogReader(place)
         self._commits: Iterator[Commit] | None = None  # that are being read
         self._set_by_s = 0.0
@@ -132,6 +134,11 @@ class NodeLog:
         self._worked = NOWHERE  # the last round that it gathered for, trained or skipped: of those before all is told
         self._linked: tuple[str, str] | None = None
         self._same: dict[str, str] = {}  # peer ids, so that each is kept once
+
+    @property
+    def next_seq(self) -> int:
+        """The event that is read next."""
+        return self._reader.next_seq
 
     @property
     def name(self) -> str:
@@ -195,7 +202,7 @@ class NodeLog:
             self.evidence.append(moment)
         elif isinstance(event, LINK):
             self.links.append(moment)
-        first = (self.reached if self._first is None else self._first) - MARGIN
+        first = self.reached - self._newest if self._first is None else self._first - MARGIN
         last = self._wanted.last + MARGIN
         if isinstance(event, events.RoundsSkipped):  # it is told afterwards, and many rounds may be meant
             moment.near = max(event.first, min(event.last, self._wanted.last))

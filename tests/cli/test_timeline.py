@@ -2,8 +2,12 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from swarmd.backup.backup import BackupPlan, make_backup
@@ -99,6 +103,8 @@ def test_backups_and_bundles_stand_in_for_directories(shell: Shell, tmp_path: Pa
         (("--round", "x"), ExitCode.BAD_CONFIG, "--round 'x' is not a round"),
         (("--round", "7-3"), ExitCode.BAD_CONFIG, "Write --round 3-7"),
         (("--round", "99"), ExitCode.BAD_CONFIG, "they go up to round 4"),
+        (("--page", "--round", "3"), ExitCode.BAD_CONFIG, "--page shows all nodes and the newest rounds"),
+        (("--page", "--listen", "0.0.0.0:0"), ExitCode.BAD_CONFIG, "token"),
         (("--of", "nobody"), ExitCode.BAD_CONFIG, "They are node-0, node-1, node-2"),
     ],
 )
@@ -120,3 +126,17 @@ def test_places_that_are_no_logs_of_one_swarm_are_one_clear_error(
     (tmp_path / "broken.tar.gz").write_bytes(b"\x1f\x8b" + bytes(100))
     assert "cannot be read" in shell.fails(ExitCode.BAD_DATA, "timeline", places[0], tmp_path / "broken.tar.gz")
     assert "nowhere" in shell.fails(ExitCode.NO_INPUT, "timeline", places[0], "nowhere")
+
+
+def test_the_page_is_served_until_it_is_stopped(places: list[Path]) -> None:
+    command = [sys.executable, "-m", "swarmd", "timeline", str(places[0].parent), "--page", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().split("/  (")[0]
+        view = httpx.get(f"{url}/api/v1/timeline", trust_env=False, timeout=20.0).json()
+        assert [each["node"] for each in view["nodes"]] == ["node-0", "node-1", "node-2"] and view["last"] == 4
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20.0) in (ExitCode.OK, ExitCode.INTERRUPTED)
+        process.stdout.close()
