@@ -40,33 +40,30 @@ class Clocks(NamedTuple):
     bounds: list[list[float]]
     slack_s: float
 
-    def doubt_s(self, node: int) -> float:
+    def doubt_s(self, clock: int) -> float:
         """Half the width of what the messages leave open of a clock's correction, in seconds; infinite if one-sided."""
-        return (self.bounds[node][0] + self.bounds[0][node]) / 2
+        return (self.bounds[clock][0] + self.bounds[0][clock]) / 2
 
-    def earliest_gap_s(self, first: int, first_at: float, second: int, second_at: float) -> float:
-        """The least time from something at one node to something at another that the messages leave possible."""
-        return second_at - first_at - self.bounds[first][second]
-
-    def latest_gap_s(self, first: int, first_at: float, second: int, second_at: float) -> float:
-        """The longest time that they leave possible."""
-        return second_at - first_at + self.bounds[second][first]
+    def gap_s(self, first: int, first_at: float, second: int, second_at: float) -> tuple[float, float]:
+        """The least and the longest time from something by one clock to something by another that may have passed."""
+        apart_s = second_at - first_at
+        return apart_s - self.bounds[first][second], apart_s + self.bounds[second][first]
 
 
-def fit_clocks(nodes: int, messages: Iterable[Message]) -> Clocks:
-    """Corrections of the clocks of `nodes` machines that let no message arrive before it was sent."""
-    least = [[0.0 if a == b else math.inf for b in range(nodes)] for a in range(nodes)]
+def fit_clocks(clocks: int, messages: Iterable[Message]) -> Clocks:
+    """Corrections of this many clocks that let no message arrive before it was sent."""
+    least = [[0.0 if a == b else math.inf for b in range(clocks)] for a in range(clocks)]
     for sender, sent_at, receiver, received_at in messages:
         if sender != receiver:
             least[sender][receiver] = min(least[sender][receiver], received_at - sent_at)
     slack_s = 0.0
     while (bounds := _shortest([[each + slack_s for each in row] for row in least])) is None:
         slack_s = max(2 * slack_s, SLACK_FIRST_S)
-    corrections = [0.0] * nodes
+    corrections = [0.0] * clocks
     chosen = [list(row) for row in bounds]
-    for node in range(1, nodes):
-        corrections[node] = _choose(-chosen[0][node], chosen[node][0])
-        _pin(chosen, node, corrections[node])
+    for clock in range(1, clocks):
+        corrections[clock] = _choose(-chosen[0][clock], chosen[clock][0])
+        _pin(chosen, clock, corrections[clock])
     return Clocks(corrections, bounds, slack_s)
 
 

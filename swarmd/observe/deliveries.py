@@ -149,7 +149,7 @@ class _Sending:
             yield f"The coordinator, {name}, saw its report {_after(took_s)}."
             return
         closed = timeline.find(coordinator, Opened, self.used_at)
-        if closed is not None and self.gap_s(closed, self.trained)[0] > 0:
+        if closed is not None and timeline.gap_s(closed, self.trained)[0] > 0:
             yield f"The coordinator, {name}, had gone on to the next stage by then: the report counts for nothing."
         elif closed is not None:
             yield f"The coordinator, {name}, closed {of} without having seen its report."
@@ -189,12 +189,6 @@ class _Sending:
         return "the log ends before that, or a later stage came first"
 
     # --- what both sides ask ---
-
-    def gap_s(self, first: Moment, second: Moment) -> tuple[float, float]:
-        """The least and the longest time from one moment to another that the logs leave possible, in seconds."""
-        clocks = self.timeline.clocks
-        ends = (first.node, first.at, second.node, second.at)
-        return clocks.earliest_gap_s(*ends), clocks.latest_gap_s(*ends)
 
     def link_trouble(self, node: int, moment: Moment) -> str:
         """What was wrong with a node's link at a moment of its own, as a clause; empty for nothing."""
@@ -355,7 +349,7 @@ class _Missed:
     def _late(self) -> Delivery | None:
         trained, published = self._sending.trained, self._sending.published
         assert trained is not None
-        least_s, most_s = self._sending.gap_s(self._gathered, trained)
+        least_s, most_s = self._sending.timeline.gap_s(self._gathered, trained)
         if least_s > 0:
             by = f"{span(least_s)} or more" if least_s >= 1 else "a moment"
             text = (
@@ -366,8 +360,8 @@ class _Missed:
         trouble = self._sending.link_trouble(self._sending.sender, trained)
         if trouble or published is None:
             return None
-        if self._sending.gap_s(self._gathered, published)[1] > 0:
-            sure = self._sending.gap_s(self._gathered, published)[0] > 0 and most_s < 0
+        if self._sending.timeline.gap_s(self._gathered, published)[1] > 0:
+            sure = self._sending.timeline.gap_s(self._gathered, published)[0] > 0 and most_s < 0
             lacks = "" if sure else "clocks that are compared more closely, by more rounds in both logs"
             text = (
                 f"They were still being published when it ended gathering for {self._of}."
@@ -382,7 +376,7 @@ class _Missed:
         """The sender had not published when the receiver's gathering ended, and its log says what hindered it."""
         published, trained = self._sending.published, self._sending.trained
         assert trained is not None
-        if published is not None and self._sending.gap_s(self._gathered, published)[1] <= 0:
+        if published is not None and self._sending.timeline.gap_s(self._gathered, published)[1] <= 0:
             return None
         why = self._sending.why_unpublished()
         when = "later" if published is not None else "never, as far as its log says"

@@ -29,6 +29,8 @@ from swarmd.eventlog.segment import first_seq_of, list_segments
 MARGIN = 8  # rounds before and after those asked for whose events are kept, to compare clocks by
 MOMENTS_MAX = 200_000  # kept of one log; the oldest go first
 CHANGES_MAX = 4096  # of a node's link, and outages, likewise
+RECENT_COMMITS = 64  # among which a step of the clock is looked for that was noticed later
+STEP_SHARE = 0.9  # of the step, that the time between two commits shows
 NOWHERE = -1
 
 
@@ -99,6 +101,7 @@ class NodeLog:
         evidence: all of two records that a peer signed for one place, which counts for many rounds.
         links: changes of its link, of all rounds.
         outages: of all rounds.
+        clock_changes: events from which on its clock may be another: it was set, or might have been while it was down.
         stopped: the reason of its orderly stop, if that is the log's end; else None.
         left_out: the last round of which something was dropped for want of room; -1 for none.
         reached: the highest round that the node knows of; -1 before the first.
@@ -118,6 +121,7 @@ class NodeLog:
         self.evidence: deque[Moment] = deque(maxlen=EQUIVOCATIONS_KEPT)
         self.links: deque[Moment] = deque(maxlen=CHANGES_MAX)
         self.outages: deque[Outage] = deque(maxlen=CHANGES_MAX)
+        self.clock_changes: deque[int] = deque(maxlen=CHANGES_MAX)
         self.stopped: str | None = None
         self.left_out = self.reached = self.trained = self.ended_with = self.first_near = NOWHERE
         begins = first_seq_of(list_segments(place)[0]) > 0
@@ -129,6 +133,7 @@ class NodeLog:
         self._reader = LogReader(place)
         self._commits: Iterator[Commit] | None = None  # that are being read
         self._set_by_s = 0.0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_COMMITS)  # first event and time of each
         self._seq, self._at = NOWHERE, 0.0  # of the event that is being kept
         self._heard = (NOWHERE, NOWHERE, False)
         self._worked = NOWHERE  # the last round that it gathered for, trained or skipped: of those before all is told
@@ -180,6 +185,7 @@ class NodeLog:
 
     def take(self, commit: Commit) -> None:
         """Keep what is needed of the next commit."""
+        self._recent.append((commit.seq, commit.at))
         for seq, event in enumerate(commit.events, commit.seq):
             keep = _KEEP.get(type(event))
             if keep is not None:
@@ -225,9 +231,9 @@ class NodeLog:
 
     def _keep_started(self, event: events.NodeStarted) -> Iterable[events.Event]:
         if self.settings is not None:
-            self.outages.append(
-                Outage(self._seq, self.reached, self._at - self._set_by_s - self.ended_at, self.stopped)
-            )
+            away_s = self._at - self._set_by_s - self.ended_at
+            self.outages.append(Outage(self._seq, self.reached, away_s, self.stopped))
+            self.clock_changes.append(self._seq)
         self.settings, self.stopped, self._linked = event.settings, None, None
         yield event
 
@@ -236,8 +242,23 @@ class NodeLog:
         yield event
 
     def _keep_clock_set(self, event: events.ClockSet) -> Iterable[events.Event]:
+        began = self._find_step(event.step_s)
+        for moment in reversed(self.moments):
+            if moment.seq < began:
+                break
+            moment.at -= event.step_s
         self._set_by_s += event.step_s
+        self.clock_changes.append(began)
         yield event
+
+    def _find_step(self, step_s: float) -> int:
+        """The first event after a step of the clock, which is noticed some time later."""
+        before: tuple[int, float] | None = None
+        for seq, at in reversed(self._recent):
+            if before is not None and (before[1] - at) / step_s > STEP_SHARE:
+                return before[0]
+            before = seq, at
+        return self._seq
 
     def _keep_link(self, event: events.LinkUp | events.LinkDegraded | events.LinkDown) -> Iterable[events.Event]:
         """Only what changed with it: the number of peers changes often."""

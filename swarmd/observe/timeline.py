@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from swarmd.observe.node_log import MARGIN, NOWHERE, Moment, NodeLog, Opened, Ro
 
 PART_PLACES = 1024  # rounds times logs that are merged at once
 PART_ROUNDS_MIN = 16
+SLACK_S = 1.0  # more than what the system's time service steps a clock by now and then
+CLOCKS_MAX = 128
 
 Place = tuple[int, int]  # round and stage
 
@@ -36,7 +39,7 @@ class Timeline:
     Attributes:
         names: of the nodes; where two are alike, with the names made from their peer ids.
         moments: of each node, in the order of its log.
-        clocks: how far they are apart.
+        clocks: how far they are apart; a clock that was set in between counts as several.
     """
 
     def __init__(self, logs: Sequence[NodeLog]) -> None:
@@ -51,11 +54,29 @@ class Timeline:
                 self._note(moment)
         self._effects: dict[tuple[int, int], list[Moment]] = defaultdict(list)
         self._causes = [[self._find_causes(moment) for moment in moments] for moments in self.moments]
-        self.clocks = fit_clocks(len(logs), self._link())
+        self._link()
+        self._changes: list[list[int]] = [[] for _ in logs]  # of each node's clock, by event
+        self._first_clock = list(range(len(logs)))
+        self.clocks = fit_clocks(len(logs), self._messages())
+        if self.clocks.slack_s > SLACK_S:
+            self._fit_changed_clocks()
 
     def time(self, moment: Moment) -> float:
         """When it was, by the first node's clock; POSIX seconds."""
-        return moment.at + self.clocks.corrections[moment.node]
+        return moment.at + self.clocks.corrections[self._clock_of(moment)]
+
+    def gap_s(self, first: Moment, second: Moment) -> tuple[float, float]:
+        """The least and the longest time from one moment to another that the logs leave possible, in seconds."""
+        return self.clocks.gap_s(self._clock_of(first), first.at, self._clock_of(second), second.at)
+
+    def last_clock(self, node: int) -> int:
+        """The number of a node's clock as it was last."""
+        return self._first_clock[node] + len(self._changes[node])
+
+    def _clock_of(self, moment: Moment) -> int:
+        """The number of the clock that a moment's time is by."""
+        changes = self._changes[moment.node]
+        return self._first_clock[moment.node] + (bisect_right(changes, moment.seq) if changes else 0)
 
     def find(self, node: int, kind: type, place: Place, peer: str = "") -> Moment | None:
         """The first event of a kind that a node's log has of a round and stage, for reports seen also by peer."""
@@ -149,13 +170,36 @@ class Timeline:
         same = opened is not None and isinstance(opened.event, Opened) and opened.event.opened_at == event.opened_at
         return opened if same else None
 
-    def _link(self) -> Iterator[Message]:
-        """Note effects with their causes, and tell of each pair."""
+    def _link(self) -> None:
+        """Note effects with their causes."""
         for moments, causes in zip(self.moments, self._causes, strict=True):
             for effect, found in zip(moments, causes, strict=True):
                 for cause in found:
                     self._effects[cause.node, cause.index].append(effect)
-                    yield Message(cause.node, cause.at, effect.node, effect.at)
+
+    def _messages(self) -> Iterator[Message]:
+        """All causes and effects; and if a node's clock has changed, what went before that and what came after."""
+        for moments, causes in zip(self.moments, self._causes, strict=True):
+            before = None
+            for effect, found in zip(moments, causes, strict=True):
+                clock = self._clock_of(effect)
+                for cause in found:
+                    yield Message(self._clock_of(cause), cause.at, clock, effect.at)
+                if before is not None and self._clock_of(before) != clock:
+                    yield Message(self._clock_of(before), before.at, clock, effect.at)
+                before = effect
+
+    def _fit_changed_clocks(self) -> None:
+        """Fit again, as if each change of a clock made it another one; unless there are too many changes."""
+        changes = []
+        for log, moments in zip(self.logs, self.moments, strict=True):
+            first = moments[0].seq if moments else 0
+            changes.append([seq for seq in log.clock_changes if seq > first])
+        clocks = len(self.logs) + sum(map(len, changes))
+        if clocks <= CLOCKS_MAX:
+            self._changes = changes
+            self._first_clock = [number + sum(map(len, changes[:number])) for number in range(len(changes))]
+            self.clocks = fit_clocks(clocks, self._messages())
 
     def _opener(self, node: int) -> int | None:
         """The number of the coordinator's log; None if it is not here, or if a contract opens the stages."""

@@ -70,10 +70,10 @@ def describe_event(timeline: Timeline, moment: Moment) -> TimelineEvent:
 
 def describe_node(timeline: Timeline, number: int) -> TimelineNode:
     """A node and its clock."""
-    log, clocks = timeline.logs[number], timeline.clocks
-    doubt_s = clocks.doubt_s(number)
+    log, clock = timeline.logs[number], timeline.last_clock(number)
+    correction_s, doubt_s = timeline.clocks.corrections[clock], timeline.clocks.doubt_s(clock)
     told = doubt_s if math.isfinite(doubt_s) else None
-    return TimelineNode(timeline.names[number], log.peer, str(log.place.parent), clocks.corrections[number], told)
+    return TimelineNode(timeline.names[number], log.peer, str(log.place.parent), correction_s, told)
 
 
 def list_arrows(timeline: Timeline, moment: Moment) -> list[Arrow]:
@@ -192,12 +192,13 @@ def is_shown_by_arrow(timeline: Timeline, moment: Moment) -> bool:
 def say_clocks(timeline: Timeline) -> list[str]:
     """How far the clocks are apart, a sentence for each that must be wrong."""
     told = []
-    for number, correction in enumerate(timeline.clocks.corrections):
+    for number, name in enumerate(timeline.names):
+        clock = timeline.last_clock(number)
+        correction, doubt_s = timeline.clocks.corrections[clock], timeline.clocks.doubt_s(clock)
         if correction:
-            doubt_s = timeline.clocks.doubt_s(number)
-            by = f"{abs(correction):.1f} s" + (f" (± {doubt_s:.1f} s)" if doubt_s != float("inf") else " or more")
+            by = f"{abs(correction):.1f} s" + (f" (± {doubt_s:.1f} s)" if math.isfinite(doubt_s) else " or more")
             side = "behind" if correction > 0 else "ahead of"
-            told.append(f"{timeline.names[number]}'s clock is {by} {side} {timeline.names[0]}'s")
+            told.append(f"{name}'s clock is {by} {side} {timeline.names[0]}'s")
     if timeline.clocks.slack_s:
         told.append(f"a clock was set meanwhile: times are right within {timeline.clocks.slack_s:.1f} s")
     return told

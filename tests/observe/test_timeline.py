@@ -71,14 +71,34 @@ def test_a_trained_stage_has_an_arrow_to_every_node(swarm: ScriptedSwarm) -> Non
     assert arrows["rollouts", "node-2"].seq is None and arrows["rollouts", "node-2"].after_s is None
 
 
-def test_a_machines_clock_that_was_set_does_not_move_what_came_before(swarm: ScriptedSwarm) -> None:
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_clock_that_was_set_and_noticed_later_does_not_move_what_came_before(
+    swarm: ScriptedSwarm, step_s: float
+) -> None:
     swarm.play(0)
-    swarm.log(1, events.ClockSet(3600.0))
-    swarm.skews = (0.0, 300.0 + 3600.0, -300.0)
-    for round_ in range(1, 4):
+    swarm.skews = (0.0, 300.0 + step_s, -300.0)
+    swarm.play(1)
+    swarm.log(1, events.ClockSet(step_s), after_s=-20.0)
+    for round_ in range(2, 5):
         swarm.play(round_)
     timeline = swarm.timeline()
     assert timeline.clocks.slack_s == 0.0 and round(timeline.clocks.corrections[1]) == -300
+    check_order(timeline, list(timeline.merge()))
+
+
+def test_a_clock_that_was_set_while_the_node_was_down_counts_as_another(swarm: ScriptedSwarm) -> None:
+    swarm.play(0)
+    swarm.play(1, without=[1])
+    swarm.skews = (0.0, 7500.0, -300.0)
+    swarm.start(1)
+    for round_ in range(2, 5):
+        swarm.play(round_)
+    timeline = swarm.timeline()
+    assert timeline.clocks.slack_s == 0.0
+    assert [round(timeline.clocks.corrections[timeline.last_clock(node)]) for node in range(3)] == [0, -7500, 300]
+    assert say_clocks(timeline)[0].startswith("node-1's clock is 7500.0 s")
+    merged = list(timeline.merge())
+    assert [timeline.time(each) for each in merged] == sorted(timeline.time(each) for each in merged)
 
 
 def test_all_rounds_of_long_logs_come_in_parts_and_none_twice(
@@ -135,17 +155,20 @@ def read_world(world: World, directory: Path) -> Timeline:
     return Timeline(logs)
 
 
-@pytest.mark.parametrize("seed", [3, 7, 11])
-def test_simulated_swarms_with_faults_and_skews_come_in_causal_order(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "jumps"), [(3, 0.0), (7, 0.0), (11, 6.0)])
+def test_simulated_swarms_with_faults_and_wrong_clocks_come_in_causal_order(
+    seed: int, jumps: float, tmp_path: Path
+) -> None:
     world = play(
-        seed, nodes=4, hours=0.25, calm_s=60.0, faults=40.0, skew_s=300.0, chain=False, hostile="none", jumps=0.0
+        seed, nodes=4, hours=0.25, calm_s=60.0, faults=40.0, skew_s=300.0, chain=False, hostile="none", jumps=jumps
     )
     timeline = read_world(world, tmp_path)
     assert check_order(timeline, list(timeline.merge())) > 50
     for node in world.nodes[1:]:
         if timeline.logs[node.index].trained > NOWHERE:
-            apart_s = node.skew_s - world.nodes[0].skew_s + timeline.clocks.corrections[node.index]
-            assert abs(apart_s) < 5.0  # clocks are stepped by a second now and then
+            correction_s = timeline.clocks.corrections[timeline.last_clock(node.index)]
+            apart_s = node.skew_s - world.nodes[0].skew_s + correction_s
+            assert jumps or abs(apart_s) < 5.0  # clocks are stepped by a second now and then
 
 
 def test_peers_without_a_log_have_a_name(swarm: ScriptedSwarm) -> None:
