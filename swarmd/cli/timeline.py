@@ -75,6 +75,8 @@ def timeline(
     node's clock. Nodes may run or not, and the more of a swarm's logs there are, the more is known.
     """
     wanted = parse_rounds(rounds)
+    if (token_file or open_page) and not page:
+        raise ConfigError("--token-file and --open are for the page", "Give --page with them")
     with contextlib.ExitStack() as stack:
         if page:
             if wanted or nodes or of or as_json:

@@ -138,6 +138,7 @@ class NodeLog:
         self._heard = (NOWHERE, NOWHERE, False)
         self._worked = NOWHERE  # the last round that it gathered for, trained or skipped: of those before all is told
         self._linked: tuple[str, str] | None = None
+        self._stops = False
         self._same: dict[str, str] = {}  # peer ids, so that each is kept once
 
     @property
@@ -234,7 +235,7 @@ class NodeLog:
             away_s = self._at - self._set_by_s - self.ended_at
             self.outages.append(Outage(self._seq, self.reached, away_s, self.stopped))
             self.clock_changes.append(self._seq)
-        self.settings, self.stopped, self._linked = event.settings, None, None
+        self.settings, self.stopped, self._linked, self._stops = event.settings, None, None, False
         yield event
 
     def _keep_stopped(self, event: events.NodeStopped) -> Iterable[events.Event]:
@@ -306,7 +307,12 @@ class NodeLog:
         return (event,) if event.name in ("gather", "train") else ()
 
     def _keep_exit(self, event: events.WorkerExited) -> Iterable[events.Event]:
-        return () if event.planned else (event,)
+        return () if event.planned or self._stops else (event,)
+
+    def _keep_stop(self, event: events.StopRequested) -> Iterable[events.Event]:
+        """Workers end with the node; what was wanted is told when it has stopped."""
+        self._stops = True
+        return ()
 
     def _keep_refusal(self, event: events.RecordsRejected) -> Iterable[events.Event]:
         return (event,) if event.peer else ()
@@ -319,6 +325,7 @@ HERE = (events.StageTrained, events.RolloutsGathered, events.RoundAnnounced, Ope
 LINK = (events.LinkUp, events.LinkDegraded, events.LinkDown)
 _KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Event | Opened]]] = {
     events.NodeStarted: NodeLog._keep_started,
+    events.StopRequested: NodeLog._keep_stop,
     events.NodeStopped: NodeLog._keep_stopped,
     events.ClockSet: NodeLog._keep_clock_set,
     **dict.fromkeys(LINK, NodeLog._keep_link),

@@ -104,6 +104,7 @@ def test_backups_and_bundles_stand_in_for_directories(shell: Shell, tmp_path: Pa
         (("--round", "7-3"), ExitCode.BAD_CONFIG, "Write --round 3-7"),
         (("--round", "99"), ExitCode.BAD_CONFIG, "they go up to round 4"),
         (("--page", "--round", "3"), ExitCode.BAD_CONFIG, "--page shows all nodes and the newest rounds"),
+        (("--open",), ExitCode.BAD_CONFIG, "Give --page with them"),
         (("--page", "--listen", "0.0.0.0:0"), ExitCode.BAD_CONFIG, "token"),
         (("--of", "nobody"), ExitCode.BAD_CONFIG, "They are node-0, node-1, node-2"),
     ],

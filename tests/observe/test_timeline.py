@@ -1,14 +1,18 @@
 """The logs of several nodes in causal order."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from swarmd.core import events
-from swarmd.observe.node_log import NOWHERE, Moment, NodeLog, Opened, Rounds
+from swarmd.observe.node_log import _KEEP, NOWHERE, Moment, NodeLog, Opened, Rounds
 from swarmd.observe.timeline import Timeline, read_parts
 from swarmd.observe.timeline_words import list_arrows, say, say_clocks
 from swarmd.sim.world import World
+from tests.eventlog.making import structs_of
 from tests.golden.play import play
 from tests.observe.scripted import ROUND_S, ScriptedSwarm, peer_of, write_segment
 
@@ -175,3 +179,12 @@ def test_peers_without_a_log_have_a_name(swarm: ScriptedSwarm) -> None:
     swarm.play(0)
     timeline = swarm.timeline()
     assert timeline.name_of(peer_of(1)) == "node-1" and timeline.name_of(peer_of(9)).count(" ") == 2
+
+
+@given(st.one_of(*(structs_of(kind) for kind in _KEEP)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_kept_of_a_log_has_words(tmp_path: Path, event: Any) -> None:
+    swarm = ScriptedSwarm(tmp_path, (0.0,))
+    timeline = swarm.timeline()
+    for kept in _KEEP[type(event)](timeline.logs[0], event):
+        assert say(timeline, Moment(0, 9, 0.0, 0, kept))
