@@ -40,7 +40,7 @@ Verdict = Literal[
 ]
 
 NEAR_S = 90.0  # a refusal is logged at once or, if it is one of many, within a minute
-REFUSALS = {
+REFUSALS = {  # of bodies; other reasons are those of records
     "oversized": "the body is larger than it may be, or than its record says",
     "wrong-digest": "the body is not the one that its record names",
     "slow": "the body did not come in the time that one may take",
@@ -93,15 +93,12 @@ class Rollouts(NamedTuple):
 def trace_rollouts(timeline: Timeline, sender: int, place: Place) -> Rollouts:
     """What became of the rollouts that a node made in a round and stage."""
     sending = _Sending(timeline, sender, place)
-    deliveries = [deliver(sending, node) for node in range(len(timeline.logs)) if node != sender]
-    return Rollouts(sender, *place, tuple(sending.tell()), sending.groups, tuple(deliveries))
+    return Rollouts(sender, *place, tuple(sending.tell()), sending.groups, tuple(sending.deliver_all()))
 
 
-def deliver_all(timeline: Timeline, trained: Moment) -> list[Delivery]:
-    """What became of the rollouts of a trained stage at the other nodes."""
-    event = trained.event
-    assert isinstance(event, events.StageTrained)
-    return list(trace_rollouts(timeline, trained.node, (event.round, event.stage)).deliveries)
+def trace_deliveries(timeline: Timeline, sender: int, place: Place) -> list[Delivery]:
+    """The same at the other nodes alone."""
+    return _Sending(timeline, sender, place).deliver_all()
 
 
 class _Sending:
@@ -187,6 +184,10 @@ class _Sending:
         if stopped is not None:
             return "it was stopped before that"
         return "the log ends before that, or a later stage came first"
+
+    def deliver_all(self) -> list[Delivery]:
+        """What became of them at each other node."""
+        return [deliver(self, node) for node in range(len(self.timeline.logs)) if node != self.sender]
 
     # --- what both sides ask ---
 
@@ -335,9 +336,18 @@ class _Missed:
                 break
             event = moment.event
             if isinstance(event, events.RecordsRejected) and event.peer == peer:
-                why = REFUSALS.get(event.reason, event.reason)
-                text = f"It refused them while it gathered for {self._of}: {event.reason} ({why})."
-                return Delivery(self._node, "refused", f"refused: {event.reason}", text)
+                if event.reason in REFUSALS:
+                    why = f"{event.reason} ({REFUSALS[event.reason]})"
+                    text = f"It refused them while it gathered for {self._of}: {why}."
+                    return Delivery(self._node, "refused", f"refused: {event.reason}", text)
+                lacks = "its lines at debug level, which name each record that is refused"
+                text = (
+                    f"It refused {count(event.count, 'record')} of the sender while it gathered for {self._of}: "
+                    f"{event.reason}. Which, its log does not say; it would take {lacks}."
+                )
+                return Delivery(
+                    self._node, "refused", f"a record of the sender was refused: {event.reason}", text, lacks
+                )
         return None
 
     def _banned(self) -> Delivery | None:

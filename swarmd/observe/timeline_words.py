@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from swarmd.core import events
-from swarmd.observe.deliveries import deliver_all
+from swarmd.observe.deliveries import trace_deliveries
 from swarmd.observe.describe import headline
 from swarmd.observe.node_log import Moment, Opened, tag_of
 from swarmd.observe.timeline import Timeline
@@ -89,7 +89,7 @@ def list_arrows(timeline: Timeline, moment: Moment) -> list[Arrow]:
         else:
             found.append(Arrow(kind, names[effect.node], effect.seq, after_s, f"{words} after {after_s:.1f} s"))
     if isinstance(moment.event, events.StageTrained):
-        for each in deliver_all(timeline, moment):
+        for each in trace_deliveries(timeline, moment.node, (moment.event.round, moment.event.stage)):
             seq, after = fetched.get(each.receiver, (None, None))
             found.append(Arrow("rollouts", names[each.receiver], seq, after, each.brief, each.verdict))
     return found
