@@ -38,6 +38,7 @@ LOGS_MAX = 64
 BEFORE_ALL = NOWHERE - 1  # a round that every node is past
 NAME_SHOWN_MAX = 24
 DATE = 10  # characters of a date
+UNDECIDED = ("not-yet", "nothing-sent")  # the same for all nodes
 ARRIVED = {"clock": "heard by", "report": "report seen by", "weights": "weights fetched by"}  # by kind of arrow
 
 
@@ -255,9 +256,11 @@ def arrow_lines(together: Timeline, moment: Moment) -> Iterator[str]:
     for kind, verb in ARRIVED.items():
         if told := [f"{each.node} after {each.after_s:.1f} s" for each in arrows if each.kind == kind]:
             yield f"→ {verb} {', '.join(told)}"
-    for each in arrows:
-        if each.kind == "rollouts":
+    rollouts = [each for each in arrows if each.kind == "rollouts"]
+    for each in rollouts:
+        if each.verdict not in UNDECIDED:
             yield f"{'→' if each.seq is not None else '✗'} {each.node}: {each.words}"
+    yield from {each.words: None for each in rollouts if each.verdict in UNDECIDED}
 
 
 def warn_of_left_out(logs: Sequence[NodeLog]) -> None:

@@ -46,7 +46,7 @@ def test_the_last_round_is_told_line_by_line(shell: Shell, places: list[Path]) -
     assert any(line.endswith(gathered) for line in lines)
     trained = next(index for index, line in enumerate(lines) if "node-1  trained round 4" in line)
     assert lines[trained + 1].strip() == "→ report seen by node-0 after 0.1 s"
-    assert lines[trained + 2].strip() == "✗ node-0: not fetched yet"
+    assert lines[trained + 2].strip() == "not fetched yet"
     assert not any("heard that" in line for line in lines)
 
 

@@ -22,6 +22,7 @@ const TROUBLE = [
   "training_cancelled",
   "timer_fired",
 ];
+const UNDECIDED = ["not-yet", "nothing-sent"]; // arrows that are not drawn: nothing was to arrive so far
 const BAD = ["refused", "banned", "down", "cut-off", "sender-down"];
 
 /**
@@ -54,7 +55,8 @@ export function drawLanes(into, names, events, kinds, isPicked, pick) {
   picture.append(...ticks(events, place, height));
   for (const event of events) {
     for (const arrow of event.arrows) {
-      if (kinds.has(arrow.kind)) picture.append(...drawArrow(event, arrow, place, level, isPicked(event)));
+      const drawn = kinds.has(arrow.kind) && !UNDECIDED.includes(arrow.verdict);
+      if (drawn) picture.append(...drawArrow(event, arrow, place, level, isPicked(event)));
     }
   }
   const quietFirst = [...events].sort((one, other) => Number(isQuiet(other)) - Number(isQuiet(one)));

@@ -64,6 +64,7 @@ def test_lanes_and_arrows_are_those_of_the_round_on_the_scrubber(swarm: Scripted
         expect(page.locator("#clocks")).to_contain_text("node-1's clock is 300.0 s")
         expect(page.locator("#lanes line.lane").first).to_be_attached()
         expect(page.locator(".mark[data-event=stage_trained]")).to_have_count(3)
+        expect(page.locator(".arrow[data-kind=rollouts]")).to_have_count(0)  # they are fetched in the next round
         page.locator("#round").focus()
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#at")).to_have_text("2 of 3")
