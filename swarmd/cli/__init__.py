@@ -66,6 +66,10 @@ GROUPS = {
             "Add up a swarm's standings again, from its contract or its signed reports.",
             "swarmd leaderboard my-node --top 10",
         ),
+        "timeline": Verb(
+            "Show what happened between several nodes, and what became of a node's rollouts.",
+            "swarmd timeline alice bob --of bob --round 12",
+        ),
         "notify": Verb(
             "Send a test message to whom the node tells how it is.", "swarmd notify --config my-node/config.toml"
         ),

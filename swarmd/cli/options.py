@@ -179,6 +179,16 @@ def log_of_located(node: Located, unnamed: bool = False) -> Path:
         ) from None
 
 
+def node_directories(directory: Path) -> list[Path]:
+    """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
+    if directory.is_dir() and not holds_log(directory) and not (directory / CONFIG).is_file():
+        inner = sorted(place for place in directory.iterdir() if holds_log(place))
+        if inner:
+            return inner
+    log = log_of(directory)
+    return [directory if log == directory else log.parent]
+
+
 def require_node(node: Located, unnamed: bool = False) -> None:
     """Raise NotFoundError if there is no node at all."""
     if not node.made:

@@ -10,11 +10,10 @@ import msgspec
 import typer
 
 from swarmd.cli.leaderboard import shown
-from swarmd.cli.options import RULE, holds_log, log_of
+from swarmd.cli.options import RULE, log_of, node_directories
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.eventlog.export import full, to_json
 from swarmd.observe.words import count
-from swarmd.paths import CONFIG
 from swarmd.results.card import CardSubject, accuracy_of, make_card
 from swarmd.results.history import TrainingHistory, read_history, skills_summary
 
@@ -86,16 +85,6 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
             raise ConfigError(f"{seen[history.peer]} and {place} are logs of one node, {history.peer}", "Name one")
         seen[history.peer] = place
     return histories
-
-
-def node_directories(directory: Path) -> list[Path]:
-    """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
-    if directory.is_dir() and not holds_log(directory) and not (directory / CONFIG).is_file():
-        inner = sorted(place for place in directory.iterdir() if holds_log(place))
-        if inner:
-            return inner
-    log = log_of(directory)
-    return [directory if log == directory else log.parent]
 
 
 def print_json(histories: Sequence[TrainingHistory]) -> None:

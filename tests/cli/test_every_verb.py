@@ -61,6 +61,7 @@ NEEDED = {
     "account show": ["{absent}"],
     "backup check": ["{absent}"],
     "dashboard --token-file": ["{absent}"],
+    "timeline --token-file": ["{absent}", "--page"],
     "signer": ["--rpc=http://127.0.0.1:1", "--chain-id=1", f"--contract=0x{'c' * 40}", "--org=o"],
     "swarm scaffold": ["name"],
     "explain": ["{absent}", "3"],

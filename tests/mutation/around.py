@@ -3,6 +3,21 @@
 from tests.mutation.planting import read_mutants
 
 AROUND = read_mutants(r"""
+swarmd/observe/clocks.py
+  clocks are taken to be right
+    -     if lowest <= 0.0 <= highest:
+    +     if True:
+    tests/observe/test_clocks.py::test_a_skew_of_five_minutes_is_found_as_closely_as_messages_were_quick
+swarmd/observe/timeline.py
+  an event is shown before what caused it
+    -                 if done[cause.node] <= cause.index:
+    +                 if False:
+    tests/observe/test_timeline.py
+swarmd/observe/deliveries.py
+  times of two clocks are compared more closely than can be known
+    -         if least_s > 0:
+    +         if most_s > 0:
+    tests/observe/test_deliveries.py::test_times_that_the_logs_leave_open_are_not_decided
 swarmd/web/guard.py
   any name of the server is answered
     - if not self._knows_host(headers, scope):

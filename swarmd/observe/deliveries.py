@@ -1,0 +1,563 @@
+"""What became of one node's rollouts of a stage: at the node itself, at the coordinator, and at each other node.
+
+- The findings come from the logs alone. Rounds, stages, digests and the order of each log decide; times of two nodes
+  are compared only as far as their messages bound the clocks' difference.
+- For each other node the first cause that the logs show is told, from the sender on to what the receiver did with them.
+- Where the logs do not show one, that is said, with what would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from swarmd.core import events
+from swarmd.core.evidence import is_barred_by
+from swarmd.core.ids import stage_id
+from swarmd.core.values import KnownEvidence, RolloutsRef, SkipCause
+from swarmd.observe.describe import headline
+from swarmd.observe.node_log import Moment, Opened
+from swarmd.observe.timeline import Place, Timeline
+from swarmd.observe.words import count, span
+from swarmd.paths import quoted
+
+Verdict = Literal[
+    "used",
+    "set-aside",  # fetched, and nothing of them was trained on
+    "fetched",  # and the stage that they were for was not trained, or not yet
+    "refused",  # their body or record was not valid there
+    "unavailable",  # announced there, and their body did not come
+    "late",
+    "sender-down",  # the sender trained them and could not, or did not, publish them in time
+    "down",
+    "cut-off",
+    "skipped",
+    "not-chosen",
+    "banned",
+    "nothing-sent",
+    "not-yet",
+    "unknown",
+]
+
+NEAR_S = 90.0  # a refusal is logged at once or, if it is one of many, within a minute
+REFUSALS = {  # of bodies; other reasons are those of records
+    "oversized": "the body is larger than it may be, or than its record says",
+    "wrong-digest": "the body is not the one that its record names",
+    "slow": "the body did not come in the time that one may take",
+    "malformed": "it cannot be decoded",
+}
+_JOURNAL = "the lines of {receiver}'s log at that time (`journalctl`, `swarmd bundle`): they name what failed"
+_SKIPS: dict[SkipCause, str] = {
+    "slow": "it was busy with an earlier stage until the swarm had gone on",
+    "late": "it joined the swarm after that round",
+    "fault": "something had broken there",
+    "stopped": "it was stopped",
+}
+
+
+class Delivery(NamedTuple):
+    """What became of the rollouts at one other node.
+
+    Attributes:
+        receiver: number of its log.
+        verdict: in one word.
+        brief: the same in a few words, which follow the node's name.
+        text: sentences for people.
+        lacks: what would tell what the logs do not; empty if they tell.
+    """
+
+    receiver: int
+    verdict: Verdict
+    brief: str
+    text: str
+    lacks: str = ""
+
+
+class Rollouts(NamedTuple):
+    """The rollouts of one stage of a node.
+
+    Attributes:
+        sent: sentences about the sender and the coordinator.
+        groups: that it had to share; None if its log does not say.
+        deliveries: to the other nodes whose logs are here.
+    """
+
+    sender: int
+    round: int
+    stage: int
+    sent: tuple[str, ...]
+    groups: int | None
+    deliveries: tuple[Delivery, ...]
+
+
+def trace_rollouts(timeline: Timeline, sender: int, place: Place) -> Rollouts:
+    """What became of the rollouts that a node made in a round and stage."""
+    sending = _Sending(timeline, sender, place)
+    return Rollouts(sender, *place, tuple(sending.tell()), sending.groups, tuple(sending.deliver_all()))
+
+
+def trace_deliveries(timeline: Timeline, sender: int, place: Place) -> list[Delivery]:
+    """The same at the other nodes alone."""
+    return _Sending(timeline, sender, place).deliver_all()
+
+
+class _Sending:
+    """The sender's side, and what both sides ask of the logs."""
+
+    def __init__(self, timeline: Timeline, sender: int, place: Place) -> None:
+        self.timeline = timeline
+        self.sender = sender
+        self.place = place
+        self.used_at = timeline.place_after(place)
+        self.name = timeline.names[sender]
+        self.peer = timeline.logs[sender].peer
+        self.trained = timeline.find(sender, events.StageTrained, place)
+        self.published = timeline.find(sender, events.ReportPublished, place)
+        event = self.trained.event if self.trained is not None else None
+        self.ref = event.rollouts if isinstance(event, events.StageTrained) else None
+        self.groups = self.ref.groups if self.ref is not None else None
+
+    def tell(self) -> Iterator[str]:
+        """Sentences about what the sender did, and what the coordinator saw of it."""
+        of = f"round {self.place[0]} stage {self.place[1]}"
+        if self.trained is None or self.ref is None:
+            yield f"{self.name} trained nothing of {of}, as far as its log says: {self.why_untrained()}."
+            return
+        shared = f"{count(self.ref.groups, 'group')}, digest {self.ref.digest[:12]}"
+        yield f"{self.name} trained {of} and had {shared} to share."
+        if self.published is not None:
+            took_s = self.published.at - self.trained.at
+            yield f"Its rollouts and its report were published {_after(took_s)}."
+        else:
+            yield f"Its log does not say that it could publish them: {self.why_unpublished()}."
+        yield from self._tell_report(of)
+
+    def _tell_report(self, of: str) -> Iterator[str]:
+        """What the coordinator saw."""
+        timeline = self.timeline
+        settings = timeline.logs[self.sender].settings
+        coordinator = timeline.number.get(settings.coordinator) if settings is not None else None
+        if coordinator is None or coordinator == self.sender or self.trained is None:
+            return
+        name = timeline.names[coordinator]
+        seen = timeline.find(coordinator, events.ReportSeen, self.place, self.peer)
+        if seen is not None:
+            took_s = timeline.time(seen) - timeline.time(self.trained)
+            yield f"The coordinator, {name}, saw its report {_after(took_s)}."
+            return
+        closed = timeline.find(coordinator, Opened, self.used_at)
+        if closed is not None and timeline.gap_s(closed, self.trained)[0] > 0:
+            yield f"The coordinator, {name}, had gone on to the next stage by then: the report counts for nothing."
+        elif closed is not None:
+            yield f"The coordinator, {name}, closed {of} without having seen its report."
+        else:
+            yield f"The log of the coordinator, {name}, does not show its report."
+
+    def why_untrained(self) -> str:
+        timeline, (round_, _) = self.timeline, self.place
+        log = timeline.logs[self.sender]
+        for moment in timeline.moments[self.sender]:
+            event = moment.event
+            if isinstance(event, events.RoundsSkipped) and event.first <= round_ <= event.last:
+                return f"it skipped the round, cause: {event.cause} ({_SKIPS[event.cause]})"
+        if timeline.find(self.sender, events.TrainingCancelled, self.place) is not None:
+            return "it gave the stage up"
+        if log.first_near > round_:
+            return f"the log begins at round {log.first_near}"
+        if log.reached < round_:
+            return f"the log ends at round {log.reached}"
+        return f"`swarmd explain {quoted(log.place.parent)} {round_}` tells why"
+
+    def why_unpublished(self) -> str:
+        """What hindered the sender, as far as its log says."""
+        timeline, trained = self.timeline, self.trained
+        assert trained is not None
+        later = timeline.moments[self.sender][trained.index :]
+        command = stage_id("report", *self.place)
+        link = self.link_trouble(self.sender, trained)
+        failed = _failures_of(later, command)
+        if link:
+            return f"when it was to publish, {link}"
+        if failed:
+            return f"publishing failed {count(len(failed), 'time')}, last: {headline(failed[-1])}"
+        stopped = next((each for each in later if isinstance(each.event, events.NodeStopped)), None)
+        if stopped is not None:
+            return "it was stopped before that"
+        return "the log ends before that, or a later stage came first"
+
+    def deliver_all(self) -> list[Delivery]:
+        """What became of them at each other node."""
+        return [deliver(self, node) for node in range(len(self.timeline.logs)) if node != self.sender]
+
+    # --- what both sides ask ---
+
+    def link_trouble(self, node: int, moment: Moment) -> str:
+        """What was wrong with a node's link at a moment of its own, as a clause; empty for nothing."""
+        before = (each for each in reversed(self.timeline.logs[node].links) if each.seq <= moment.seq)
+        last = next(before, None)
+        match last.event if last is not None else None:
+            case events.LinkDown(reason=reason):
+                return f"its DHT node was down: {headline(reason)}"
+            case events.LinkDegraded(reason=reason):
+                return f"it reached nobody: {headline(reason)}"
+            case events.LinkUp(isolated=isolated) if isolated:
+                return f"it was isolated: {headline(isolated)}"
+        return ""
+
+
+def deliver(sending: _Sending, node: int) -> Delivery:
+    """What became of them at one other node."""
+    gathered = sending.timeline.find(node, events.RolloutsGathered, sending.used_at)
+    event = gathered.event if gathered is not None else None
+    if gathered is not None and isinstance(event, events.RolloutsGathered):
+        ref = next((each for each in event.rollouts if each.peer == sending.peer), None)
+        if ref is not None:
+            return _Fetched(sending, node, gathered, event.rollouts, ref).tell()
+    if sending.trained is None or sending.groups == 0:
+        brief = "nothing was sent" if sending.trained is None else "there were no groups to share"
+        return Delivery(node, "nothing-sent", brief, f"Nothing could reach it: {brief}.")
+    if gathered is not None and isinstance(event, events.RolloutsGathered):
+        return _Missed(sending, node, gathered, event).tell()
+    place = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
+    if any(log.ended_with == sending.used_at[0] for log in sending.timeline.logs):
+        text = f"The swarm had run its rounds: nobody gathers for {place}."
+        return Delivery(node, "not-yet", "nobody fetches them, the swarm has ended", text)
+    if all(log.reached < sending.used_at[0] for log in sending.timeline.logs):
+        return Delivery(node, "not-yet", "not fetched yet", f"No log here has come to {place}, which they are for.")
+    return _Absent(sending, node).tell()
+
+
+class _Fetched:
+    """A receiver that has the rollouts."""
+
+    def __init__(
+        self, sending: _Sending, node: int, gathered: Moment, all_refs: Sequence[RolloutsRef], ref: RolloutsRef
+    ) -> None:
+        self._sending = sending
+        self._node = node
+        self._gathered = gathered
+        self._refs = all_refs
+        self._ref = ref
+        timeline = sending.timeline
+        self._of = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
+        took_s = timeline.time(gathered) - timeline.time(sending.trained) if sending.trained is not None else None
+        self._after = "" if took_s is None else f" {_after(took_s)}"
+
+    def tell(self) -> Delivery:
+        verdict, what = self._use()
+        fetched = f"It fetched {count(self._ref.groups, 'group')}{self._after}, for {self._of}"
+        own = self._sending.ref
+        if own is not None and own.digest != self._ref.digest:
+            fetched += f", under another digest ({self._ref.digest[:12]}) than the sender's log has"
+        return Delivery(self._node, verdict, f"fetched{self._after}, {what}", f"{fetched}, and {what}.")
+
+    def _use(self) -> tuple[Verdict, str]:
+        """What it did with them, as a clause."""
+        timeline, place = self._sending.timeline, self._sending.used_at
+        if is_banned(self._sending, self._node, self._gathered):
+            return "banned", "used nothing: it knows that the sender signed two different reports"
+        trained = timeline.find(self._node, events.StageTrained, place)
+        if trained is not None and isinstance(trained.event, events.StageTrained):
+            return self._use_in(trained.event)
+        if timeline.find(self._node, events.TrainingCancelled, place) is not None:
+            return "fetched", "gave that stage up"
+        return "fetched", "has not trained that stage to its end, as far as its log goes"
+
+    def _use_in(self, event: events.StageTrained) -> tuple[Verdict, str]:
+        """What a trained stage did with them; its log counts the groups of all peers together, refusals by reason."""
+        own, everyone = self._ref.groups, sum(ref.groups for ref in self._refs)
+        alone = len([ref for ref in self._refs if ref.groups]) == 1
+        peer = self._sending.peer
+        told = [f"{groups} {'of them' if alone else 'of peers'} refused: {reason}" for reason, groups in event.rejected]
+        for aside in event.set_aside:
+            if aside.peer == peer:
+                told += [f"{aside.over_share} passed over, as it had its share of a batch"] * bool(aside.over_share)
+                told += [f"{aside.of_little} passed over, as little of it counts"] * bool(aside.of_little)
+                masked = f"{aside.held} of {aside.tokens} tokens masked, since only its word stands for them"
+                told += [masked] * bool(aside.held)
+        if event.peer_groups:
+            passed = sum(groups for _, groups in event.rejected) if alone else 0
+            passed += sum(each.over_share + each.of_little for each in event.set_aside if each.peer == peer)
+            most = min(event.peer_groups, max(own - passed, 0))
+            used = f"used {event.peer_groups} of them"
+            if not alone:
+                used = f"used {event.peer_groups} of the {everyone} groups of all peers, at most {most} of these"
+            elif (rest := own - passed - event.peer_groups) > 0:
+                told.append(f"{rest} had nothing to learn from there, or found no slot")
+            return "used", "; ".join([used, *told])
+        scored = " after scoring them" * any(each.peer == peer for each in event.judged)
+        why = "; ".join(told) or (
+            "nothing to learn there, as completions were paid alike, or no slots for peers' groups "
+            "(training.peer_questions)"
+        )
+        return "set-aside", f"used none of them{scored}: {why}"
+
+
+class _Missed:
+    """A receiver that gathered for that stage, and has others' rollouts or none."""
+
+    def __init__(self, sending: _Sending, node: int, gathered: Moment, event: events.RolloutsGathered) -> None:
+        self._sending = sending
+        self._node = node
+        self._gathered = gathered
+        self._event = event
+        self._of = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
+
+    def tell(self) -> Delivery:
+        """The first cause that the logs show."""
+        for cause in (
+            self._refused,
+            self._banned,
+            self._late,
+            self._sender_down,
+            self._cut_off,
+            self._unavailable,
+            self._not_chosen,
+        ):
+            found = cause()
+            if found is not None:
+                return found
+        lacks = _JOURNAL.format(receiver=self._sending.timeline.names[self._node])
+        others = count(len(self._event.rollouts), "other peer")
+        text = (
+            f"It gathered from {others} for {self._of} and did not have these. The logs do not say why: they were "
+            f"published before, and nothing was refused. It would take {lacks}."
+        )
+        return Delivery(self._node, "unknown", "not fetched, and the logs do not say why", text, lacks)
+
+    def _refused(self) -> Delivery | None:
+        timeline, peer = self._sending.timeline, self._sending.peer
+        heard = timeline.find(self._node, events.RoundAnnounced, self._sending.used_at) or timeline.find(
+            self._node, Opened, self._sending.used_at
+        )
+        since = heard.index if heard is not None else 0
+        for moment in timeline.moments[self._node][since:]:
+            if moment.at > self._gathered.at + NEAR_S:
+                break
+            event = moment.event
+            if isinstance(event, events.RecordsRejected) and event.peer == peer:
+                if event.reason in REFUSALS:
+                    why = f"{event.reason} ({REFUSALS[event.reason]})"
+                    text = f"It refused them while it gathered for {self._of}: {why}."
+                    return Delivery(self._node, "refused", f"refused: {event.reason}", text)
+                lacks = "its lines at debug level, which name each record that is refused"
+                text = (
+                    f"It refused {count(event.count, 'record')} of the sender while it gathered for {self._of}: "
+                    f"{event.reason}. Which, its log does not say; it would take {lacks}."
+                )
+                return Delivery(
+                    self._node, "refused", f"a record of the sender was refused: {event.reason}", text, lacks
+                )
+        return None
+
+    def _banned(self) -> Delivery | None:
+        if not is_banned(self._sending, self._node, self._gathered):
+            return None
+        text = "It took nothing from the sender, since it knows that the sender signed two different reports."
+        return Delivery(self._node, "banned", "not fetched: the sender is banned there", text)
+
+    def _late(self) -> Delivery | None:
+        trained, published = self._sending.trained, self._sending.published
+        assert trained is not None
+        least_s, most_s = self._sending.timeline.gap_s(self._gathered, trained)
+        if least_s > 0:
+            by = f"{span(least_s)} or more" if least_s >= 1 else "a moment"
+            text = (
+                f"They came too late: it had ended gathering for {self._of} {by} before they were made. Nothing was "
+                "lost on the way."
+            )
+            return Delivery(self._node, "late", f"too late, by {by}", text)
+        trouble = self._sending.link_trouble(self._sending.sender, trained)
+        if trouble or published is None:
+            return None
+        if self._sending.timeline.gap_s(self._gathered, published)[1] > 0:
+            sure = self._sending.timeline.gap_s(self._gathered, published)[0] > 0 and most_s < 0
+            lacks = "" if sure else "clocks that are compared more closely, by more rounds in both logs"
+            text = (
+                f"They were still being published when it ended gathering for {self._of}."
+                if sure
+                else f"They were made and published about when it ended gathering for {self._of}, most likely too "
+                f"late; the logs leave the order open. It would take {lacks}."
+            )
+            return Delivery(self._node, "late", "too late, by a moment", text, lacks)
+        return None
+
+    def _sender_down(self) -> Delivery | None:
+        """The sender had not published when the receiver's gathering ended, and its log says what hindered it."""
+        published, trained = self._sending.published, self._sending.trained
+        assert trained is not None
+        if published is not None and self._sending.timeline.gap_s(self._gathered, published)[1] <= 0:
+            return None
+        why = self._sending.why_unpublished()
+        when = "later" if published is not None else "never, as far as its log says"
+        text = f"The sender had not published them when it gathered for {self._of}: {why}. They were published {when}."
+        return Delivery(self._node, "sender-down", "the sender had not published them", text)
+
+    def _cut_off(self) -> Delivery | None:
+        trouble = self._sending.link_trouble(self._node, self._gathered)
+        if not trouble:
+            return None
+        text = f"It was cut off when it gathered for {self._of}: {trouble}."
+        return Delivery(self._node, "cut-off", "cut off at that time", text)
+
+    def _unavailable(self) -> Delivery | None:
+        """Announced there, and not to be had: the log counts them and does not name them."""
+        missing = self._event.missing
+        if not missing:
+            return None
+        got = {ref.peer for ref in self._event.rollouts}
+        timeline = self._sending.timeline
+        here = (self._node, self._sending.sender)
+        others = [timeline.names[log.number] for log in timeline.logs if log.number not in here and log.peer not in got]
+        lacks = _JOURNAL.format(receiver=timeline.names[self._node])
+        bodies = "1 body" if missing == 1 else f"{missing} bodies"
+        which = f"or those of {', '.join(others)} are" if others else "if all nodes of the swarm are here"
+        text = (
+            f"It knew of {bodies} that did not come before it ended gathering for {self._of}; these are among them, "
+            f"{which}: the peer that keeps the body did not answer, or not in time. It would take {lacks}."
+        )
+        return Delivery(self._node, "unavailable", "announced, and the body did not come", text, lacks)
+
+    def _not_chosen(self) -> Delivery | None:
+        """In a swarm of shards each node reads some of them, and takes enough peers' rollouts, not all."""
+        rules = [log.settings.coordination for log in self._sending.timeline.logs if log.settings is not None]
+        if not self._event.rollouts or not any(each is not None and each.shard_members for each in rules):
+            return None
+        taken = count(len(self._event.rollouts), "other peer")
+        text = (
+            f"It gathered from {taken} for {self._of}, and these were not chosen: stages of this swarm are in shards, "
+            "and a node takes the rollouts of dht.gather_peers peers from shards drawn at random. Nothing is wrong."
+        )
+        return Delivery(self._node, "not-chosen", f"not chosen, it took those of {taken}", text)
+
+
+class _Absent:
+    """A receiver whose log has no gathering for that stage."""
+
+    def __init__(self, sending: _Sending, node: int) -> None:
+        self._sending = sending
+        self._node = node
+        self._log = sending.timeline.logs[node]
+        self._moments = sending.timeline.moments[node]
+        self._of = f"round {sending.used_at[0]} stage {sending.used_at[1]}"
+
+    def tell(self) -> Delivery:
+        round_ = self._sending.used_at[0]
+        skip = next(
+            (
+                each
+                for each in self._moments
+                if isinstance(each.event, events.RoundsSkipped) and each.event.first <= round_ <= each.event.last
+            ),
+            None,
+        )
+        if skip is not None:
+            return self._skipped(skip)
+        if self._log.reached < round_:
+            return self._ends_before()
+        if self._log.first_near > round_:
+            lacks = f"an older copy or a backup of its log, with round {round_}"
+            text = (
+                f"Its log begins at round {self._log.first_near}, so it says nothing of {self._of}. It takes {lacks}."
+            )
+            return Delivery(self._node, "unknown", "its log begins later", text, lacks)
+        return self._present()
+
+    def _skipped(self, skip: Moment) -> Delivery:
+        event = skip.event
+        assert isinstance(event, events.RoundsSkipped)
+        rounds = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
+        said = f"It skipped {rounds}, cause: {event.cause}"
+        down = self._was_down(event.first - 1, skip.seq) if event.cause in ("fault", "stopped") else ""
+        if down:
+            return Delivery(self._node, "down", "down at that time", f"{said}. {down}")
+        if event.cause in ("fault", "slow") and (trouble := self._link_trouble_since_trained(skip)):
+            return Delivery(self._node, "cut-off", "cut off at that time", f"{said}: {trouble}.")
+        more = ""
+        if event.cause == "fault":
+            more = f" `swarmd explain {quoted(self._log.place.parent)} {event.first}` tells more."
+        text = f"{said}: {_SKIPS[event.cause]}.{more}"
+        return Delivery(self._node, "skipped", f"skipped the round ({event.cause})", text)
+
+    def _link_trouble_since_trained(self, skip: Moment) -> str:
+        """What was wrong with its link after it had trained its last stage and waited for the next."""
+        before = reversed(self._moments[: skip.index])
+        trained = next((each for each in before if isinstance(each.event, events.StageTrained)), skip)
+        changes = [each for each in self._log.links if trained.seq < each.seq < skip.seq]
+        troubles = (self._sending.link_trouble(self._node, each) for each in (trained, *changes, skip))
+        return next(filter(None, troubles), "")
+
+    def _was_down(self, near: int, until_seq: int, since_seq: int = 0) -> str:
+        """A sentence on an outage before an event, and not before the node knew of a round; empty if it was up."""
+        for outage in self._log.outages:
+            if near <= outage.near and since_seq <= outage.seq <= until_seq:
+                away = span(outage.seconds)
+                if outage.reason is None:
+                    return f"Its process ended without an orderly stop, and it started again up to {away} later."
+                return f"It was stopped ({headline(outage.reason)}), and started again {away} later."
+        return ""
+
+    def _ends_before(self) -> Delivery:
+        if self._log.stopped is not None:
+            text = f"It was stopped before {self._of} ({headline(self._log.stopped)}) and has not been started again."
+            return Delivery(self._node, "down", "down at that time", text)
+        trouble = self._sending.link_trouble(self._node, self._moments[-1]) if self._moments else ""
+        if trouble:
+            text = f"Its log has not come to {self._of}: {trouble}."
+            return Delivery(self._node, "cut-off", "cut off at that time", text)
+        lacks = "a later copy of its log, or `swarmd status` there"
+        text = (
+            f"Its log ends at round {self._log.reached}, before {self._of}: it was killed, it hangs, or the copy is "
+            f"older than the others. It would take {lacks}."
+        )
+        return Delivery(self._node, "unknown", "its log ends before", text, lacks)
+
+    def _present(self) -> Delivery:
+        """It was there in that round, and gathered nothing for that stage."""
+        place, timeline = self._sending.used_at, self._sending.timeline
+        command = stage_id("gather", *place)
+        failed = _failures_of(self._moments, command)
+        trained = timeline.find(self._node, events.StageTrained, place)
+        heard = timeline.find(self._node, events.RoundAnnounced, place) or timeline.find(self._node, Opened, place)
+        at = trained or heard
+        trouble = self._sending.link_trouble(self._node, at) if at is not None else ""
+        if trouble or failed:
+            why = trouble or f"gathering failed: {headline(failed[-1])}"
+            return Delivery(
+                self._node, "cut-off", "cut off at that time", f"It gathered nothing for {self._of}: {why}."
+            )
+        following = self._moments[heard.index :] if heard is not None else ()
+        if following and (down := self._was_down(place[0], following[-1].seq, following[0].seq)):
+            return Delivery(self._node, "down", "down at that time", f"It gathered nothing for {self._of}. {down}")
+        overdue = any(isinstance(each.event, events.TimerFired) and each.event.name == "gather" for each in following)
+        if overdue:
+            lacks = _JOURNAL.format(receiver=timeline.names[self._node])
+            text = f"Its gathering for {self._of} had no answer in time, and it went on without. It would take {lacks}."
+            return Delivery(self._node, "unknown", "its gathering had no answer in time", text, lacks)
+        if heard is None:
+            text = f"It took part in round {place[0]} and not in its stage {place[1]}, of which it never heard in time."
+            return Delivery(self._node, "skipped", "was not at that stage", text)
+        lacks = f"`swarmd explain` of its round {place[0]}"
+        text = f"It heard of {self._of} and did not gather for it. The logs do not say why; {lacks} may."
+        return Delivery(self._node, "unknown", "did not gather for that stage", text, lacks)
+
+
+def is_banned(sending: _Sending, node: int, moment: Moment) -> bool:
+    """Whether a node knew at a moment of its own of two reports that the sender signed for one stage."""
+    for each in sending.timeline.logs[node].evidence:
+        event = each.event
+        if isinstance(event, events.Equivocated) and each.seq < moment.seq:
+            known = KnownEvidence(event.kind, event.peer, event.round)
+            if is_barred_by(known, sending.peer, sending.place[0]):
+                return True
+    return False
+
+
+def _failures_of(moments: Sequence[Moment], command: str) -> list[str]:
+    """Why a command failed, each time."""
+    found = (each.event for each in moments)
+    return [each.reason for each in found if isinstance(each, events.CommandFailed) and each.command == command]
+
+
+def _after(seconds: float) -> str:
+    return f"after {max(seconds, 0.0):.1f} s" if seconds < 60 else f"after {span(seconds)}"

@@ -1,0 +1,360 @@
+"""What one node's log says of others, kept of the rounds that are asked for.
+
+- A log is read once, from its beginning on, and only as far as is needed next; what is kept goes again when the rounds
+  asked for have gone on. So memory does not grow with the log.
+- Events that concern the node alone are left out, and of the others what nobody needs: signed records, texts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from swarmd.animals import animal_name
+from swarmd.core import events
+from swarmd.core.evidence import EQUIVOCATIONS_KEPT
+from swarmd.core.ids import is_command
+from swarmd.core.values import RolloutsRef, Settings
+from swarmd.eventlog.fold import node_of, oldest_base
+from swarmd.eventlog.frame import Commit
+from swarmd.eventlog.reader import LogReader
+from swarmd.eventlog.segment import first_seq_of, list_segments
+
+MARGIN = 8  # rounds before and after those asked for whose events are kept, to compare clocks by
+MOMENTS_MAX = 200_000  # kept of one log; the oldest go first
+CHANGES_MAX = 4096  # of a node's link, and outages, likewise
+RECENT_COMMITS = 64  # among which a step of the clock is looked for that was noticed later
+STEP_SHARE = 0.9  # of the step, that the time between two commits shows
+NOWHERE = -1
+
+
+class Opened(msgspec.Struct, frozen=True, gc=False, tag="opened", tag_field="type"):
+    """A coordinator opened a stage. No event of its own: its clock says later when it did."""
+
+    round: int
+    stage: int
+    opened_at: float
+    deadline_at: float
+    final: bool = False
+
+
+class Moment(msgspec.Struct, gc=False):
+    """One event of one node.
+
+    Attributes:
+        node: number of its log.
+        at: by that node's clock, without the steps in which it was set; POSIX seconds.
+        near: its round, or the one that the node was at.
+        index: its place among the moments of a `Timeline`.
+    """
+
+    node: int
+    seq: int
+    at: float
+    near: int
+    event: events.Event | Opened
+    index: int = 0
+
+
+class Outage(NamedTuple):
+    """A time in which a node was down.
+
+    Attributes:
+        seq: of its start afterwards.
+        near: the round that it knew of then.
+        seconds: from its last event to that start.
+        reason: of an orderly stop; None if its process just ended.
+    """
+
+    seq: int
+    near: int
+    seconds: float
+    reason: str | None
+
+
+class Rounds(NamedTuple):
+    """The rounds asked for, first and last included; without a first one, the newest."""
+
+    first: int | None = None
+    last: int = sys.maxsize
+
+
+class NodeLog:
+    """What is kept of one node's log.
+
+    Args:
+        number: of the log.
+        place: its directory of segments.
+        wanted: the rounds that are asked for; without a first one, the newest at any time.
+        newest: how many those are, the last one not counted.
+
+    Attributes:
+        peer: id of the node.
+        moments: in the order of the log.
+        dropped: how many were kept before those.
+        evidence: all of two records that a peer signed for one place, which counts for many rounds.
+        links: changes of its link, of all rounds.
+        outages: of all rounds.
+        clock_changes: events from which on its clock may be another: it was set, or might have been while it was down.
+        stopped: the reason of its orderly stop, if that is the log's end; else None.
+        left_out: the last round of which something was dropped for want of room; -1 for none.
+        reached: the highest round that the node knows of; -1 before the first.
+        trained: the last round that it trained; -1 before any.
+        ended_with: the number of rounds that the swarm has run, if it has ended; else -1.
+        first_near: the round that the log begins at; -1 while none is known.
+        settings: as of its last start; None if the log does not hold one.
+        ended_at: when its last event was committed, by its own clock as in `Moment`.
+    """
+
+    def __init__(self, number: int, place: Path, wanted: Rounds, newest: int = MARGIN) -> None:
+        self.number = number
+        self.place = place
+        self.peer = node_of(place)
+        self.moments: deque[Moment] = deque()
+        self.dropped = 0
+        self.evidence: deque[Moment] = deque(maxlen=EQUIVOCATIONS_KEPT)
+        self.links: deque[Moment] = deque(maxlen=CHANGES_MAX)
+        self.outages: deque[Outage] = deque(maxlen=CHANGES_MAX)
+        self.clock_changes: deque[int] = deque(maxlen=CHANGES_MAX)
+        self.stopped: str | None = None
+        self.left_out = self.reached = self.trained = self.ended_with = self.first_near = NOWHERE
+        begins = first_seq_of(list_segments(place)[0]) > 0
+        self.settings: Settings | None = oldest_base(place).state.settings if begins else None
+        self.ended_at = 0.0
+        self._wanted = wanted
+        self._first = wanted.first
+        self._newest = newest
+        self._reader = LogReader(place)
+        self._commits: Iterator[Commit] | None = None  # that are being read
+        self._set_by_s = 0.0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_COMMITS)  # first event and time of each
+        self._seq, self._at = NOWHERE, 0.0  # of the event that is being kept
+        self._heard = (NOWHERE, NOWHERE, False)
+        self._worked = NOWHERE  # the last round that it gathered for, trained or skipped: of those before all is told
+        self._linked: tuple[str, str] | None = None
+        self._stops = False
+        self._same: dict[str, str] = {}  # peer ids, so that each is kept once
+
+    @property
+    def next_seq(self) -> int:
+        """The event that is read next."""
+        return self._reader.next_seq
+
+    @property
+    def name(self) -> str:
+        """The node's configured name, or the one made from its peer id."""
+        return (self.settings.name if self.settings else "") or animal_name(self.peer)
+
+    def read(self, past: int = sys.maxsize) -> bool:
+        """Read on to the log's present end, or until the node has come past a round. Returns whether there is more.
+
+        Raises:
+            LogDamaged, LogForeign, OtherVersion: as `LogReader.read`.
+        """
+        self._commits = self._commits or self._reader.read()
+        for commit in self._commits:
+            self.take(commit)
+            if self._worked > past:
+                return True
+        self._commits = None
+        return False
+
+    def drop_before(self, round: int) -> None:
+        """Forget what happened before a round, but for some rounds."""
+        self._first = round
+        while self.moments and self.moments[0].near < round - MARGIN:
+            self._drop()
+
+    def _drop(self) -> Moment:
+        self.dropped += 1
+        return self.moments.popleft()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def renumber(self, number: int) -> None:
+        """Give the log another number."""
+        self.number = number
+        for moment in (*self.moments, *self.evidence, *self.links):
+            moment.node = number
+
+    def take(self, commit: Commit) -> None:
+        """Keep what is needed of the next commit."""
+        self._recent.append((commit.seq, commit.at))
+        for seq, event in enumerate(commit.events, commit.seq):
+            keep = _KEEP.get(type(event))
+            if keep is not None:
+                self._seq, self._at = seq, commit.at
+                for kept in keep(self, event):
+                    self._add(seq, commit.at, kept)
+        self.ended_at = commit.at - self._set_by_s
+
+    def _add(self, seq: int, at: float, event: events.Event | Opened) -> None:
+        own = getattr(event, "round", NOWHERE)
+        if isinstance(event, HERE) and own >= 0:
+            if self.first_near < 0:
+                self.first_near = own
+            self.reached = max(self.reached, own - getattr(event, "final", False))
+            if isinstance(event, events.StageTrained | events.RolloutsGathered):
+                self._worked = max(self._worked, own)
+        at = min(at, event.opened_at) if isinstance(event, Opened) else at
+        moment = Moment(self.number, seq, at - self._set_by_s, own if own >= 0 else self.reached, event)
+        if isinstance(event, events.Equivocated):
+            self.evidence.append(moment)
+        elif isinstance(event, LINK):
+            self.links.append(moment)
+        first = self.reached - self._newest if self._first is None else self._first - MARGIN
+        last = self._wanted.last + MARGIN
+        if isinstance(event, events.RoundsSkipped):  # it is told afterwards, and many rounds may be meant
+            moment.near = max(event.first, min(event.last, self._wanted.last))
+            self._worked = max(self._worked, event.last)
+        if not first <= moment.near <= last:
+            return
+        index = len(self.moments)
+        while isinstance(event, Opened) and index and self.moments[index - 1].at > moment.at:
+            index -= 1
+        self.moments.insert(index, moment)
+        while self._first is None and self.moments[0].near < first:
+            self._drop()
+        if len(self.moments) > MOMENTS_MAX:
+            self.left_out = max(self.left_out, self._drop().near)
+
+    def _once(self, text: str) -> str:
+        return self._same.setdefault(text, text)
+
+    # --- what is kept of each kind of event ---
+
+    def _keep_started(self, event: events.NodeStarted) -> Iterable[events.Event]:
+        if self.settings is not None:
+            away_s = self._at - self._set_by_s - self.ended_at
+            self.outages.append(Outage(self._seq, self.reached, away_s, self.stopped))
+            self.clock_changes.append(self._seq)
+        self.settings, self.stopped, self._linked, self._stops = event.settings, None, None, False
+        yield event
+
+    def _keep_stopped(self, event: events.NodeStopped) -> Iterable[events.Event]:
+        self.stopped = event.reason
+        yield event
+
+    def _keep_clock_set(self, event: events.ClockSet) -> Iterable[events.Event]:
+        began = self._find_step(event.step_s)
+        for moment in reversed(self.moments):
+            if moment.seq < began:
+                break
+            moment.at -= event.step_s
+        self._set_by_s += event.step_s
+        self.clock_changes.append(began)
+        yield event
+
+    def _find_step(self, step_s: float) -> int:
+        """The first event after a step of the clock, which is noticed some time later."""
+        before: tuple[int, float] | None = None
+        for seq, at in reversed(self._recent):
+            if before is not None and (before[1] - at) / step_s > STEP_SHARE:
+                return before[0]
+            before = seq, at
+        return self._seq
+
+    def _keep_link(self, event: events.LinkUp | events.LinkDegraded | events.LinkDown) -> Iterable[events.Event]:
+        """Only what changed with it: the number of peers changes often."""
+        linked = (type(event).__name__, getattr(event, "isolated", ""))
+        if linked != self._linked:
+            self._linked = linked
+            yield event
+
+    def _keep_announced(self, event: events.RoundAnnounced) -> Iterable[events.Event | Opened]:
+        """Only the first time that a stage is heard of; at the coordinator, that it had opened it."""
+        heard = (event.round, event.stage, not event.final)
+        if heard <= self._heard:
+            return
+        self._heard = heard
+        self.ended_with = event.round if event.final else NOWHERE
+        if self.settings is not None and self.settings.coordination is not None and self.settings.chain is None:
+            yield Opened(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
+        else:
+            yield event
+
+    def _keep_seen(self, event: events.ReportSeen | events.ReportsSeen) -> Iterable[events.Event]:
+        for each in events.reports_in(event):
+            if each.peer == self.peer:
+                continue  # a coordinator sees its own, too
+            yield events.ReportSeen(self._once(each.peer), each.round, each.stage, each.reward, each.digest)
+
+    def _keep_gathered(self, event: events.RolloutsGathered) -> Iterable[events.Event]:
+        rollouts = tuple(
+            RolloutsRef(self._once(ref.peer), ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
+            for ref in event.rollouts
+        )
+        yield replace(event, rollouts=rollouts)
+
+    def _keep_trained(self, event: events.StageTrained) -> Iterable[events.Event]:
+        self.trained = max(self.trained, event.round)
+        yield replace(event, flat=None, skills=(), scored="")
+
+    def _keep_evidence(self, event: events.Equivocated) -> Iterable[events.Event]:
+        yield replace(event, first=b"", second=b"")
+
+    def _keep_failed(self, event: events.CommandFailed) -> Iterable[events.Event]:
+        return (event,) if is_command(event.command, "gather", "report", "announce", "weights") else ()
+
+    def _keep_timer(self, event: events.TimerFired) -> Iterable[events.Event]:
+        return (event,) if event.name in ("gather", "train") else ()
+
+    def _keep_exit(self, event: events.WorkerExited) -> Iterable[events.Event]:
+        return () if event.planned or self._stops else (event,)
+
+    def _keep_stop(self, event: events.StopRequested) -> Iterable[events.Event]:
+        """Workers end with the node; what was wanted is told when it has stopped."""
+        self._stops = True
+        return ()
+
+    def _keep_refusal(self, event: events.RecordsRejected) -> Iterable[events.Event]:
+        return (event,) if event.peer else ()
+
+    def _keep_whole(self, event: events.Event) -> Iterable[events.Event]:
+        return (event,)
+
+
+HERE = (events.StageTrained, events.RolloutsGathered, events.RoundAnnounced, Opened)  # they say where the node is
+LINK = (events.LinkUp, events.LinkDegraded, events.LinkDown)
+_KEEP: dict[type[events.EventBase], Callable[[NodeLog, Any], Iterable[events.Event | Opened]]] = {
+    events.NodeStarted: NodeLog._keep_started,
+    events.StopRequested: NodeLog._keep_stop,
+    events.NodeStopped: NodeLog._keep_stopped,
+    events.ClockSet: NodeLog._keep_clock_set,
+    **dict.fromkeys(LINK, NodeLog._keep_link),
+    events.RoundAnnounced: NodeLog._keep_announced,
+    events.ReportSeen: NodeLog._keep_seen,
+    events.ReportsSeen: NodeLog._keep_seen,
+    events.RolloutsGathered: NodeLog._keep_gathered,
+    events.StageTrained: NodeLog._keep_trained,
+    events.Equivocated: NodeLog._keep_evidence,
+    events.CommandFailed: NodeLog._keep_failed,
+    events.TimerFired: NodeLog._keep_timer,
+    events.WorkerExited: NodeLog._keep_exit,
+    events.RecordsRejected: NodeLog._keep_refusal,
+    **dict.fromkeys(
+        (
+            events.SpaceLow,
+            events.SpaceFreed,
+            events.RoundsSkipped,
+            events.ReportPublished,
+            events.TrainingCancelled,
+            events.WeightsFetched,
+            events.WeightsRefused,
+            events.WeightsAdopted,
+        ),
+        NodeLog._keep_whole,
+    ),
+}
+
+
+def tag_of(event: events.EventBase | Opened) -> str:
+    """The name of an event's kind."""
+    return str(type(event).__struct_config__.tag)

@@ -1,0 +1,259 @@
+"""The logs of several nodes as one: their events in an order in which nothing comes before what caused it.
+
+- Within a log the order is the log's own. Across logs an event comes after its cause: rollouts are gathered, and a
+  report is seen, after the stage of that node, round and stage was trained; an announcement is heard after the
+  coordinator opened the stage; weights are fetched after the round that they come from. A node acts on what it has
+  logged only, so the cause is in its log before anybody can know of it. No clock is asked.
+- From the same pairs follows how far the clocks are apart (`swarmd.observe.clocks`). With that correction, events
+  without a common cause are put in order, and all times are shown as by the first node's clock.
+- Long logs are read and merged some rounds at a time (`read_parts`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from swarmd.animals import animal_name
+from swarmd.core import events
+from swarmd.observe.clocks import Message, fit_clocks
+from swarmd.observe.node_log import MARGIN, NOWHERE, Moment, NodeLog, Opened, Rounds
+
+PART_PLACES = 1024  # rounds times logs that are merged at once
+PART_ROUNDS_MIN = 16
+SLACK_S = 1.0  # more than what the system's time service steps a clock by now and then
+CLOCKS_MAX = 128
+
+Place = tuple[int, int]  # round and stage
+
+
+class Timeline:
+    """Several logs together, as far as they were read.
+
+    Args:
+        logs: of nodes of one swarm, each of another one; the first one's clock is the one that times are shown by.
+
+    Attributes:
+        names: of the nodes; where two are alike, with the names made from their peer ids.
+        moments: of each node, in the order of its log.
+        clocks: how far they are apart; a clock that was set in between counts as several.
+    """
+
+    def __init__(self, logs: Sequence[NodeLog]) -> None:
+        self.logs = logs
+        self.names = _unique([log.name for log in logs], [log.peer for log in logs])
+        self.number = {log.peer: log.number for log in logs}
+        self.moments = [list(log.moments) for log in logs]
+        self._found: list[dict[type, dict[tuple[str, int, int], Moment]]] = [{} for _ in logs]
+        for moments in self.moments:
+            for index, moment in enumerate(moments):
+                moment.index = index
+                self._note(moment)
+        self._effects: dict[tuple[int, int], list[Moment]] = defaultdict(list)
+        self._causes = [[self._find_causes(moment) for moment in moments] for moments in self.moments]
+        self._link()
+        self._changes: list[list[int]] = [[] for _ in logs]  # of each node's clock, by event
+        self._first_clock = list(range(len(logs)))
+        self.clocks = fit_clocks(len(logs), self._messages())
+        if self.clocks.slack_s > SLACK_S:
+            self._fit_changed_clocks()
+
+    def time(self, moment: Moment) -> float:
+        """When it was, by the first node's clock; POSIX seconds."""
+        return moment.at + self.clocks.corrections[self._clock_of(moment)]
+
+    def gap_s(self, first: Moment, second: Moment) -> tuple[float, float]:
+        """The least and the longest time from one moment to another that the logs leave possible, in seconds."""
+        return self.clocks.gap_s(self._clock_of(first), first.at, self._clock_of(second), second.at)
+
+    def last_clock(self, node: int) -> int:
+        """The number of a node's clock as it was last."""
+        return self._first_clock[node] + len(self._changes[node])
+
+    def _clock_of(self, moment: Moment) -> int:
+        """The number of the clock that a moment's time is by."""
+        changes = self._changes[moment.node]
+        return self._first_clock[moment.node] + (bisect_right(changes, moment.seq) if changes else 0)
+
+    def find(self, node: int, kind: type, place: Place, peer: str = "") -> Moment | None:
+        """The first event of a kind that a node's log has of a round and stage, for reports seen also by peer."""
+        return self._found[node].get(kind, {}).get((peer, *place))
+
+    def causes_of(self, moment: Moment) -> Sequence[Moment]:
+        """What other nodes must have done before."""
+        return self._causes[moment.node][moment.index]
+
+    def effects_of(self, moment: Moment) -> Sequence[Moment]:
+        """What it led to at other nodes."""
+        return self._effects.get((moment.node, moment.index), ())
+
+    def merge(self, begin: Sequence[int] = ()) -> Iterator[Moment]:
+        """All moments, causes before effects; else in the order of corrected times.
+
+        Args:
+            begin: for each node, the index of the first of its moments; those before went before.
+        """
+        done = list(begin) or [0] * len(self.logs)
+        waiting: dict[int, list[Moment]] = defaultdict(list)  # by the node whose next moments they wait for
+        ready: list[tuple[float, int, int]] = []
+
+        def offer(moment: Moment) -> None:
+            for cause in self.causes_of(moment):
+                if done[cause.node] <= cause.index:
+                    waiting[cause.node].append(moment)
+                    return
+            heapq.heappush(ready, (self.time(moment), moment.node, moment.index))
+
+        for moments, index in zip(self.moments, done, strict=True):
+            if index < len(moments):
+                offer(moments[index])
+        while ready or any(waiting.values()):
+            if not ready:  # two logs contradict each other: the earliest is taken all the same
+                stuck = min((each for held in waiting.values() for each in held), key=self.time)
+                for held in waiting.values():
+                    held[:] = [each for each in held if each is not stuck]
+                heapq.heappush(ready, (self.time(stuck), stuck.node, stuck.index))
+            _, node, index = heapq.heappop(ready)
+            yield self.moments[node][index]
+            done[node] = index + 1
+            if index + 1 < len(self.moments[node]):
+                offer(self.moments[node][index + 1])
+            for held_up in waiting.pop(node, ()):
+                offer(held_up)
+
+    def name_of(self, peer: str) -> str:
+        """The name of a peer: as its log has it, else made from its id."""
+        node = self.number.get(peer)
+        return animal_name(peer) if node is None else self.names[node]
+
+    def place_after(self, place: Place) -> Place:
+        """Where rollouts of a stage are gathered: at the next stage, or the first one of the next round."""
+        stages = next((log.settings.stages for log in self.logs if log.settings), 1)
+        return (place[0], place[1] + 1) if place[1] + 1 < stages else (place[0] + 1, 0)
+
+    # --- building it ---
+
+    def _note(self, moment: Moment) -> None:
+        """Note where an event is found."""
+        event = moment.event
+        stage = getattr(event, "stage", NOWHERE)
+        if stage >= 0:
+            peer = event.peer if isinstance(event, events.ReportSeen) else ""
+            found = self._found[moment.node].setdefault(type(event), {})
+            found.setdefault((peer, event.round, stage), moment)  # type: ignore[union-attr]
+
+    def _find_causes(self, moment: Moment) -> Sequence[Moment]:
+        event = moment.event
+        if isinstance(event, events.RolloutsGathered):
+            found = [self._find_trained(ref.peer, ref.round, ref.stage) for ref in event.rollouts]
+        elif isinstance(event, events.ReportSeen):
+            found = [self._find_trained(event.peer, event.round, event.stage)]
+        elif isinstance(event, events.WeightsFetched):
+            found = [self._find_trained(event.weights.peer, event.weights.round, 0)]
+        elif isinstance(event, events.RoundAnnounced):
+            found = [self._find_opening(moment.node, event)]
+        else:
+            return ()
+        return [each for each in found if each is not None and each.node != moment.node]
+
+    def _find_trained(self, peer: str, round: int, stage: int) -> Moment | None:
+        node = self.number.get(peer)
+        return None if node is None else self.find(node, events.StageTrained, (round, stage))
+
+    def _find_opening(self, node: int, event: events.RoundAnnounced) -> Moment | None:
+        """When the coordinator opened what a node heard of; None if its log is not here, or it opened it again."""
+        opener = self._opener(node)
+        opened = None if opener is None else self.find(opener, Opened, (event.round, event.stage))
+        same = opened is not None and isinstance(opened.event, Opened) and opened.event.opened_at == event.opened_at
+        return opened if same else None
+
+    def _link(self) -> None:
+        """Note effects with their causes."""
+        for moments, causes in zip(self.moments, self._causes, strict=True):
+            for effect, found in zip(moments, causes, strict=True):
+                for cause in found:
+                    self._effects[cause.node, cause.index].append(effect)
+
+    def _messages(self) -> Iterator[Message]:
+        """All causes and effects; and if a node's clock has changed, what went before that and what came after."""
+        for moments, causes in zip(self.moments, self._causes, strict=True):
+            before = None
+            for effect, found in zip(moments, causes, strict=True):
+                clock = self._clock_of(effect)
+                for cause in found:
+                    yield Message(self._clock_of(cause), cause.at, clock, effect.at)
+                if before is not None and self._clock_of(before) != clock:
+                    yield Message(self._clock_of(before), before.at, clock, effect.at)
+                before = effect
+
+    def _fit_changed_clocks(self) -> None:
+        """Fit again, as if each change of a clock made it another one; unless there are too many changes."""
+        changes = []
+        for log, moments in zip(self.logs, self.moments, strict=True):
+            first = moments[0].seq if moments else 0
+            changes.append([seq for seq in log.clock_changes if seq > first])
+        clocks = len(self.logs) + sum(map(len, changes))
+        if clocks <= CLOCKS_MAX:
+            self._changes = changes
+            self._first_clock = [number + sum(map(len, changes[:number])) for number in range(len(changes))]
+            self.clocks = fit_clocks(clocks, self._messages())
+
+    def _opener(self, node: int) -> int | None:
+        """The number of the coordinator's log; None if it is not here, or if a contract opens the stages."""
+        settings = self.logs[node].settings
+        return None if settings is None or settings.chain is not None else self.number.get(settings.coordinator)
+
+
+class Part(NamedTuple):
+    """Some rounds of a long timeline.
+
+    Attributes:
+        timeline: of these and the rounds around them.
+        first, last: of the rounds.
+        moments: that follow those of the parts before.
+    """
+
+    timeline: Timeline
+    first: int
+    last: int
+    moments: list[Moment]
+
+
+def read_parts(logs: Sequence[NodeLog], wanted: Rounds) -> Iterator[Part]:
+    """Read logs together, some rounds at a time, so that little is held of long ones; all in causal order.
+
+    Args:
+        wanted: the rounds, as the logs have been told.
+
+    Raises:
+        LogDamaged, LogForeign, OtherVersion: as `NodeLog.read`.
+    """
+    at_once = max(PART_ROUNDS_MIN, PART_PLACES // max(len(logs), 1))
+    first = wanted.first or 0
+    passed = [0] * len(logs)  # moments of each log that went into parts before
+    while True:
+        last = min(first + at_once - 1, wanted.last)
+        more = [log.read(past=last + MARGIN) for log in logs]
+        timeline = Timeline(logs)
+        begin = [max(0, count - log.dropped) for count, log in zip(passed, logs, strict=True)]
+        moments = list(timeline.merge(begin))
+        while moments and moments[-1].near > last:
+            moments.pop()
+        for moment in moments:
+            passed[moment.node] = logs[moment.node].dropped + moment.index + 1
+        yield Part(timeline, first, last, moments)
+        if last == wanted.last or (not any(more) and last >= max(log.reached for log in logs)):
+            return
+        first = last + 1
+        for log in logs:
+            log.drop_before(first)
+
+
+def _unique(names: Sequence[str], peers: Sequence[str]) -> list[str]:
+    return [
+        name if names.count(name) == 1 else f"{name} ({animal_name(peer)})"
+        for name, peer in zip(names, peers, strict=True)
+    ]
