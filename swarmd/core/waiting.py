@@ -25,7 +25,7 @@ wait for no newcomer. A newcomer's report counts all the same if it comes while 
 
 No stage closes early before this node's own report: it is the one member that is sure to train. Peers that report at
 once, trained or not, would otherwise fill a quorum below 1, or have their times be the only ones. The exception is a
-node that cannot train, or has not reported in `OWN_SILENT_STAGES`: it is waited for like any other member.
+node whose trainer is down, or that has not reported in `OWN_SILENT_STAGES`: it is waited for like any other member.
 
 How many reports a stage expects is counted when it opens, and counted on with each member and report: O(1) each. For
 how long is found when it opens, and again soon after the member that it would wait for longest has reported, by the
@@ -193,7 +193,7 @@ def awaits_own(turn: Turn) -> bool:
     """Whether the open stage waits for this node's own report before it closes early."""
     coordination, state, peer = turn.coordination, turn.state, turn.settings.peer
     own = coordination.members.get(peer)
-    trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
+    trains = state.trainer.chart != "down" and state.low_space is None  # a model that loads will train
     if own is None or not trains or peer in coordination.reports or peer in coordination.barred:
         return False
     return coordination.waiting.number - own.heard <= OWN_SILENT_STAGES or (

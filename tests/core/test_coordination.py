@@ -33,6 +33,7 @@ from swarmd.core.events import (
     SpaceLow,
     TrainerReady,
     WorkerExited,
+    WorkerStarted,
 )
 from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Coordination, Member, Members
 from swarmd.core.values import Settings, Standing
@@ -299,6 +300,16 @@ def test_a_quorum_closes_a_stage_once_this_node_has_reported(most: Story, others
 def test_a_quorum_closes_a_stage_of_a_node_that_cannot_train(most: Story, trouble: Event) -> None:
     most.tell(trouble, report("a", 0))
     assert announcement(most.tell(report("b", 0))).round == 1
+
+
+def test_a_quorum_closes_no_stage_while_this_nodes_model_loads(most: Story) -> None:
+    """As after a restart of the whole swarm: the others' models were loaded sooner."""
+    most.tell(WorkerExited("trainer", "killed", signal=9))
+    most.wait("restart/trainer")
+    most.tell(WorkerStarted("trainer", 2, 2))
+    assert most.tell(report("a", 0), report("b", 0)) == ()
+    most.tell(TrainerReady("cpu", "tiny", 1))
+    assert announcement(most.tell(report("me", 0))).round == 1
 
 
 def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other(most: Story) -> None:
