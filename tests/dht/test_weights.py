@@ -396,6 +396,23 @@ async def test_of_many_some_are_drawn_anew_each_time_and_whoever_gives_nothing_i
     assert {each.peer for each in taken.offers} == set("efgh")
 
 
+async def test_a_peer_that_hangs_does_not_make_what_others_gave_too_late(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    gives_several(swarm, a=1, b=1, c=1)
+    fetch, until_s, begun_at = swarm.fetch, 4.0, anyio.current_time()
+    swarm.runtime.time = lambda: anyio.current_time() - begun_at
+
+    async def hang(peer: str, *rest: Any) -> bytes:
+        if peer == "b":
+            await anyio.sleep_forever()
+        return await fetch(peer, *rest)
+
+    swarm.fetch = hang  # type: ignore[method-assign]
+    taken = (await swarm.fetched(msgspec.structs.replace(AVERAGE, until_at=until_s))).weights
+    assert swarm.runtime.time() < until_s
+    assert {each.peer for each in taken.offers} == {"a", "c"}
+
+
 async def test_what_several_offer_alike_counts_once_in_a_mean(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, "credited")
     gives_several(swarm, a=1, b=1)

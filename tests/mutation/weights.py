@@ -122,6 +122,10 @@ swarmd/dht/weights.py
     -         if manifest.whole.digest in spent:
     +         if False:
     tests/dht/test_weights.py::test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old
+  one that hangs makes what others gave for a mean too late
+    - left_s / 2 if command.average else left_s
+    + left_s
+    tests/dht/test_weights.py::test_a_peer_that_hangs_does_not_make_what_others_gave_too_late
   one peer's weights count twice in a mean under another name
     -  | {name.removesuffix(SUFFIX) for name in kept}
     tests/dht/test_weights.py::test_what_several_offer_alike_counts_once_in_a_mean
