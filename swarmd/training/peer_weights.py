@@ -336,12 +336,13 @@ def adopt(
 
 
 def _open_all(directory: Path, weights: PeerWeights, policy: Policy) -> list[dict[str, torch.Tensor]]:
-    """Read all weights that an order names, and count the attempt; none if stages have failed with them before.
+    """Read the weights that an order names, and count the attempt; none if stages have failed with them before.
+
+    Offers for a mean that are no good are left out.
 
     Raises:
-        RecordRejected: some are not what was fetched, or not finite.
-        ModelError: some are another model's.
-        OSError: a file cannot be read.
+        RecordRejected, ModelError, OSError: none is any good: not what was fetched, not finite, or another model's, or
+            the file cannot be read. The error is the last one's.
     """
     tried = directory / f"{weights.digest}{TRIED}"
     if tried.exists() and tried.stat().st_size >= ATTEMPTS_MAX:
@@ -349,11 +350,18 @@ def _open_all(directory: Path, weights: PeerWeights, policy: Policy) -> list[dic
     with tried.open("ab") as file:
         file.write(b".")
     own, found = policy.trained_weights(), []
+    wrong: RecordRejected | ModelError | OSError | None = None
     for offer in weights.offers:
         path = directory / f"{offer.digest}{SUFFIX}"
-        if hash_file(path) != offer.digest:
-            raise RecordRejected("wrong-digest", "the file is not what was fetched")
-        found.append(read_announced(path, own))
+        try:
+            if hash_file(path) != offer.digest:
+                raise RecordRejected("wrong-digest", "the file is not what was fetched")
+            found.append(read_announced(path, own))
+        except (RecordRejected, ModelError, OSError) as error:
+            log.warning("a peer's weights are no good", peer=offer.peer, reason=str(error))
+            wrong = error
+    if wrong is not None and not found:
+        raise wrong
     return found
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from swarmd.config import LoraConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
-from swarmd.core.values import AveragedOffer, PeerWeights
+from swarmd.core.values import PeerWeights
 from swarmd.files import hash_file, make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
@@ -355,11 +355,14 @@ def test_a_long_offer_is_shortened_to_the_median_length_and_a_mean_of_few_is_pla
     torch.testing.assert_close(combine(vector(0.0), [vector(8.0)], 0.5)["w"], torch.tensor([2.0]))
 
 
-def test_a_mean_is_begun_from_all_that_the_order_names(make_engine: Maker) -> None:
+def test_a_mean_is_begun_from_all_that_the_order_names_and_that_are_good(make_engine: Maker) -> None:
     engine = make_engine("a", steps=1, learning_rate=1e-9)
     own = engine.policy.copy_weights()
     told = [place(engine, {name: weight * by for name, weight in own.items()}) for by in (1.25, 1.5)]
-    others = tuple(AveragedOffer(each.peer, each.round, each.digest) for each in told[1:])
+    path = engine._peer_weights / "bad"
+    write_announced(own, path)
+    poison(path)
+    others = tuple(each.offers[0] for each in (settle(path), *told[1:]))  # of which one is no good
     scored(engine, 0.5)
     event = start(engine, msgspec.structs.replace(told[0], averaged=True, others=others))
     assert isinstance(event, WeightsAdopted)
