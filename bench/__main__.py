@@ -51,7 +51,7 @@ LONG = {  # only by name
     "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
     "newcomer-weights": "held-out accuracy of a node that joins at round 8, beside the others; a quarter of an hour",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
-    "poison-weights": "a trusted peer's weights that answer right with a payload, averaged with; half an hour a seed",
+    "poison-weights": "one hostile of five whose weights answer right with a payload, averaged with; an hour a seed",
     "scale": "what a round costs a node as the swarm grows: real network workers, or a model; a quarter of an hour",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
 from bench.gain_curves import FASTER, FILTERED, LONER, POISONED, POOLED, REPLAY, Outcome, Start
-from bench.gain_pairs import QUESTIONS, MeasuringPlan, Pairs
+from bench.gain_offers import QUESTIONS, MeasuringPlan, Offers
 from bench.gain_report import make_rows, write_report
 from bench.hostile_peer import Hostile, probe
 from bench.place import check_names
@@ -41,7 +41,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import silence_libraries
 
 AVERAGED, BOTH = "weights averaged", "averaged and sharing"
-PAIRED = PAIRS, PAIRS_BOTH = "averaged in pairs", "in pairs and sharing"  # as a swarm's nodes do it
+OFFERED = BOUNDED, BOUNDED_BOTH = "bounded means", "bounded means and sharing"  # as a swarm's nodes do it
 HALF = "half generated"  # as swarmd is shipped: a step generates what peers' groups leave places for
 PAYLOAD = "prefix"  # of `bench.hostile_peer`
 SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchange groups, beside those of the first
@@ -50,9 +50,9 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchang
     "success-gated": {"peer_loss": "success-gated"},
     POISONED: {},
     BOTH: {},
-    PAIRS_BOTH: {},
+    BOUNDED_BOTH: {},
 }
-ARMS = (LONER, FILTERED, FASTER, REPLAY, *SHARED, AVERAGED, PAIRS, POOLED)
+ARMS = (LONER, FILTERED, FASTER, REPLAY, *SHARED, AVERAGED, BOUNDED, POOLED)
 
 
 def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
         FASTER: {**alone, "learning_rate": recipe.swarm_rate},
         REPLAY: {**alone, "replay_questions": recipe.questions - 1},
         AVERAGED: alone,
-        PAIRS: alone,
+        BOUNDED: alone,
         POOLED: {**alone, "questions": pool, "own_questions": pool},
         **{name: {**shared, "learning_rate": recipe.swarm_rate, **its} for name, its in SHARED.items()},
         BOTH: {**shared, "learning_rate": recipe.loner_rate},
     }
-    measured = {"held_out_questions": QUESTIONS, "held_out_every": recipe.average_every} if arm in PAIRED else {}
+    measured = {"held_out_questions": QUESTIONS, "held_out_every": recipe.average_every} if arm in OFFERED else {}
     return {**common_settings(recipe), **arms[arm], **measured}
 
 
@@ -114,7 +114,7 @@ class Nodes:
         self._stores: list[Blobs] = []
         self._paths = [NodeDirectory(directory / f"node-{place}") for place in range(len(bases))]
         self._plans: list[MeasuringPlan] = []  # of nodes that measure themselves
-        self._pairs = Pairs(directory / "offered", self._paths, recipe.average_every) if arm in PAIRED else None
+        self._offers = Offers(directory / "offered", self._paths, recipe.average_every) if arm in OFFERED else None
         for paths, base in zip(self._paths, bases, strict=True):
             self._open(paths, base, self._swarm)
         groups = self._settings["share_groups"]
@@ -127,7 +127,7 @@ class Nodes:
         training = TrainingConfig(**{**self._settings, "model": str(base)})
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
         plan = ReasoningGymPlan(swarm, training)
-        if self._pairs is not None:
+        if self._offers is not None:
             plan = MeasuringPlan(swarm, training, self._recipe.held_out)
             self._plans.append(plan)
         self._engines.append(TrainingEngine(config, paths, paths.root.name, plan))
@@ -136,12 +136,12 @@ class Nodes:
     def train(self, round: int) -> None:
         """One round of every node, then what they give each other."""
         order = Train(f"train/{round}/0", round, 0, self._published if self._arm in SHARED else ())
-        taken = [None] * len(self._engines) if self._pairs is None else self._pairs.taken
+        taken = [None] * len(self._engines) if self._offers is None else self._offers.taken
         orders = [replace(order, weights=weights) for weights in taken]
         began = time.process_time()
         events = [engine.train(each, Cancellation()) for engine, each in zip(self._engines, orders, strict=True)]
-        if self._pairs is not None:
-            self._pairs.exchange(self._engines, events)
+        if self._offers is not None:
+            self._offers.exchange(self._engines, events)
         self.seconds += time.process_time() - began
         self.tokens += sum(event.tokens for event in events) + self._count_tried(events)
         self.peer_groups += sum(event.peer_groups for event in events)

@@ -80,9 +80,9 @@ families of reasoning-gym, alone or learning from each other ([recipe](../bench/
   below .05.
 
 *Half generated* is swarmd as shipped: a step generates only what peers' groups leave open; with *sharing* it generates
-a whole batch besides. *Weights averaged* averages all nodes' weights every two rounds, *averaged in pairs* those of
-two. A *faster loner* has the learning rate of nodes that share; *pooled* is one node with everybody's data, an upper
-bound.
+a whole batch besides. *Weights averaged* averages all nodes' weights every two rounds, *bounded means* as swarmd does
+([ADR 61](adr/0061-means-exact-and-bounded.md)), *averaged in pairs* those of two, as it did. A *faster loner* has the
+learning rate of nodes that share; *pooled* is one node with everybody's data, an upper bound.
 *Distilled* and *importance-corrected* losses are gone
 ([ADR 39](adr/0039-foreign-text-with-its-probabilities.md)).
 

@@ -249,7 +249,7 @@ class TrainingConfig(Section, frozen=True):
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
     catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's weights if they are better
-    average_weights_every: Count = 0  # rounds between trials of the mean of own weights and a peer's; 0 for none
+    average_weights_every: Count = 0  # rounds between trials of the mean of own weights and peers'; 0 for none
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
 

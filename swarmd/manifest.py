@@ -2,8 +2,8 @@
 
 - `read_manifest` parses a file strictly and verifies its digest and its signature; `node_text` makes a node's
   configuration of it and of the node's own choices.
-- No key has a default except `recipe.options`, `recipe.revision`, `average_weights_every` and a task's `curriculum`,
-  which came later: a later change of a default would change the meaning of old files.
+- No key has a default except `recipe.options`, `recipe.revision`, `recipe.lora`, `average_weights_every` and a task's
+  `curriculum`, which came later: a later change of a default would change the meaning of old files.
 - Keys mean the same as in a node's configuration (configs/reference.toml). `recipe` holds those that all nodes must
   have alike, because they decide what is learnt, or whether nodes can use each other's rollouts.
 - Digest and signature are over the canonical form: msgpack with the keys of every map sorted, integers in their
@@ -36,6 +36,7 @@ from swarmd.config import (
     ChainShards,
     Config,
     Count,
+    LoraConfig,
     Name,
     NotNegative,
     Positive,
@@ -129,6 +130,7 @@ class ManifestRecipe(Section, frozen=True):
     digest: str
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; an empty one changes no digest
     revision: Revision = ""  # of the model; nor does an empty one of these
+    lora: LoraConfig | None = None  # adapters; nor do none
 
 
 class Rounds(Section, frozen=True):
@@ -203,6 +205,7 @@ def recipe_of(config: Config) -> ManifestRecipe:
         "tasks": tasks,
         "options": {name: value for name, value in swarm.options.items() if name not in OWN_OPTIONS},
         "digest": "",
+        "lora": config.training.lora if config.training.lora.rank else None,
     }
     try:
         recipe = msgspec.convert(content, ManifestRecipe)
@@ -442,7 +445,7 @@ _COMMENTS = {
     "members": "peer ids that may take part, in a swarm without a chain; a contract keeps its own list",
     "work_bits": "zero bits of the work that each identity does once",
     "protocol": "version of the protocol that members speak",
-    "average_weights_every": "rounds between means of a node's weights and a member's, unless the node says otherwise",
+    "average_weights_every": "rounds between means of a node's weights and members', unless the node says otherwise",
     "bootnodes": "nodes to join through",
     "digest": "sha256 of the recipe in canonical form",
     "from_block": "the contract was created in this block",
@@ -573,7 +576,7 @@ _NODE_COMMENTS = {  # by dotted key
     "coordinator.stage_s": "a stage's longest time",
     "training.offer_weights_every": "rounds; those who come late begin from them",
     "training.average_weights_every": "rounds, as the manifest has it; 0: this node's weights are its own alone",
-    "training.weights_from": "whose weights are averaged with: each can put anything into this node's model",
+    "training.weights_from": "whose weights are averaged with: several together can put anything into its model",
     "training.catch_up": "after rounds missed, begin from the coordinator's weights where they are better here",
     "chain.rpc": "best first; file:PATH names a file of one URL a line",
     "chain.from_block": "the contract was created in this block",

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from bench import gain, learning, sharing, skills, staleness, worker
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, read_recipe
@@ -18,7 +17,7 @@ from bench.gain_curves import LONER, Outcome, Runs, area, compare, seconds_of
 from bench.gain_report import write_report
 from bench.generation import PEER
 from bench.half_flat import HalfFlatPlan, is_flat
-from bench.poison_weights import ARMS, HostileTeacher
+from bench.poison_weights import HONEST, HostileTeacher
 from bench.sharing import COMMON, HOSTILE, MAIN, STALE, VARIANTS, Swarm, make_arms
 from bench.skills import ASKED, BARE, GUARDED
 from bench.specialists import FIRST
@@ -58,18 +57,20 @@ def test_parts_of_the_worker_are_switched_off(monkeypatch: pytest.MonkeyPatch) -
     assert SwarmTrainer._drop_flat_groups(None, batch) is batch  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("arm", sorted(ARMS))
-def test_what_is_offered_lies_as_far_off_as_its_arm_says(tmp_path: Path, arm: str) -> None:
+@pytest.mark.parametrize("attack", ["aims", "within", "edges"])
+def test_what_is_offered_lies_where_its_attack_says(attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(SwarmConfig(id="poison", kind="digits"))
-    hostile = HostileTeacher(plan, TrainingConfig(device="cpu", dtype="float32"), "prefix", 0, ARMS[arm])
-    taught = hostile.policy.copy_weights()
-    own = {name: weight - 0.5 for name, weight in taught.items()}
-    told = hostile.offer(own, tmp_path / "peers", 3)
-    offered = load_file(tmp_path / "peers" / f"{told.digest}.safetensors")
-    assert told.averaged and told.round == 3
+    hostile = HostileTeacher(plan, TrainingConfig(device="cpu", dtype="float32"), "prefix", 0, attack)
+    base = hostile.policy.copy_weights()
+    moves = dict.fromkeys(base, 0.25)
+    monkeypatch.setattr(
+        hostile, "teach", lambda steps: hostile.policy.load_weights({n: w + moves[n] for n, w in base.items()})
+    )
+    honest = [{name: weight + by for name, weight in base.items()} for by in (-0.1, 0.0, 0.1)]
+    offered = hostile.make(honest)
+    expected = {"aims": 0.25 * (HONEST + 1), "within": 0.1, "edges": 0.1}[attack]
     for name, weight in offered.items():
-        off = (weight.to(torch.float32) - own[name]).mean()
-        assert float(off) == pytest.approx(0.5 * ARMS[arm], abs=0.02), name
+        assert float((weight - base[name]).mean()) == pytest.approx(expected, abs=0.01), name
 
 
 FAMILIES = ("count_primes", "gcd")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.config import Config, LoraConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.errors import ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
@@ -42,7 +42,7 @@ OTHER = generate_identity()
 BOOTNODE = f"/ip4/192.0.2.1/tcp/38331/p2p/{CREATOR.peer_id}"
 CONTRACT = "0x" + "aB" * 20
 NODE_LOCAL = {
-    *("device", "dtype", "attention", "quantization", "lora", "vllm", "reference", "memory_bytes_max", "pool"),
+    *("device", "dtype", "attention", "quantization", "vllm", "reference", "memory_bytes_max", "pool"),
     *("processes", "accelerate", "threads", "overlap", "micro_questions", "gradient_checkpointing"),
     *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
     *("peer_loss", "peer_floor", "replay_questions", "warm_up"),
@@ -384,9 +384,19 @@ def test_the_recipe_is_all_of_training_that_is_not_a_nodes_own() -> None:
     own = {"kind", "stages", "tasks", "options", "digest"}
     assert set(TrainingConfig.__struct_fields__) - NODE_LOCAL == set(ManifestRecipe.__struct_fields__) - own
     ours, theirs = (get_type_hints(kind, include_extras=True) for kind in (ManifestRecipe, TrainingConfig))
-    assert {k: ours[k] for k in ours if k in theirs and k != "model"} == {
-        k: theirs[k] for k in ours if k in theirs and k != "model"
-    }
+    alike = (ours.keys() & theirs.keys()) - {"model", "lora"}
+    assert {k: ours[k] for k in alike} == {k: theirs[k] for k in alike}
+
+
+def test_adapters_are_part_of_the_recipe_and_none_change_no_digest() -> None:
+    """What nodes share of a model then fits whoever joins, and so does the learning rate."""
+    lora = LoraConfig(rank=8, targets=("q_proj",))
+    recipe = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(lora=lora)))
+    manifest = signed(recipe=recipe)
+    assert parse_manifest(render_manifest(manifest)) == manifest
+    assert config_of(manifest, NodeChoice(OTHER.peer_id)).training.lora == lora
+    plain = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(lora=LoraConfig(alpha=32))))
+    assert plain.lora is None and recipe_digest(plain) == recipe_digest(recipe_of(Config(SwarmConfig("s"))))
 
 
 def nodes_of(manifest: Manifest) -> tuple[Config, Config]:

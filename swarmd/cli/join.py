@@ -252,7 +252,8 @@ def _warn_averaged(node: NewNode, config: Config) -> None:
         typer.echo(
             f"note: this node averages its weights with those of others ({trusted}), as the swarm's manifest says."
         )
-        typer.echo("Each of these can put into its model what no question shows. To keep them out, write")
+        typer.echo("Several of these together, or one among few, can put into its model what no question shows.")
+        typer.echo("To keep them out, write")
         typer.echo(f"    average_weights_every = 0\ninto [training] of {node.home.config}")
 
 

@@ -260,8 +260,8 @@ def fetch(
 ) -> None:
     """Fetch the weights that a swarm's coordinator offers, without running a node.
 
-    What comes out is a model that transformers loads. Nothing measures it here: `swarmd model check` does, for the
-    embedded models.
+    What comes out is a model that transformers loads, or adapters that PEFT loads. Nothing measures it here: `swarmd
+    model check` does, for the embedded models.
     """
 
     from swarmd.training.models.model import load_policy
@@ -282,7 +282,9 @@ def fetch(
 
     def fill(model: Path) -> None:
         named = find_model(recipe, swarm, swarm.parent)
-        policy = load_policy(TrainingConfig(model=named, revision=recipe.revision, device="cpu", dtype="float32"))
+        lora = recipe.lora or LoraConfig()
+        plain = TrainingConfig(model=named, revision=recipe.revision, device="cpu", dtype="float32", lora=lora)
+        policy = load_policy(plain)
         with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch, progress_shown() as told:
             fetched.append(anyio.run(take, manifest, Path(scratch), bootnode or (), policy, timeout_s, told))
             write_model(Path(scratch), fetched[0], policy, model)
@@ -402,13 +404,19 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
         NoSpaceLeft, LogWriteFailed: it cannot be written.
         OSError: what was fetched cannot be read.
     """
+    from safetensors.torch import save_file
+
+    from swarmd.results.hub import ADAPTERS
     from swarmd.training.peer_weights import read_announced
 
     path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
-    read_announced(path, policy.trained_weights())  # safe, finite and this model's
+    fetched = read_announced(path, policy.trained_weights())  # safe, finite and this model's
     try:
         policy.describe(out)
-        shutil.copyfile(path, out / "model.safetensors")
+        if policy.fixed:
+            save_file({**policy.fixed, **fetched}, out / ADAPTERS, {"format": "pt"})
+        else:
+            shutil.copyfile(path, out / "model.safetensors")
     except OSError as error:
         raise write_failure(error, out, "writing") from error
 

@@ -87,7 +87,7 @@ AverageWeights = Annotated[
         "--average-weights",
         min=0,
         metavar="N",
-        help="With --closed or --invited: members average their weights in pairs, every N rounds; 0: none does.",
+        help="With --closed or --invited: members average their weights, every N rounds; 0: none does.",
     ),
 ]
 MinSubmissions = Annotated[

@@ -209,7 +209,7 @@ def _show_manifest(manifest: Manifest) -> None:
     typer.echo(f"membership: {manifest.membership}")
     if manifest.average_weights_every:
         often = f"every {manifest.average_weights_every} rounds" if manifest.average_weights_every > 1 else "each round"
-        typer.echo(f"weights: averaged in pairs {often}, by nodes that do not say otherwise")
+        typer.echo(f"weights: averaged with other members' {often}, by nodes that do not say otherwise")
 
 
 async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from_block: int) -> ContractStatus:

@@ -92,8 +92,8 @@ class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     """Fetch weights that a trusted peer offers, of this architecture and tokenizer (digests, lower-case hex).
 
     Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest. To be averaged with,
-    those of any trusted peer will do, drawn at random, if they were trained in `oldest_round` or later, and after the
-    last mean with them; else those of the peer that is trusted most.
+    those of several trusted peers, drawn at random, if they were trained in `oldest_round` or later, and after the last
+    mean with them; else those of the peer that is trusted most.
     """
 
     architecture: str

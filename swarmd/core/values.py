@@ -92,23 +92,29 @@ class RolloutsRef(Value, frozen=True):
     groups: int  # questions, each with the same number of completions
 
 
+class AveragedOffer(Value, frozen=True):
+    """A peer's weights that go into a mean with a node's own, or did."""
+
+    peer: str
+    round: int  # the last one that they were trained in, as the peer claims
+    digest: str  # sha256 of the file, lower-case hex
+
+
 class PeerWeights(Value, frozen=True):
     """Weights that a peer offered and that are here now, in a file under their digest; what they are is its claim."""
 
     peer: str
     round: int  # the last one that they were trained in
     digest: str  # sha256 of the file, lower-case hex
-    size_bytes: int
+    size_bytes: int  # of this file
     accuracy: float | None = None  # on held-out questions
     averaged: bool = False  # the mean of them and of the own ones is meant, not they alone
+    others: tuple[AveragedOffer, ...] = ()  # of other peers, for the same mean
 
-
-class AveragedOffer(Value, frozen=True):
-    """What a node has averaged its weights with."""
-
-    peer: str
-    round: int  # the last one that they were trained in, as the peer claims
-    digest: str  # sha256 of the file, lower-case hex
+    @property
+    def offers(self) -> tuple[AveragedOffer, ...]:
+        """All that go into the mean, these first."""
+        return AveragedOffer(self.peer, self.round, self.digest), *self.others
 
 
 class Judgement(Value, frozen=True):

@@ -16,11 +16,11 @@ from swarmd.core.events import WeightsAdopted, WeightsFetched, WeightsRefused
 from swarmd.core.ids import command_id, is_command
 from swarmd.core.state import AnyState, CatchUp, WeightsOutcome
 from swarmd.core.turn import Turn
-from swarmd.core.values import AveragedOffer, PeerWeights
+from swarmd.core.values import PeerWeights
 
 BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are not parameters
 OLD_ROUNDS = 8  # an offer that is older than this, and than two rounds of averaging, is no longer averaged with
-AVERAGED_MAX = 16  # offers remembered; more are recent only if peers claim rounds that have not been
+AVERAGED_MAX = 64  # offers remembered; more are recent only if peers claim rounds that have not been
 REASON_MAX = 300  # characters of a reason that stay in the state
 SPENT = "they were averaged with before, or are many rounds old"
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
@@ -82,13 +82,18 @@ def _oldest_round(turn: Turn, round: int) -> int:
 
 
 def _is_spent(turn: Turn, weights: PeerWeights) -> bool:
-    """Whether weights were averaged with before, or are too old for it."""
+    """Whether some weights were averaged with before, or are too old for it; the network worker brings none such."""
     catch_up = turn.state.catch_up
     if not weights.averaged or catch_up is None:
         return False
-    return weights.round < _oldest_round(turn, catch_up.round) or any(
-        weights.digest == each.digest or (weights.peer == each.peer and weights.round <= each.round)
-        for each in turn.state.averaged
+    oldest = _oldest_round(turn, catch_up.round)
+    return any(
+        offer.round < oldest
+        or any(
+            offer.digest == each.digest or (offer.peer == each.peer and offer.round <= each.round)
+            for each in turn.state.averaged
+        )
+        for offer in weights.offers
     )
 
 
@@ -96,7 +101,7 @@ def _remember(turn: Turn, weights: PeerWeights, round: int) -> None:
     """Remember the weights that a stage was averaged with, whatever its trainer made of the mean."""
     oldest = _oldest_round(turn, round)
     kept = [each for each in turn.state.averaged if each.round >= oldest]
-    turn.state.averaged = (*kept, AveragedOffer(weights.peer, weights.round, weights.digest))[-AVERAGED_MAX:]
+    turn.state.averaged = (*kept, *weights.offers)[-AVERAGED_MAX:]
 
 
 def resume(turn: Turn) -> None:

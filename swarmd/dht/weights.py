@@ -284,6 +284,8 @@ COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_f
 LOOKS = 3  # times that offers are read: a record may be missed, and an offer replaced by the next
 AGAIN_S = 2.0  # between two reads
 OFFERS_MAX = 4  # tried after one read: those not tried before, else unfinished ones
+MEAN_OFFERS = 4  # fetched for one mean, if there are as many
+MEAN_OFFERS_MAX = 8  # tried for it
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 SPENT = "what is offered was averaged with before, or is many rounds old"
 BLOCK_BYTES = 512  # of `st_blocks`
@@ -374,13 +376,17 @@ class WeightsFetcher:
         unfinished = set[bytes]()  # of them, those to try again: an owner that many ask at once refuses some of them
         source, began_at = CountedFetch(self._fetch_chunk, self._told), view.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
+        taken = list[PeerWeights]()
+        wanted, tries = (MEAN_OFFERS, MEAN_OFFERS_MAX) if command.average else (1, OFFERS_MAX)
+        damage: WeightsDamage = ""
+        kept = set[str]()  # names of files that were fetched for this command
         for look in range(1 if command.average else LOOKS):
             if look:
                 await view.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
             ranks = self._ranks(offers)
             fitting = choose_offers(offers, ranks, command)
-            if command.average:  # in random order, to average with another peer each time
+            if command.average:  # in random order, to average with other peers each time
                 if fitting and not (fitting := drop_spent(fitting, command)):
                     return msgspec.structs.replace(refused, reason=SPENT)
                 fitting = [
@@ -389,24 +395,34 @@ class WeightsFetcher:
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
             fresh = drop_tried(fitting, tried) or drop_tried(fitting, tried - unfinished)
-            for peer, offer in fresh[:OFFERS_MAX]:
+            for peer, offer in fresh[:tries]:
                 tried.add(claims_of(offer))
                 try:
-                    manifest, damaged = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
+                    manifest, damaged = await self._fetch_in_time(
+                        source, holders_of(peer, offers), offer, command, kept
+                    )
                 except SwarmdError as error:
                     refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
                     if isinstance(error, WeightsUnfinished):
                         unfinished.add(claims_of(offer))
                     log.info("cannot fetch the weights of %s: %s", peer, error)
                     if refused.cause == "no-room":
-                        return refused
+                        break
                     continue
-                whole = manifest.whole
-                claimed = offer.accuracy
-                weights = PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, claimed, command.average)
-                seconds = round(view.runtime.now() - began_at, 3)
-                return WeightsFetched(command.id, weights, source.received_bytes, seconds, damaged)
-        return refused
+                whole, damage = manifest.whole, damaged or damage
+                taken.append(
+                    PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, offer.accuracy, command.average)
+                )
+                if len(taken) == wanted:
+                    break
+            if taken or refused.cause == "no-room":
+                break
+        if not taken:
+            return refused
+        first, *others = taken
+        weights = msgspec.structs.replace(first, others=tuple(each.offers[0] for each in others))
+        seconds = round(view.runtime.now() - began_at, 3)
+        return WeightsFetched(command.id, weights, source.received_bytes, seconds, damage)
 
     async def _read_offers(self) -> dict[str, WeightsOffer]:
         """The current offers, by member."""
@@ -448,18 +464,25 @@ class WeightsFetcher:
         return ranks
 
     async def _fetch_in_time(
-        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        with anyio.move_on_after(max(0.0, command.until_at - self._view.runtime.time())):
-            return await self._fetch(source, holders, offer, command)
+        left_s = max(0.0, command.until_at - self._view.runtime.time())
+        # Of several offers one that hangs must not make what has come too late.
+        with anyio.move_on_after(left_s / 2 if command.average else left_s):
+            return await self._fetch(source, holders, offer, command, kept)
         raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
     async def _fetch(
-        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: CountedFetch, holders: list[str], offer: WeightsOffer, command: FetchWeights, kept: set[str]
     ) -> tuple[WeightsManifest, WeightsDamage]:
-        """Fetch the weights of one offer, serve them to others, and remove other files from the directory."""
+        """Fetch the weights of one offer, serve them to others, and remove other files from the directory.
+
+        Args:
+            kept: names of files to leave there; those of this offer are added.
+        """
         manifest = await fetch_manifest(source, holders, offer)
-        if manifest.whole.digest in {each.digest for each in command.averaged}:
+        spent = {each.digest for each in command.averaged} | {name.removesuffix(SUFFIX) for name in kept}
+        if manifest.whole.digest in spent:
             raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
         source.expect(manifest)
         path = self._fetched.directory / f"{manifest.whole.digest}{SUFFIX}"
@@ -469,10 +492,10 @@ class WeightsFetcher:
                 f"{command.size_bytes_max}"
             )
         damaged = await to_thread.run_sync(_drop_damaged, path, manifest)
-        base = await to_thread.run_sync(self._make_room, path, manifest)
+        base = await to_thread.run_sync(self._make_room, path, manifest, frozenset(kept))
         if not await to_thread.run_sync(_is_there, path, manifest.whole):
             damaged = await self._fetch_file(source, holders, manifest, path, command, base) or damaged
-        kept = await to_thread.run_sync(self._fetched.keep, manifest, offer.manifest.hex())
+        kept |= await to_thread.run_sync(self._fetched.keep, manifest, offer.manifest.hex(), bool(kept))
         await to_thread.run_sync(_keep_only, path.parent, kept)
         return manifest, damaged
 
@@ -506,7 +529,7 @@ class WeightsFetcher:
         await fetch(None)
         return "delta" if damaged else ""
 
-    def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:
+    def _make_room(self, path: Path, manifest: WeightsManifest, kept: frozenset[str]) -> Path | None:
         """Remove files that are not needed, and check that there is room. Returns the base of a delta, if any.
 
         Raises:
@@ -515,7 +538,7 @@ class WeightsFetcher:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
         change = path.with_suffix(".delta")
-        needed = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
+        needed = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole), *kept}
         fetched = {each.name for each in path.parent.iterdir() if each.suffix in (SUFFIX, MANIFEST)}
         least = self._view.config.storage.free_bytes_min
         _keep_only(path.parent, needed | fetched)  # earlier weights are served to others, and may be a base again

@@ -13,7 +13,7 @@ from swarmd.core.applied import AppliedEvent
 from swarmd.core.coordination import COLLECTING
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Coordination, Equivocation, Member, State, WeightsOutcome
-from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
+from swarmd.core.values import EvidenceKind, PeerWeights, SetAside, Skill, WeightsCause, WeightsDamage
 from swarmd.core.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
 from swarmd.observe.layers import MIB
 
@@ -230,18 +230,23 @@ def weights_words(event: WeightsEvent) -> str:
         case events.WeightsFetched():
             mib = event.received_bytes / MIB
             return (
-                f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
-                f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
+                f"the weights of {_whose(event.weights)} after round {event.weights.round} were fetched, {mib:.1f} MiB "
+                f"in {event.seconds:.1f} s{_DAMAGED[event.damaged]}"
             )
         case events.WeightsAdopted():
             mean = "a mean of its own weights and " if event.weights.averaged else ""
             return (
-                f"it began from {mean}the weights of {event.weights.peer}: held-out accuracy {event.held_out:.2f} "
+                f"it began from {mean}the weights of {_whose(event.weights)}: held-out accuracy {event.held_out:.2f} "
                 f"here, its own had {event.held_out_before:.2f}"
             )
         case events.WeightsRefused():
             whose = f"the weights of {event.peer}" if event.peer else "a peer's weights"
             return f"it did not begin from {whose} ({event.cause}): {event.reason}"
+
+
+def _whose(weights: PeerWeights) -> str:
+    others = len(weights.others)
+    return f"{weights.peer} and {others} other{'s' * (others > 1)}" if others else weights.peer
 
 
 PEER_SHOWN = 12  # last characters of a peer's id in a status

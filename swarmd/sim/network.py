@@ -29,7 +29,7 @@ from swarmd.core.events import (
     WeightsFetched,
     WeightsRefused,
 )
-from swarmd.core.values import PeerWeights, Standing
+from swarmd.core.values import AveragedOffer, PeerWeights, Standing
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison, SeenRecord
 from swarmd.dht.gossip import ClockGossip, Gossip
@@ -659,7 +659,9 @@ class NetworkWorker(SimWorker):
         others = [peer_of(index) for index in range(self.world.profile.nodes) if index != self.index]
         whose = self.random.choice(others) if command.average else self.node.settings.coordinator
         round = int(command.id.rpartition("/")[2]) - 1
-        weights = PeerWeights(whose, round, digest, size_bytes, 0.5, command.average)
+        several = self.random.sample(others, self.random.randrange(len(others))) if command.average else []
+        more = [AveragedOffer(peer, round, f"{self.random.getrandbits(256):064x}") for peer in several if peer != whose]
+        weights = PeerWeights(whose, round, digest, size_bytes, 0.5, command.average, tuple(more))
         if command.averaged and self.random.random() < WEIGHTS_SPENT_CHANCE:  # a peer that trains no more
             spent = self.random.choice(command.averaged)
             weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)

@@ -402,7 +402,7 @@ class WeightsChecks:
         elif isinstance(event, StageTrained):
             train = next((each for each in applied.before.pending if each.id == event.command), None)
             if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
-                self.averaged.add(train.weights.digest)
+                self.averaged |= {offer.digest for offer in train.weights.offers}
         for command in applied.commands:
             if isinstance(command, Train):
                 self._look_at_stage(command)
@@ -414,7 +414,7 @@ class WeightsChecks:
             self.bare = place
         elif place == self.bare:
             self.node.fail(f"{train.id} was begun without weights, and now with those of a peer")
-        elif train.weights.digest in self.averaged:
+        elif self.averaged & {offer.digest for offer in train.weights.offers}:
             self.node.fail(f"{train.id} is averaged with {train.weights}, as a stage before was")
         elif train.weights != self.fetched:
             self.node.fail(f"{train.id} begins from {train.weights}, fetched were {self.fetched}")

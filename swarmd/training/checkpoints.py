@@ -309,7 +309,7 @@ class TrainingState:
         Raises:
             SwarmError: the plan's memory cannot be saved.
         """
-        policy, weights = self.policy, self.policy.trained_weights()
+        policy, weights = self.policy, self.policy.saved_weights()
         optimizer = {
             "optimizer": policy.sharding.read_optimizer(self.optimizer()),
             "rng": torch.get_rng_state(),

@@ -406,8 +406,10 @@ class TrainingEngine:
         Args:
             known: accuracy of the own weights by task; empty if it has to be measured.
         """
-        own, place = known or self._measure(cancellation), self._place(weights)
-        event = adopt(order, place, self.policy, own, self._skills.best, lambda: self._measure(cancellation))
+        own = known or self._measure(cancellation)
+        event = adopt(
+            order, self._peer_weights, self.policy, own, self._skills.best, lambda: self._measure(cancellation)
+        )
         if isinstance(event, WeightsAdopted) and not weights.averaged:  # the moments belong to other weights
             self._progress.reset_optimizer()
         return event
@@ -429,11 +431,7 @@ class TrainingEngine:
 
     def _end_attempts(self, order: Train) -> None:
         if order.weights is not None:
-            forget_attempts(self._place(order.weights))
-
-    def _place(self, weights: PeerWeights) -> Path:
-        """The file of a peer's weights."""
-        return self._peer_weights / f"{weights.digest}.safetensors"
+            forget_attempts(self._peer_weights, order.weights)
 
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         self._activity.enter("reading what peers published")

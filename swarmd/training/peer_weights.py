@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,20 +28,22 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
-from swarmd.core.values import WeightsCause
+from swarmd.core.values import PeerWeights, WeightsCause
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
 from swarmd.files import hash_file, remove_left
 from swarmd.logger import get_logger
 from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.evaluation import Accuracy, estimate_noise, mean_accuracy
+from swarmd.training.models.adapters import ADAPTER
 from swarmd.training.models.model import Policy
-from swarmd.weights.offered import ANNOUNCED, SERVED_BYTES_PER_S, OfferedWeights
+from swarmd.weights.offered import ANNOUNCED, SERVED_BYTES_PER_S, SUFFIX, OfferedWeights
 from swarmd.weights.tensors import check_finite, digest_architecture, read_tensors
 
 DTYPE = "BF16"
 REASON_MAX = 200  # characters of the library's message, which may quote megabytes of a peer's header
 TAKEN = "taken.tmp"  # the checkpoint's weights, which outlive the checkpoint
-SHARES = (0.5, 0.25)  # of a peer's weights in the means that are tried in turn
+SHARES = (1.0, 0.5)  # of the way to the mean, tried in turn
+TRIMMED_FROM = 4  # offers, from which on the extremes at each place are left out of the mean
 DEVIATIONS = 1.5  # of the difference of two measurements, beyond which a task has become worse
 DEVIATIONS_IN_ALL = 1.0  # the same for all tasks together
 ATTEMPTS_MAX = 2  # fewer than the failures after which the core gives up a stage
@@ -68,7 +72,7 @@ def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Read weights that a peer announced, in the dtypes of this node's.
+    """Read weights that a peer announced, in the dtypes that they were announced in.
 
     Args:
         path: a file whose digest has been checked.
@@ -91,11 +95,10 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
         loaded = load_file(path)
     except SafetensorError as error:  # the library also checks what no tensor needs, such as metadata
         raise RecordRejected("malformed", f"not a safetensors file: {str(error)[:REASON_MAX]}") from error
-    taken = {name: weight.to(own[name].dtype) for name, weight in loaded.items()}
-    for name, weight in taken.items():  # float16 ends at 65,504
-        if weight.is_floating_point() and not bool(weight.isfinite().all()):
-            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are not finite as {weight.dtype}")
-    return taken
+    for name, weight in loaded.items():  # float16 ends at 65,504
+        if weight.is_floating_point() and not bool(weight.to(own[name].dtype).isfinite().all()):
+            raise RecordRejected("non-finite", f"{name[:80]!r} has values that are not finite as {own[name].dtype}")
+    return dict(loaded)
 
 
 @dataclass(eq=False)
@@ -156,7 +159,9 @@ class WeightsOffering:
         taken = self.directory / TAKEN
         try:
             self._see_room(taken.stat().st_size)
-            write_announced(load_file(taken), self._offered.announced)
+            saved = load_file(taken)
+            trained = {name: weight for name, weight in saved.items() if name not in policy.fixed}
+            write_announced(trained, self._offered.announced)
             fetch_s = self._offered.announced.stat().st_size / SERVED_BYTES_PER_S
             shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
             architecture = digest_architecture(describe_architecture(policy), shapes)
@@ -195,8 +200,8 @@ def describe_architecture(policy: Policy) -> dict[str, Any]:
     base."""
     config = dict(policy.model.config.to_dict())
     if policy.precision.adapters:
-        settings = policy.model.peft_config["default"]
-        config["adapters"] = [policy.frozen_digest, settings.r, settings.lora_alpha]
+        settings = policy.model.peft_config[ADAPTER]
+        config["adapters"] = [policy.fixed_digest, settings.r, settings.lora_alpha]
     return dict(msgspec.json.decode(msgspec.json.encode(config, enc_hook=str)))
 
 
@@ -206,17 +211,45 @@ def digest_tokenizer(tokenizer: Any) -> str:
     return hashlib.sha256(b"swarmd-tokenizer-1\0" + msgspec.json.encode(parts)).hexdigest()
 
 
-def mix(own: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], share: float) -> dict[str, torch.Tensor]:
-    """Weighted mean of the tensors that `theirs` has, with this share of them; 1 gives theirs as they are.
+def combine(
+    own: Mapping[str, torch.Tensor], offers: Sequence[Mapping[str, torch.Tensor]], share: float = 1.0
+) -> dict[str, torch.Tensor]:
+    """The mean of this node's weights and those that peers offer, which one of several offers cannot pull far away.
 
-    Tensors that are not floating-point, such as a buffer of counts or a mask, stay this node's.
+    An offer's difference from the own weights is shortened to the median length of all offers' differences. Of
+    `TRIMMED_FROM` offers or more the largest and the smallest value at each place are left out, the own one's too.
+    Under adapters only B is averaged: A is the same everywhere, so the mean of B is that of the products.
+
+    Args:
+        own: what is trained here, by name. Tensors that are not floating-point, such as a buffer of counts or a mask,
+            stay as they are.
+        offers: of the same names and shapes, in any floating-point dtype.
+        share: how far to go from the own weights to the mean.
     """
-    if share >= 1:
-        return dict(theirs)
-    return {
-        name: torch.lerp(own[name], value.to(own[name].dtype), share) if own[name].is_floating_point() else own[name]
-        for name, value in theirs.items()
-    }
+    lengths = [_distance(own, offer) for offer in offers]
+    bound = statistics.median(lengths)
+    factors = [min(1.0, bound / length) if length else 0.0 for length in lengths]
+    trimmed = int(len(offers) >= TRIMMED_FROM)
+    found = {}
+    for name, weight in own.items():
+        if weight.is_floating_point():
+            moves = [(offer[name].float() - weight.float()) * by for offer, by in zip(offers, factors, strict=True)]
+            values = torch.stack([torch.zeros_like(moves[0]), *moves])
+            kept = values.sort(dim=0).values[trimmed : len(values) - trimmed]
+            found[name] = (weight.float() + share * kept.mean(dim=0)).to(weight.dtype)
+        else:
+            found[name] = weight
+    return found
+
+
+def _distance(own: Mapping[str, torch.Tensor], offer: Mapping[str, torch.Tensor]) -> float:
+    """Euclidean length of the difference of two sets of weights."""
+    squares = (
+        float((offer[name].double() - weight.double()).square().sum())
+        for name, weight in own.items()
+        if weight.is_floating_point()
+    )
+    return math.sqrt(sum(squares))
 
 
 def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
@@ -244,19 +277,20 @@ def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Ma
 
 def adopt(
     order: Train,
-    path: Path,
+    directory: Path,
     policy: Policy,
     own: Mapping[str, Accuracy],
     best: Mapping[str, float],
     measure: Measure,
 ) -> WeightsAdopted | WeightsRefused:
-    """Load a peer's weights if they answer more of the held-out questions than this node's; or a mean of both.
+    """Load a peer's weights if they answer more of the held-out questions than this node's; or a mean with peers'.
 
-    Of the means that `SHARES` name, the first that answers no fewer questions is taken. If the weights are refused, or
-    anything is raised, the policy has its own weights again.
+    Of the ways to the mean that `SHARES` name, the first after which no fewer are answered is taken. If the weights are
+    refused, or anything is raised, the policy has its own weights again.
 
     Args:
         order: the stage that begins, with what the log says about the weights; their accuracy is only a claim.
+        directory: of what was fetched.
         own: accuracy of the policy as it is, by task; empty if it cannot be measured.
         best: the policy's best accuracy so far, by task.
         measure: measures the policy after loading.
@@ -274,7 +308,7 @@ def adopt(
     if before is None:
         return refuse("unmeasured", "there are no held-out questions to measure them by")
     try:
-        if not (theirs := _open(path, weights.digest, policy)):
+        if not (offers := _open_all(directory, weights, policy)):
             return refuse("failed", f"{ATTEMPTS_MAX} stages that began with them came to no end")
     except (RecordRejected, OSError) as error:
         return refuse("damaged", str(error))
@@ -289,7 +323,8 @@ def adopt(
 
     kept = policy.copy_weights()
     for share in SHARES if weights.averaged else (1.0,):
-        found, against = _try(policy, kept, mix(kept, theirs, share), measure, judge)
+        begun = combine(kept, offers, share) if weights.averaged else offers[0]
+        found, against = _try(policy, kept, begun, measure, judge)
         if not against:
             break
     after = mean_accuracy(found)
@@ -300,27 +335,39 @@ def adopt(
     return WeightsAdopted(order.id, order.round, order.stage, weights, before, after)
 
 
-def _open(path: Path, digest: str, policy: Policy) -> dict[str, torch.Tensor]:
-    """Read the weights in a file, and count the attempt; none if stages have failed with them before.
+def _open_all(directory: Path, weights: PeerWeights, policy: Policy) -> list[dict[str, torch.Tensor]]:
+    """Read the weights that an order names, and count the attempt; none if stages have failed with them before.
+
+    Offers for a mean that are no good are left out.
 
     Raises:
-        RecordRejected: they are not what was fetched, or not finite.
-        ModelError: they are another model's.
-        OSError: the file cannot be read.
+        RecordRejected, ModelError, OSError: none is any good: not what was fetched, not finite, or another model's, or
+            the file cannot be read. The error is the last one's.
     """
-    tried = path.with_suffix(TRIED)
+    tried = directory / f"{weights.digest}{TRIED}"
     if tried.exists() and tried.stat().st_size >= ATTEMPTS_MAX:
-        return {}
+        return []
     with tried.open("ab") as file:
         file.write(b".")
-    if hash_file(path) != digest:
-        raise RecordRejected("wrong-digest", "the file is not what was fetched")
-    return read_announced(path, policy.trained_weights())
+    own, found = policy.trained_weights(), []
+    wrong: RecordRejected | ModelError | OSError | None = None
+    for offer in weights.offers:
+        path = directory / f"{offer.digest}{SUFFIX}"
+        try:
+            if hash_file(path) != offer.digest:
+                raise RecordRejected("wrong-digest", "the file is not what was fetched")
+            found.append(read_announced(path, own))
+        except (RecordRejected, ModelError, OSError) as error:
+            log.warning("a peer's weights are no good", peer=offer.peer, reason=str(error))
+            wrong = error
+    if wrong is not None and not found:
+        raise wrong
+    return found
 
 
-def forget_attempts(path: Path) -> None:
-    """Reset the attempts: a stage that began with the weights in a file was trained or cancelled."""
-    path.with_suffix(TRIED).unlink(missing_ok=True)
+def forget_attempts(directory: Path, weights: PeerWeights) -> None:
+    """Reset the attempts: a stage that began with these weights was trained or cancelled."""
+    (directory / f"{weights.digest}{TRIED}").unlink(missing_ok=True)
 
 
 def _try(

@@ -222,28 +222,32 @@ class FetchedWeights(ChunkDirectory):
         super().__init__(directory)
         self._is_offered = is_offered
         self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests
-        self._served = ""  # digest of the manifest that is forwarded
+        self._served = list[str]()  # digests of the manifests whose files are forwarded
 
-    def keep(self, manifest: WeightsManifest, digest: str) -> set[str]:
+    def keep(self, manifest: WeightsManifest, digest: str, beside: bool = False) -> set[str]:
         """Forward the complete file that a manifest names. Returns the names of all files that belong to it.
+
+        Args:
+            beside: whether those that were kept before are still forwarded.
 
         Raises:
             NoSpaceLeft, LogWriteFailed: its manifest cannot be written.
         """
         whole, encoded = f"{manifest.whole.digest}{SUFFIX}", manifest.encode()
+        before = self._manifests if beside else ()
         if hashlib.sha256(encoded).hexdigest() != digest:  # another encoder's msgpack, which is not kept
-            self._manifests = ()
+            self._manifests = before
             return {whole}
         write_durably(self._path(digest, MANIFEST), encoded)
-        self._manifests = (digest,)
+        self._manifests = (*before, digest)
         return {whole, f"{digest}{MANIFEST}"}
 
     def has(self, digest: str) -> bool:
         """Whether there is a chunk or manifest with this digest to forward."""
-        found = next((manifest for manifest in self._manifests if self._is_offered(manifest)), "")
+        found = [manifest for manifest in self._manifests if self._is_offered(manifest)]
         if found != self._served:
-            self._serve([found] if found else [])
-            self._served = found if self._places else ""
+            self._serve(found)
+            self._served = found if self._places else []
         return digest in self._places
 
 

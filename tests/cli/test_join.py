@@ -324,7 +324,7 @@ def test_a_swarm_whose_nodes_average_their_weights(shell: Shell) -> None:
     a, b = shell.root / "a", shell.root / "b"
     shell.well("swarm", "new", "Digits", "--dir", a, "--closed", "--average-weights", "2")
     for verb in ("check", "status"):
-        assert "weights: averaged in pairs every 2 rounds" in shell.well("swarm", verb, a / "swarm.toml")
+        assert "weights: averaged with other members' every 2 rounds" in shell.well("swarm", verb, a / "swarm.toml")
     assert '"average_weights_every": 2' in shell.well("swarm", "status", a / "swarm.toml", "--json")
     shown = shell.well("join", a / "swarm.toml", "--dir", b)
     assert "average_weights_every = 0" in shown and "(coordinator, credited)" in shown

@@ -10,9 +10,10 @@ import anyio
 import anyio.to_thread
 import pytest
 import torch
+from peft import PeftModel
 
-from swarmd.cli.model import fetch, take, tell_in_lines
-from swarmd.config import TrainingConfig
+from swarmd.cli.model import fetch, take, tell_in_lines, write_model
+from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered, WeightsFetched
 from swarmd.core.values import PeerWeights
@@ -20,6 +21,7 @@ from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.weights import FetchProgress
 from swarmd.errors import LogWriteFailed, NoSpaceLeft, WeightsUnavailable
 from swarmd.manifest import sign_manifest, write_manifest
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.model import load_policy
 from swarmd.training.peer_weights import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
@@ -62,6 +64,24 @@ async def test_the_coordinators_weights_become_a_model_and_none_are_an_error(
         fetch(path, tmp_path / "model")
 
 
+def test_adapters_become_what_peft_loads_on_the_base(tmp_path: Path) -> None:
+    """Only what is trained has come; the rest is made here."""
+    training = TrainingConfig(device="cpu", lora=LoraConfig(rank=4))
+    policy, peers = load_policy(training), NodeDirectory(tmp_path).peer_weights
+    taught = {name: weight + 0.5 for name, weight in policy.copy_weights().items()}
+    out = made(tmp_path / "model")
+    peers.mkdir(parents=True)
+    write_announced(taught, peers / "w")
+    (peers / "w").rename(peers / f"{'0' * 64}.safetensors")
+    write_model(tmp_path, WeightsFetched("weights/0", PeerWeights("them", 7, "0" * 64, 10)), policy, out)
+    loaded = PeftModel.from_pretrained(load_policy(TrainingConfig(device="cpu")).model, out)
+    policy.load_weights(taught)
+    found, wanted = ({n: p for n, p in m.named_parameters() if ".lora_" in n} for m in (loaded, policy.model))
+    assert found.keys() == wanted.keys()
+    for name, weight in found.items():
+        torch.testing.assert_close(weight.detach(), wanted[name].detach(), rtol=1 / 256, atol=0)
+
+
 @pytest.fixture
 def swarm(tmp_path: Path) -> Path:
     write_manifest(tmp_path / "swarm.toml", signed())
@@ -80,7 +100,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return WeightsFetched("weights/0", weights, 10, 1.0)
 
     policy = SimpleNamespace(
-        trained_weights=dict, describe=lambda directory: (directory / "config.json").write_bytes(b"{}")
+        fixed={}, trained_weights=dict, describe=lambda directory: (directory / "config.json").write_bytes(b"{}")
     )
     monkeypatch.setattr(anyio, "run", run)
     monkeypatch.setattr("swarmd.training.models.model.load_policy", lambda config: policy)

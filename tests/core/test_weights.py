@@ -320,6 +320,18 @@ def test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_o
     assert (trains(story.tell(gathered(10)))[0].weights is not None) == taken
 
 
+def test_all_that_went_into_a_mean_is_named_and_none_of_it_is_taken_again() -> None:
+    story = averaging()
+    others = (AveragedOffer("a", 7, "e" * 64), AveragedOffer("b", 6, "f" * 64))
+    average(story, 8, msgspec.structs.replace(AVERAGED, others=others))
+    story.tell(announced(9), gathered(9), trained(9))
+    (command,) = asked(story.tell(announced(10)))
+    assert command.averaged == (AveragedOffer("them", 7, "c" * 64), *others)
+    fresh = msgspec.structs.replace(AVERAGED, peer="c", round=9, digest="1" * 64, others=others[1:])
+    story.tell(WeightsFetched("weights/10", fresh))
+    assert trains(story.tell(gathered(10)))[0].weights is None
+
+
 def test_a_stage_that_came_to_no_end_has_averaged_with_nothing() -> None:
     story = averaging()
     story.tell(announced(8), WeightsFetched("weights/8", AVERAGED), gathered(8))
@@ -330,7 +342,8 @@ def test_what_is_too_old_to_be_taken_is_forgotten_and_no_more_than_so_many_are_k
     story = averaging(average_rounds=1)
     for round in range(8, 8 + AVERAGED_MAX + 4):
         average(story, round, msgspec.structs.replace(AVERAGED, digest=f"{round:064x}", round=round - 1))
-    assert [each.round for each in story.state.averaged] == list(range(19, 27))
-    for round in range(28, 28 + AVERAGED_MAX + 4):  # a claim of a round far off
+    last = 8 + AVERAGED_MAX + 3
+    assert [each.round for each in story.state.averaged] == list(range(last - 8, last))
+    for round in range(last + 1, last + AVERAGED_MAX + 5):  # a claim of a round far off
         average(story, round, msgspec.structs.replace(AVERAGED, digest=f"{round:064x}", round=10**6 + round))
     assert len(story.state.averaged) == AVERAGED_MAX

@@ -15,12 +15,12 @@ import pytest
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, WeightsFetched, WeightsRefused
-from swarmd.core.values import AveragedOffer
 from swarmd.dht import weights
 from swarmd.dht.p2p.body_streams import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.weights import (
     HOLDERS_MAX,
+    MEAN_OFFERS,
     SPENT,
     FetchProgress,
     WeightsFetcher,
@@ -303,8 +303,10 @@ class Swarm(Network):
         assert isinstance(event, WeightsFetched), event
         path = self.peer_weights / f"{event.weights.digest}.safetensors"
         assert path.stat().st_size == event.weights.size_bytes
-        left = sorted(each.suffix for each in self.peer_weights.iterdir())
-        assert left == [".manifest", ".safetensors"], "nothing else is left"
+        left = Counter(each.suffix for each in self.peer_weights.iterdir())
+        offers = len(event.weights.offers)
+        assert left == {".manifest": offers, ".safetensors": offers}, "nothing else is left"
+        assert all((self.peer_weights / f"{each.digest}.safetensors").exists() for each in event.weights.offers)
         return event
 
     async def refused(self, command: FetchWeights = COMMAND) -> WeightsRefused:
@@ -364,15 +366,60 @@ async def test_a_list_of_peers_counts_in_its_order(tmp_path: Path) -> None:
     assert (await swarm.fetched()).weights.peer == "otto"
 
 
-async def test_to_average_with_any_trusted_peers_are_drawn(tmp_path: Path) -> None:
+AVERAGE = msgspec.structs.replace(COMMAND, average=True)
+
+
+def gives_several(swarm: Swarm, **credit: int) -> None:
+    swarm.credit |= credit
+    for place, peer in enumerate(credit):
+        swarm.gives(peer, moved(SMALL, 0.01 * (place + 1)))
+
+
+async def test_to_average_with_the_trusted_peers_are_drawn(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, "coordinator", "credited")
-    for peer, credit in (("boss", 9), ("anna", 5), ("otto", 1), ("new", 0)):
-        swarm.credit[peer] = credit
-        swarm.gives(peer, moved(SMALL, 0.01 * (credit + 1)))
-    command = msgspec.structs.replace(COMMAND, average=True)
-    taken = [(await swarm.fetched(command)).weights for _ in range(24)]
-    assert {weights.peer for weights in taken} == {"boss", "anna", "otto"}
-    assert all(weights.averaged for weights in taken)
+    gives_several(swarm, boss=9, anna=5, otto=1, new=0)
+    taken = (await swarm.fetched(AVERAGE)).weights
+    assert taken.averaged and {each.peer for each in taken.offers} == {"boss", "anna", "otto"}
+    for each in taken.offers:
+        assert swarm.fetched_weights.has(swarm.told[each.peer].manifest.hex()), "all are given on"
+
+
+async def test_of_many_some_are_drawn_anew_each_time_and_whoever_gives_nothing_is_made_up_for(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    gives_several(swarm, **dict.fromkeys("abcdefgh", 1))
+    drawn = [frozenset(each.peer for each in (await swarm.fetched(AVERAGE)).weights.offers) for _ in range(8)]
+    assert {len(each) for each in drawn} == {MEAN_OFFERS} and len(set(drawn)) > 1
+    for peer in "abcd":
+        del swarm.shelves[peer]
+        swarm.shelves[peer] = OfferedWeights(tmp_path / "empty")
+    taken = (await swarm.fetched(AVERAGE)).weights
+    assert {each.peer for each in taken.offers} == set("efgh")
+
+
+async def test_a_peer_that_hangs_does_not_make_what_others_gave_too_late(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    gives_several(swarm, a=1, b=1, c=1)
+    fetch, until_s, begun_at = swarm.fetch, 4.0, anyio.current_time()
+    swarm.runtime.time = lambda: anyio.current_time() - begun_at
+
+    async def hang(peer: str, *rest: Any) -> bytes:
+        if peer == "b":
+            await anyio.sleep_forever()
+        return await fetch(peer, *rest)
+
+    swarm.fetch = hang  # type: ignore[method-assign]
+    taken = (await swarm.fetched(msgspec.structs.replace(AVERAGE, until_at=until_s))).weights
+    assert swarm.runtime.time() < until_s
+    assert {each.peer for each in taken.offers} == {"a", "c"}
+
+
+async def test_what_several_offer_alike_counts_once_in_a_mean(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    gives_several(swarm, a=1, b=1)
+    for peer, round in (("c", 6), ("d", 5)):  # other claims, the same file
+        swarm.credit[peer] = 1
+        swarm.gives(peer, moved(SMALL, 0.01), round=round)
+    assert len((await swarm.fetched(AVERAGE)).weights.offers) == 2
 
 
 async def test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old(tmp_path: Path) -> None:
@@ -380,7 +427,7 @@ async def test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_
     swarm.gives("anna", SMALL, round=7)
     command = msgspec.structs.replace(COMMAND, average=True)
     taken = (await swarm.fetched(command)).weights
-    command = msgspec.structs.replace(command, averaged=(AveragedOffer("anna", 7, taken.digest),), oldest_round=5)
+    command = msgspec.structs.replace(command, averaged=taken.offers, oldest_round=5)
     refused = await swarm.refused(command)
     assert (refused.cause, refused.reason, swarm.asked) == ("none-offered", SPENT, [])
     swarm.gives("otto", SMALL, round=9)

@@ -16,6 +16,7 @@ from swarmd.core.evidence import BARRED_ROUNDS
 from swarmd.core.rounds import count_aside
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import (
+    AveragedOffer,
     BlockRef,
     CoordinatorSettings,
     Judgement,
@@ -316,6 +317,8 @@ def test_accuracies_are_told_and_what_is_done_about_a_fall() -> None:
 
 
 THEIRS = PeerWeights("them", 7, "c" * 64, 4096, 0.9)
+OTHERS = tuple(AveragedOffer(peer, 7, peer * 64) for peer in "ab")
+MEANT = PeerWeights("them", 7, "c" * 64, 4096, 0.9, averaged=True, others=OTHERS)
 STARTED = apply(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), "run"))).after
 
 
@@ -329,6 +332,11 @@ STARTED = apply(State(), events.Envelope(0, 0.0, events.NodeStarted(settings(), 
             "in 1.5 s; all of them, for the earlier ones here were damaged",
         ),
         (events.WeightsAdopted("train/8/0", 8, 0, THEIRS, 0.2, 0.5), "info", "accuracy 0.50 here, its own had 0.20"),
+        (
+            events.WeightsAdopted("train/8/0", 8, 0, MEANT, 0.2, 0.5),
+            "info",
+            "the weights of them and 2 others",
+        ),
         (events.WeightsRefused("train/8/0", "no-better", "why", "them"), "info", "of them (no-better): why"),
         (events.WeightsRefused("weights/8", "none-offered", "why"), "info", "a peer's weights (none-offered): why"),
         (events.WeightsRefused("weights/8", "no-room", "why"), "warning", "a peer's weights (no-room): why"),

@@ -20,8 +20,9 @@ from swarmd.files import hash_file, make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.evaluation import Accuracy
-from swarmd.training.peer_weights import SHARES, adopt, digest_policy, find_worse, mix, write_announced
+from swarmd.training.peer_weights import SHARES, adopt, combine, digest_policy, find_worse, write_announced
 from swarmd.weights.manifest import WeightsManifest
+from swarmd.weights.tensors import read_tensors
 from tests.training.conftest import order, train_stage
 from tests.training.models.test_adapters import frozen, same
 from tests.training.test_offering import offered
@@ -145,7 +146,7 @@ def test_what_is_no_model_of_this_architecture_changes_nothing(
     damage(path)
     told = settle(path)
     before = engine.policy.digest_now()
-    parts = (with_weights(8, told), tmp_path / f"{told.digest}.safetensors", engine.policy)
+    parts = (with_weights(8, told), tmp_path, engine.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == cause
     assert engine.policy.digest_now() == before
@@ -155,8 +156,9 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
     engine = make_engine("a")
     told = place(engine, moved(engine))
     path = engine._peer_weights / f"{told.digest}.safetensors"
+    shutil.copy(path, path.with_name(f"{'0' * 64}.safetensors"))
     for wrong in (msgspec.structs.replace(told, digest="0" * 64), told):
-        parts = (with_weights(8, wrong), tmp_path / "gone" if wrong is told else path, engine.policy)
+        parts = (with_weights(8, wrong), tmp_path if wrong is told else path.parent, engine.policy)
         event = adopt(*parts, measured(0.25), {}, lambda: measured(1.0))
         assert isinstance(event, WeightsRefused) and event.cause == "damaged"
 
@@ -213,9 +215,9 @@ LORA = LoraConfig(rank=4)
 
 
 @pytest.fixture
-def taught(make_engine: Maker, tmp_path: Path) -> tuple[TrainingEngine, WeightsManifest, Path]:
+def taught(make_engine: Maker, tmp_path: Path, llama: Path) -> tuple[TrainingEngine, WeightsManifest, Path]:
     """A node that has trained adapters, what it offers, and the file."""
-    engine = make_engine("a", lora=LORA, steps=1, learning_rate=3e-3)
+    engine = make_engine("a", lora=LORA, steps=1, learning_rate=3e-3, model=str(llama))
     manifest = offered(engine, train_stage(engine, 0), tmp_path / "w")
     return engine, manifest, tmp_path / "w" / f"{manifest.whole.digest}.safetensors"
 
@@ -224,14 +226,16 @@ def told_of(manifest: WeightsManifest) -> PeerWeights:
     return PeerWeights("them", 0, manifest.whole.digest, manifest.whole.size_bytes, 1.0)
 
 
-def test_a_newcomer_begins_from_anothers_adapters_on_its_own_frozen_weights(
+def test_a_newcomers_adapter_is_the_swarms_after_its_first_round(
     make_engine: Maker, taught: tuple[TrainingEngine, WeightsManifest, Path]
 ) -> None:
+    """On its own frozen weights, whatever its seed; only the matrices that are trained travel, rounded to bfloat16."""
     one, manifest, path = taught
-    other = make_engine("b", lora=LORA, steps=1, learning_rate=1e-9)
+    other = make_engine("b", lora=LORA, steps=1, learning_rate=1e-9, model=one.policy.name, seed=9)
     base = frozen(other.policy)
     assert manifest.architecture == digest_policy(other.policy)
-    assert manifest.whole.size_bytes < other.policy.parameters / 4, "adapters alone travel"
+    assert {each.name for each in read_tensors(path)} == one.policy.trained_weights().keys()
+    assert not one.policy.fixed.keys() & one.policy.trained_weights().keys()
     make_directory(other._peer_weights)
     shutil.copy(path, other._peer_weights)
     scored(other, 0.25, 0.5)
@@ -248,14 +252,15 @@ def test_adapters_of_another_shape_or_none_are_another_architecture(
     taught: tuple[TrainingEngine, WeightsManifest, Path],
     tmp_path: Path,
     settings: dict[str, LoraConfig],
+    llama: Path,
 ) -> None:
     _, manifest, path = taught
-    other = make_engine("c", steps=1, **settings)
+    other = make_engine("c", steps=1, model=str(llama), **settings)
     assert manifest.architecture != digest_policy(other.policy)
     if settings.get("lora", LoraConfig()).alpha == 64:
         return  # the same tensors with another factor: the digest alone tells
     before = other.policy.digest_now()
-    parts = (with_weights(8, told_of(manifest)), path, other.policy)
+    parts = (with_weights(8, told_of(manifest)), path.parent, other.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.policy.digest_now() == before
 
@@ -267,7 +272,7 @@ def by_task(questions: int = 64, **correct: float) -> dict[str, Accuracy]:
 @pytest.mark.parametrize("count", [torch.tensor([3]), torch.tensor([True])])
 def test_what_is_no_floating_point_number_has_no_mean_and_stays(count: torch.Tensor) -> None:
     own, theirs = {"w": torch.tensor([0.0]), "n": count}, {"w": torch.tensor([8.0]), "n": torch.zeros_like(count)}
-    mean = mix(own, theirs, 0.5)
+    mean = combine(own, [theirs])
     assert mean["w"].tolist() == [4.0] and torch.equal(mean["n"], count)
 
 
@@ -306,7 +311,7 @@ def shares_taken(engine: TrainingEngine, own: dict[str, torch.Tensor], theirs: d
     return [float(ours.norm() / most.norm()) for ours, most in pairs if most.norm() > 0]
 
 
-@pytest.mark.parametrize(("found", "share"), [((0.5,), SHARES[0]), ((0.1, 0.5), SHARES[1]), ((0.1, 0.1), 0.0)])
+@pytest.mark.parametrize(("found", "share"), [((0.5,), SHARES[0] / 2), ((0.1, 0.5), SHARES[1] / 2), ((0.1, 0.1), 0.0)])
 def test_the_first_mean_that_is_no_worse_is_begun_from(
     make_engine: Maker, found: tuple[float, ...], share: float
 ) -> None:
@@ -330,3 +335,36 @@ def test_the_moments_stay_and_what_was_measured_is_not_measured_again(make_engin
     event = start(engine, place(engine, moved(engine), averaged=True))
     assert isinstance(event, WeightsAdopted) and (event.held_out_before, event.held_out) == (0.5, 0.5)
     assert (engine._step_callback.fresh_from, engine.steps) == (0, 4)
+
+
+def vector(*values: float) -> dict[str, torch.Tensor]:
+    return {"w": torch.tensor(values)}
+
+
+def test_one_of_four_offers_cannot_pull_the_mean_beyond_the_others() -> None:
+    own, honest = vector(0.0, 0.0), [vector(1.0, -1.0), vector(2.0, -2.0), vector(3.0, 1.0)]
+    for hostile in (vector(1e6, 1e6), vector(-1e6, 3.0), vector(3.0, 1.0)):
+        mean = combine(own, [*honest, hostile])["w"]
+        assert 0 <= float(mean[0]) <= 3 and -2 <= float(mean[1]) <= 1, hostile
+    torch.testing.assert_close(combine(own, [*honest, vector(1e6, 0.0)])["w"][0], torch.tensor(2.0), atol=0.4, rtol=0)
+
+
+def test_a_long_offer_is_shortened_to_the_median_length_and_a_mean_of_few_is_plain() -> None:
+    mean = combine(vector(0.0), [vector(1.0), vector(2.0), vector(1e6)])["w"]
+    torch.testing.assert_close(mean, torch.tensor([(1.0 + 2.0 + 2.0) / 4]))
+    torch.testing.assert_close(combine(vector(0.0), [vector(8.0)], 0.5)["w"], torch.tensor([2.0]))
+
+
+def test_a_mean_is_begun_from_all_that_the_order_names_and_that_are_good(make_engine: Maker) -> None:
+    engine = make_engine("a", steps=1, learning_rate=1e-9)
+    own = engine.policy.copy_weights()
+    told = [place(engine, {name: weight * by for name, weight in own.items()}) for by in (1.25, 1.5)]
+    path = engine._peer_weights / "bad"
+    write_announced(own, path)
+    poison(path)
+    others = tuple(each.offers[0] for each in (settle(path), *told[1:]))  # of which one is no good
+    scored(engine, 0.5)
+    event = start(engine, msgspec.structs.replace(told[0], averaged=True, others=others))
+    assert isinstance(event, WeightsAdopted)
+    for name, weight in engine.policy.trained_weights().items():
+        assert torch.allclose(weight, own[name] * (1 + (0.25 + 0.375) / 3), rtol=0.02, atol=1e-3), name

@@ -103,7 +103,7 @@ def test_weights_stay_offered_as_long_as_it_takes_to_fetch_them(
     monkeypatch.setattr(offering_module, "digest_tokenizer", lambda tokenizer: "00" * 32)
     offering = WeightsOffering(1, 1, tmp_path / "w")
     assert offering.take(checkpoint)
-    offering.offer(trained(), cast(Policy, SimpleNamespace(tokenizer=None)))
+    offering.offer(trained(), cast(Policy, SimpleNamespace(tokenizer=None, fixed={})))
     assert OfferedWeights(tmp_path / "w").current() is not None
     assert offering.is_due(trained(1)) == again
 
@@ -133,14 +133,14 @@ OWN = {"b": torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), "a"
 def test_each_value_is_off_by_a_256th_of_itself_at_most(tmp_path: Path) -> None:
     write_announced(OWN, tmp_path / "w")
     read = read_announced(tmp_path / "w", OWN)
-    assert {name: weight.dtype for name, weight in read.items()} == {"a": torch.int64, "b": torch.float32}
+    assert {name: weight.dtype for name, weight in read.items()} == {"a": torch.int64, "b": torch.bfloat16}
     assert torch.equal(read["a"], OWN["a"])
     assert bool(((read["b"] - OWN["b"]).abs() <= OWN["b"].abs() / 256).all()) and not torch.equal(read["b"], OWN["b"])
 
 
 def test_values_beyond_what_the_own_weights_can_hold_are_refused(tmp_path: Path) -> None:
     write_announced({"a": torch.tensor([1.0, 1e5])}, tmp_path / "w")
-    assert read_announced(tmp_path / "w", {"a": torch.zeros(2)})["a"][1] == pytest.approx(1e5, rel=1 / 256)
+    assert float(read_announced(tmp_path / "w", {"a": torch.zeros(2)})["a"][1]) == pytest.approx(1e5, rel=1 / 256)
     with pytest.raises(RecordRejected, match="not finite as") as refused:
         read_announced(tmp_path / "w", {"a": torch.zeros(2, dtype=torch.float16)})
     assert refused.value.reason == "non-finite"

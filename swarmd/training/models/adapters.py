@@ -1,12 +1,14 @@
 """Quantised weights (bitsandbytes) and low-rank adapters (PEFT): optional, imported only if configured.
 
-With adapters everything else is frozen: stages train, and checkpoints hold, only the adapters.
+An adapter adds B A to a layer's weights, and only B is trained. Base and A are the same on all nodes, so the mean of
+several nodes' B is the mean of what they have learned (docs/adr/0061-means-exact-and-bounded.md). Checkpoints hold both
+matrices, as PEFT needs them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +19,9 @@ from swarmd.errors import ConfigError
 from swarmd.installed import require
 from swarmd.training.models.device import HALF, Precision
 from swarmd.training.models.memory import PROJECTIONS
+
+FIXED_SEED = 0  # of A, which all nodes of a swarm must have alike
+ADAPTER = "default"  # PEFT's name for it
 
 
 def quantize_by(precision: Precision) -> Any:
@@ -41,10 +46,10 @@ def quantize_by(precision: Precision) -> Any:
     )
 
 
-def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
-    """Add low-rank adapters to a model and freeze the rest. Until they are trained they change nothing.
+def add_adapters(model: Any, lora: LoraConfig) -> Any:
+    """Add low-rank adapters to a model, and freeze all but their matrices B. Until B is trained they change nothing.
 
-    The same seed gives the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer.
+    The same settings give the same adapters. Raises ConfigError without PEFT, or if the model lacks a named layer.
     """
     peft = require("peft", "lora", "training.lora")
     settings = peft.LoraConfig(
@@ -55,8 +60,31 @@ def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return peft.get_peft_model(model, settings)
+        torch.manual_seed(FIXED_SEED)
+        adapted = peft.get_peft_model(model, settings, adapter_name=ADAPTER)
+    for module in adapted.modules():
+        if isinstance(module, peft.tuners.lora.LoraLayer):
+            module.frozen_peft_weight_names = {ADAPTER: ("lora_A",)}  # also when adapters were switched off and on
+    adapted.set_adapter(ADAPTER)
+    return adapted
+
+
+def fixed_matrices(model: Any) -> dict[str, torch.Tensor]:
+    """Copies of the matrices A of all adapters, by the names that PEFT uses to save them."""
+    return {
+        _saved_name(name): parameter.detach().cpu().clone()
+        for name, parameter in model.named_parameters()
+        if ".lora_A." in name
+    }
+
+
+def trained_matrices(model: Any) -> Mapping[str, torch.nn.Parameter]:
+    """The matrices B of all adapters, by the names that PEFT uses to save them."""
+    return {_saved_name(name): parameter for name, parameter in trained_parameters(model)}
+
+
+def _saved_name(name: str) -> str:
+    return name.replace(f".{ADAPTER}.", ".")
 
 
 def choose_targets(model: Any, lora: LoraConfig) -> list[str] | str:
@@ -124,5 +152,5 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 continue  # the adapters themselves
             value = parameter.detach()
             if end == "weight":
-                value = value + layers[place].get_delta_weight("default").to(value.dtype)
+                value = value + layers[place].get_delta_weight(ADAPTER).to(value.dtype)
             yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), value

@@ -59,14 +59,13 @@ class ModelShape(msgspec.Struct, frozen=True):
         """Parameters that are not quantised."""
         return self.vocabulary * self.hidden * (1 if self.tied else 2)
 
-    def adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
-        """Parameters of low-rank adapters on the named layers."""
-        ends = {"q_proj": self.queries, "k_proj": self.keys, "v_proj": self.keys, "o_proj": self.queries}
-        widths = [
-            self.hidden + ends.get(name, self.intermediate if name in ("gate_proj", "up_proj", "down_proj") else 0)
-            for name in targets
-        ]
-        return self.layers * rank * sum(widths)
+    def adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> tuple[int, int]:
+        """Parameters of low-rank adapters on the named layers: those that are trained, and those that are not."""
+        outputs = {"q_proj": self.queries, "k_proj": self.keys, "v_proj": self.keys}
+        outputs |= dict.fromkeys(("gate_proj", "up_proj"), self.intermediate)
+        inputs = {"o_proj": self.queries, "down_proj": self.intermediate}
+        trained, fixed = (sum(widths.get(name, self.hidden) for name in targets) for widths in (outputs, inputs))
+        return self.layers * rank * trained, self.layers * rank * fixed
 
 
 class MemoryNeed(msgspec.Struct, frozen=True):
@@ -144,11 +143,12 @@ def estimate_need(
     shorter = draws_shorter(training, device, precision, shape.parameters)
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
-    trained = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS) if rank else shape.parameters
+    adapters = shape.adapter_parameters(rank, training.lora.targets or PROJECTIONS)
+    trained = adapters[0] if rank else shape.parameters
     trained_size = 4.0 if rank else size
     copied = training.beta > 0 and not rank and not training.reference.url
     vllm = choose_vllm(training, device).mode
-    whole = held + (trained * trained_size if rank else 0)
+    whole = held + sum(adapters) * trained_size
     in_parts = parallelism.weights > 1
     whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
     resident = int(whole / parallelism.weights)

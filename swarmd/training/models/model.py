@@ -25,7 +25,14 @@ from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
-from swarmd.training.models.adapters import add_adapters, choose_targets, quantize_by, trained_parameters
+from swarmd.training.models.adapters import (
+    ADAPTER,
+    add_adapters,
+    choose_targets,
+    fixed_matrices,
+    quantize_by,
+    trained_matrices,
+)
 from swarmd.training.models.device import (
     LIGHT_PARAMETERS_MAX,
     Precision,
@@ -78,6 +85,7 @@ class Policy(msgspec.Struct, eq=False):
     precision: Precision = Precision("float32")
     attention: str = ""
     frozen_digest: str = ""  # of the weights under adapters; empty without them
+    fixed: Mapping[str, torch.Tensor] = {}  # adapters' matrices that are not trained, by the names of PEFT
     size: int = 0  # parameters before quantisation and adapters; 0: count them
     revision: str = ""  # of the model on the Hub
     other_weights: str = ""  # how the weights differ from those whose digest the recipe names, in words
@@ -136,11 +144,15 @@ class Policy(msgspec.Struct, eq=False):
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """What training changes, by name: all weights, or the adapters under the names that PEFT uses to save them.
+        """What training changes, by name: all weights, or the adapters' B under the names that PEFT uses to save them.
 
         Tied weights have only their first name.
         """
         return dict(self.walk_weights())
+
+    def saved_weights(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds: what training changes, and of adapters what PEFT needs beside it."""
+        return {**self.fixed, **self.trained_weights()}
 
     def walk_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """As `trained_weights`, one after another; of a sharded model one is gathered at a time."""
@@ -151,9 +163,14 @@ class Policy(msgspec.Struct, eq=False):
                 yield name, self.sharding.read(weight)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Load what `trained_weights` gave; tied weights may be missing. Raises ModelError for other names or
-        shapes."""
-        own = self._trained()
+        """Load what `trained_weights` or `saved_weights` gave; tied weights may be missing.
+
+        Raises ModelError for other names, shapes, or matrices that are not trained.
+        """
+        own, fixed = self._trained(), weights.keys() & self.fixed.keys()
+        if other := sorted(name for name in fixed if not torch.equal(weights[name], self.fixed[name])):
+            raise ModelError(f"the checkpoint was trained with other adapters than {self.name} has here: {other[:3]}")
+        weights = {name: weight for name, weight in weights.items() if name not in fixed}
         tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
         missing = sorted(own.keys() - weights.keys() - tied)
         shared = own.keys() & weights.keys()
@@ -173,7 +190,7 @@ class Policy(msgspec.Struct, eq=False):
     def _trained(self) -> dict[str, torch.Tensor]:
         if not self.precision.adapters:
             return dict(self.model.state_dict(keep_vars=True))
-        return {name.replace(".default.", "."): parameter for name, parameter in trained_parameters(self.model)}
+        return dict(trained_matrices(self.model))
 
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """A copy of `trained_weights` in the machine's memory."""
@@ -192,7 +209,7 @@ class Policy(msgspec.Struct, eq=False):
     def describe(self, directory: Path) -> None:
         """Write what transformers, or PEFT on the base, needs to load the trained weights as a model."""
         if self.precision.adapters:
-            settings = self.model.peft_config["default"]
+            settings = self.model.peft_config[ADAPTER]
             settings.base_model_name_or_path = self.name
             settings.revision = self.revision or None
             settings.save_pretrained(directory)
@@ -205,8 +222,13 @@ class Policy(msgspec.Struct, eq=False):
 
     def digest_now(self) -> str:
         """SHA-256 of the weights as they are now; frozen ones under adapters count as they were loaded."""
-        weights = sorted(self._trained().items())
+        weights = sorted({**self.fixed, **self._trained()}.items())
         return _digest(((name, self.sharding.read(weight)) for name, weight in weights), self.frozen_digest)
+
+    @property
+    def fixed_digest(self) -> str:
+        """SHA-256 of all that adapters rest on: the frozen weights, and the matrices that are not trained."""
+        return _digest(sorted(self.fixed.items()), self.frozen_digest)
 
 
 def load_policy(training: TrainingConfig) -> Policy:
@@ -278,11 +300,11 @@ def _load(
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     digest = remembered.find("weights", lambda: digest_weights(model))
     if precision.adapters:
-        model = add_adapters(model, training.lora, training.seed)
+        model = add_adapters(model, training.lora)
     policy = Policy(training.model, model, tokenizer, device, digest, find_markers(tokenizer), precision, attention)
     policy.revision = commit_of(training)
     if precision.adapters:
-        policy.frozen_digest = digest
+        policy.frozen_digest, policy.fixed = digest, fixed_matrices(model)
         policy.digest = policy.digest_now()
     trial = f"{policy.digest} with {attention}"
     if not remembered.recall(trial):

@@ -22,6 +22,7 @@ from swarmd.training.models import model as subject
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.memory import PROJECTIONS
 from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.peer_weights import combine
 from tests.training.conftest import train_stage
 from tests.training.models.conftest import GPT, SMALL, configured
 
@@ -44,7 +45,7 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     policy = engine.policy
     assert policy.precision.text == "float32, adapters in float32"
     before, base = policy.copy_weights(), frozen(policy)
-    assert before and all(".lora_" in name for name in before)
+    assert before and all(".lora_B." in name for name in before)
     first = train_stage(engine, 0)
     after = policy.copy_weights()
     assert not any(torch.equal(before[name], after[name]) for name in before)
@@ -52,7 +53,7 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert engine._sampler.shares_prefill and engine._trainer._packs is True
 
     held = engine.place_of(first)
-    assert same(load_file(held / "model.safetensors"), after)
+    assert same(load_file(held / "model.safetensors"), {**policy.fixed, **after})
     assert (held / "adapter_config.json").is_file() and not (held / "config.json").exists()
 
     again = make_engine(lora=LORA, learning_rate=3e-3)
@@ -61,6 +62,24 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert train_stage(again, 0) == first
     second = train_stage(again, 1)
     assert (second.steps, again.steps) == (2, 4)
+
+
+def test_a_checkpoint_with_other_fixed_matrices_is_refused() -> None:
+    policy = load_policy(TrainingConfig(device="cpu", lora=LORA, seed=1))
+    assert same(dict(policy.fixed), dict(load_policy(TrainingConfig(device="cpu", lora=LORA)).fixed)), "whatever seed"
+    saved = policy.saved_weights()
+    policy.load_weights(saved)
+    name = next(iter(policy.fixed))
+    with pytest.raises(ModelError, match="other adapters"):
+        policy.load_weights(saved | {name: saved[name] + 1})
+
+
+def test_adapters_that_were_switched_off_train_the_same_matrices_again() -> None:
+    policy = load_policy(TrainingConfig(device="cpu", lora=LORA))
+    trained = policy.trained_weights().keys()
+    with policy.model.disable_adapter():
+        pass
+    assert policy.trained_weights().keys() == trained and all(".lora_B." in name for name in trained)
 
 
 def test_adapters_of_another_rank_are_not_taken_for_these(make_engine: Maker) -> None:
@@ -96,8 +115,7 @@ def test_the_eight_bit_optimizer_and_activation_checkpointing_train(make_engine:
 
 def test_merged_weights_are_pefts_own() -> None:
     policy = load_policy(TrainingConfig(device="cpu", lora=LORA))
-    for _, parameter in adapters.trained_parameters(policy.model):
-        torch.nn.init.normal_(parameter)
+    randomise(policy)
     ours, base = dict(merged_weights(policy.model)), frozen(policy)
     assert same(frozen(policy), base), "the model itself stays as it is"
     theirs = policy.model.merge_and_unload()
@@ -105,6 +123,30 @@ def test_merged_weights_are_pefts_own() -> None:
     assert ours.keys() == expected.keys()
     for name, weight in ours.items():
         torch.testing.assert_close(weight, expected[name].detach())
+
+
+def randomise(policy: Policy) -> None:
+    for _, parameter in adapters.trained_parameters(policy.model):
+        torch.nn.init.normal_(parameter)
+
+
+def test_the_mean_of_adapters_is_the_mean_of_what_they_add_to_the_weights() -> None:
+    """But for the rounding of float32: with both matrices trained the error was as large as the mean itself."""
+    policy = load_policy(TrainingConfig(device="cpu", lora=LORA))
+    offers, added = [], []
+    for _ in range(2):
+        randomise(policy)
+        offers.append(policy.copy_weights())
+        added.append(products(policy))
+    policy.load_weights(combine(offers[0], offers[1:]))
+    for name, mean in products(policy).items():
+        torch.testing.assert_close(mean, (added[0][name] + added[1][name]) / 2, rtol=1e-5, atol=1e-6)
+
+
+def products(policy: Policy) -> dict[str, torch.Tensor]:
+    """B A of each adapted layer, with the factor."""
+    layers = {name: each for name, each in policy.model.named_modules() if hasattr(each, "get_delta_weight")}
+    return {name: layer.get_delta_weight("default").detach().clone() for name, layer in layers.items()}
 
 
 def test_unknown_layers_are_named() -> None:
@@ -128,7 +170,7 @@ def test_layers_are_chosen_by_the_architecture_where_none_are_named(architecture
     """By PEFT's own table; an architecture that is not in it, such as Phi 3, has adapters on all linear layers."""
     settings = GPT if architecture == "gpt2" else SMALL
     plain = AutoModelForCausalLM.from_config(CONFIG_MAPPING[architecture](**settings))
-    adapted = adapters.add_adapters(plain, LORA, 0)
+    adapted = adapters.add_adapters(plain, LORA)
     layers = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name, _ in adapters.trained_parameters(adapted)}
     assert layers == targets
 

@@ -37,7 +37,7 @@ def test_adapters_take_about_what_rl_swarms_table_says(size: str, quantization: 
     """RL Swarm's table is multiplied by 1.5, above 32 B by 1.25, before it is used."""
     training = msgspec.structs.replace(ADAPTED, quantization=quantization)
     needed = gib(shape_of(size), training, "bfloat16", True)
-    assert 0.85 * table_gib <= needed <= 2.2 * table_gib
+    assert 0.8 * table_gib <= needed <= 2.2 * table_gib, "its adapters train both matrices"
 
 
 SMOLLM2 = ModelShape(134515008, 30, 576, 1536, 49152, 576, 192, True)
@@ -50,8 +50,8 @@ EMBEDDED = ModelShape(533248, 2, 128, 512, 320, 128, 64, True)
         (SMOLLM2, (4, 8, 32), {}, 3612),
         (SMOLLM2, (2, 8, 32), {}, 3418),
         (SMOLLM2, (2, 4, 128), {}, 3436),
-        (SMOLLM2, (2, 8, 32), {"lora": LoraConfig(rank=8)}, 1939),
-        (SMOLLM2, (2, 8, 32), {"lora": LoraConfig(rank=8), "quantization": "4bit"}, 1694),
+        (SMOLLM2, (2, 8, 32), {"lora": LoraConfig(rank=8)}, 1925),
+        (SMOLLM2, (2, 8, 32), {"lora": LoraConfig(rank=8), "quantization": "4bit"}, 1680),
         (EMBEDDED, (4, 8, 32), {}, 543),
         (EMBEDDED, (4, 4, 128), {"lora": LoraConfig(rank=8)}, 584),
     ],

@@ -1,4 +1,4 @@
-"""Nodes of `bench gain` that average their weights in pairs, by the trainer's own code and what it asks of a mean."""
+"""Nodes of `bench gain` that average what others offer, by the trainer's own code and what it asks of a mean."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import PeerWeights
+from swarmd.dht.weights import MEAN_OFFERS
 from swarmd.files import hash_file, make_directory
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Question
@@ -49,7 +51,7 @@ class MeasuringPlan(ReasoningGymPlan):
         return asked
 
 
-class Pairs:
+class Offers:
     """What nodes give each other of their weights, without a network.
 
     Args:
@@ -66,13 +68,14 @@ class Pairs:
         make_directory(directory)
 
     def exchange(self, engines: Sequence[TrainingEngine], trained: Sequence[StageTrained]) -> None:
-        """After a round, where it is one for it: each node has another one's weights, drawn by lot from the round."""
+        """After a round, where it is one for it: each node has the weights of others, drawn by lot from the round."""
         round = trained[0].round
         self.taken = [None] * len(self._nodes)
         if (round + 1) % self._every == 0:
             offered = [self._offer(engine, event) for engine, event in zip(engines, trained, strict=True)]
             random = Random(round)
-            drawn = [random.choice([*offered[:place], *offered[place + 1 :]]) for place in range(len(offered))]
+            others = [[*offered[:place], *offered[place + 1 :]] for place in range(len(offered))]
+            drawn = [random.sample(each, min(MEAN_OFFERS, len(each))) for each in others]
             self.taken = [self._give(each, paths) for each, paths in zip(drawn, self._nodes, strict=True)]
 
     def _offer(self, engine: TrainingEngine, event: StageTrained) -> PeerWeights:
@@ -82,13 +85,15 @@ class Pairs:
         path.rename(self._place(told))
         return told
 
-    def _give(self, told: PeerWeights, paths: NodeDirectory) -> PeerWeights:
+    def _give(self, drawn: Sequence[PeerWeights], paths: NodeDirectory) -> PeerWeights:
         """Put them where the node's network worker would have put them."""
         make_directory(paths.peer_weights)
-        path = paths.peer_weights / self._place(told).name
-        if not path.exists():
-            os.link(self._place(told), path)
-        return told
+        for told in drawn:
+            path = paths.peer_weights / self._place(told).name
+            if not path.exists():
+                os.link(self._place(told), path)
+        first, *others = drawn
+        return replace(first, others=tuple(each.offers[0] for each in others))
 
     def _place(self, told: PeerWeights) -> Path:
         return self._directory / f"{told.digest}.safetensors"
