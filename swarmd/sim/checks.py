@@ -82,10 +82,6 @@ class Checks:
         self.honest.forget(node)
         self.network.forget(node)
 
-    def on_dispatch(self, node: SimNode, command: Command) -> None:
-        """Check a command that is dispatched."""
-        self.nodes[node.index].orders.on_dispatch(command)
-
     def on_network_command(self, worker: NetworkWorker, command: Command) -> None:
         """A network worker is told something. There is one report for each stage, whatever happened in between."""
         if isinstance(command, Gather):

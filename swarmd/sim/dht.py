@@ -39,20 +39,14 @@ from swarmd.sim.simulation import Place, Simulation, peer_of
 DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
 
 
-def signed_of(record: Record) -> SignedRecord:
-    """A record as it travels in gossip; its digest is as long as a real one."""
-    if isinstance(record, SignedRecord):
-        return record
-    content = record.content
-    if isinstance(content, ReportRecord) and content.digest:
-        content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
-    return SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
-
-
 def seen_of(record: Record) -> SeenRecord:
-    """A record as it travels, with its content."""
-    signed = signed_of(record)
-    return SeenRecord(signed, signed.content)
+    """A record as it travels in gossip, with its content; its digest is as long as a real one."""
+    if not isinstance(record, SignedRecord):
+        content = record.content
+        if isinstance(content, ReportRecord) and content.digest:
+            content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
+        record = SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
+    return SeenRecord(record, record.content)
 
 
 T = TypeVar("T")
@@ -75,9 +69,8 @@ class Once(Generic[T, M]):
     def __call__(self, value: T) -> M:
         """What is made of it. Raises what making it raises."""
         known = self._made.get(id(value))
-        return self._remember(value) if known is None else known[1]
-
-    def _remember(self, value: T) -> Any:
+        if known is not None:
+            return known[1]
         made = self._make(value)
         if len(self._made) >= self._kept:
             del self._made[next(iter(self._made))]
@@ -338,15 +331,12 @@ class Store:
     def rollouts_at(self, place: Place) -> list[RolloutsRef]:
         """All rollouts of a stage."""
         found = self.find(names.rollouts(SWARM, *place), self.dht.world.now)
-        return [ref_of(record) for record in found.values()]
-
-
-def ref_of(record: Written) -> RolloutsRef:
-    """The rollouts that a record names."""
-    content = record.content
-    assert isinstance(content, RolloutsRecord), "it is another kind of record"
-    place = (content.round, content.stage)
-    return RolloutsRef(record.owner, *place, content.digest, content.size_bytes, content.groups)
+        named = [(owner, record.content) for owner, record in found.items()]
+        return [
+            RolloutsRef(owner, *place, content.digest, content.size_bytes, content.groups)
+            for owner, content in named
+            if isinstance(content, RolloutsRecord)
+        ]
 
 
 def is_alive(record: Written, now: float) -> bool:

@@ -151,10 +151,7 @@ class Flooder(Actor):
 
     kind = "flooder"
     period_s = 2.0
-
-    def __init__(self, world: Swarm, random: Random) -> None:
-        super().__init__(world, random)
-        self._made = 0
+    _made = 0
 
     def act(self, store: Store, side: int) -> None:
         self._made += FRESH
@@ -209,13 +206,9 @@ class FreeRider(Insider):
 
     def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
-            self.hint(side, self.report(store, self._claimed(store, peer, place), 1.0))
-
-    def _claimed(self, store: Store, peer: str, place: Place) -> RolloutsRef:
-        others = store.rollouts_at(place)
-        if not others:
-            return self.rollouts(peer, place, groups=0, size_bytes=0)
-        return msgspec.structs.replace(self.random.choice(others), peer=peer)
+            others = store.rollouts_at(place)
+            claimed = self.random.choice(others) if others else self.rollouts(peer, place, groups=0, size_bytes=0)
+            self.hint(side, self.report(store, msgspec.structs.replace(claimed, peer=peer), 1.0))
 
 
 class Poisoner(Insider):

@@ -193,7 +193,7 @@ class World(Swarm):
         self.checks.nodes[node].apply(applied)
 
     def on_dispatch(self, node: int, command: Command) -> None:
-        self.checks.on_dispatch(self.nodes[node], command)
+        self.checks.nodes[node].orders.on_dispatch(command)
 
     def on_restored(self, node: int) -> None:
         self.checks.forget(self.nodes[node])
