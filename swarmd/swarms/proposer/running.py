@@ -231,22 +231,18 @@ class Judge:
                 {"role": "user", "content": json.dumps({"problem": problem, "program": program})},
             ],
         }
+        url, headers = f"{self._url}/chat/completions", {"Content-Type": "application/json"}
+        request = HttpRequest("POST", url, json.dumps(body).encode(), headers)
         try:
-            return read_verdict(self._post(json.dumps(body).encode()))
+            status, answer = ask(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
+            if status != 200:
+                raise ValueError(f"status {status}")
+            return read_verdict(answer)
         except (HttpFailed, ValueError) as error:
             log.warning(
                 "the judge at %s gave no verdict: %s", urlsplit(self._url).netloc, error or type(error).__name__
             )
             return None
-
-    def _post(self, body: bytes) -> bytes:
-        """The body of an answer, bounded in bytes and time. Raises HttpFailed or ValueError."""
-        url = f"{self._url}/chat/completions"
-        request = HttpRequest("POST", url, body, {"Content-Type": "application/json"})
-        status, answer = ask(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
-        if status != 200:
-            raise ValueError(f"status {status}")
-        return answer
 
 
 def read_verdict(body: bytes) -> bool:
