@@ -105,12 +105,6 @@ class Checks:
         if receipt.tx.submission:
             self._by_peer[receipt.tx.call.peer].on_receipt(receipt)
 
-    def expect_recovery(self) -> None:
-        """Expect every node to recover from now on: no more faults are injected."""
-        self.recovery.expect()
-        self.network.expect()
-        self.honest.expect()
-
     def at_end(self) -> None:
         """Make the checks that belong to the end of a run."""
         self.recovery.check()

@@ -159,6 +159,9 @@ class Simulation:
     def on_signed(self, node: int, record: Record) -> None:
         """A node has signed a record."""
 
+    def on_head(self) -> None:
+        """There are new blocks."""
+
     def on_stored(self, record: Record) -> None:
         """Those who keep it have a record; its owner may not know yet."""
 

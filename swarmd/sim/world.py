@@ -163,7 +163,7 @@ class World(Swarm):
     def _become_calm(self) -> None:
         self.calm_down()
         self.faults.end()
-        self.checks.expect_recovery()
+        self.checks.recovery.expect()
 
     def make_worker(self, supervisor: SimSupervisor, worker: Worker, pid: int) -> SimWorker:
         match worker:

@@ -206,7 +206,7 @@ class Judge:
         self._url = url.rstrip("/")
         self._model = model
         self._answer_s = answer_s
-        self._asked = self._failures = 0
+        self.begin_stage()
 
     def begin_stage(self) -> None:
         """Count questions and failures from 0 again."""
