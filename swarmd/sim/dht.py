@@ -179,9 +179,7 @@ class Store:
     def copy(self) -> Store:
         """What the other side begins with when the network splits."""
         twin = Store(self.dht)
-        for name, records in self.keys.items():
-            for record in records.values():
-                twin.put(name, record)
+        twin.merge(self)
         twin.before = dict(self.before)
         twin.shards = deepcopy(self.shards)
         return twin
@@ -369,6 +367,7 @@ class SimDht(Generic[W]):
     Attributes:
         sides: of a partition, by number of the node.
         workers: that take part.
+        on_side: how many of them there are on each side.
         watching: name → those that want to hear of its records.
         own_records: number of a node → the own records that its disk keeps.
         standings: number of a node → the newest leaderboard that its disk keeps.
@@ -392,7 +391,7 @@ class SimDht(Generic[W]):
         self.stores = [Store(self), Store(self)]
         self.sides = [0] * world.profile.nodes
         self.workers: list[W] = []
-        self._on_side = [0, 0]
+        self.on_side = [0, 0]
         self._by_peer: dict[Hashable, W] = {}
         self.watching: dict[str, dict[W, None]] = {}
         self.split = False
@@ -412,18 +411,18 @@ class SimDht(Generic[W]):
     def join(self, worker: W) -> None:
         """A worker's process takes part from now on. If nobody was there, nothing is stored any more."""
         side = self.sides[worker.index]
-        if not self.at_side(side):
+        if not self.on_side[side]:
             self.stores[side] = Store(self)
             self.lossy_at = self.world.now
         self.workers.append(worker)
-        self._on_side[side] += 1
+        self.on_side[side] += 1
         self._by_peer[worker.peer] = worker
 
     def leave(self, worker: W) -> None:
         """A worker no longer takes part, and watches nothing."""
         if worker in self.workers:
             self.workers.remove(worker)
-            self._on_side[self.sides[worker.index]] -= 1
+            self.on_side[self.sides[worker.index]] -= 1
             if self._by_peer[worker.peer] is worker:
                 del self._by_peer[worker.peer]
             for name in [name for name, watching in self.watching.items() if worker in watching]:
@@ -448,10 +447,6 @@ class SimDht(Generic[W]):
         """The worker of an honest node, if it takes part."""
         return self._by_peer.get(peer)
 
-    def at_side(self, side: int) -> int:
-        """How many workers there are on a side."""
-        return self._on_side[side]
-
     def linked_at(self, side: int) -> list[W]:
         """Linked workers at a side."""
         return [each for each in self.workers if self.sides[each.index] == side and each.linked]
@@ -474,7 +469,7 @@ class SimDht(Generic[W]):
 
     def _count_sides(self) -> None:
         cut_off = sum(self.sides[worker.index] for worker in self.workers)
-        self._on_side = [len(self.workers) - cut_off, cut_off]
+        self.on_side = [len(self.workers) - cut_off, cut_off]
 
     def forget(self) -> None:
         """Some records are lost with the nodes that held them; their owners publish them again after a while."""

@@ -143,7 +143,6 @@ HONEST_STAGES = (3, 50)  # that a sleeper takes part in before it turns
 TURNS = ("silent by turns", "gone", "equivocates", "leaves and returns")  # what a sleeper does then
 WORKED = 16  # identities of a crowd for which somebody has done the work
 FLAPPING = 24  # identities of a crowd that leave and come back at each visit
-RIDERS = 3
 
 
 class Flooder(Actor):
@@ -202,7 +201,7 @@ class FreeRider(Insider):
     """Reports the greatest reward at once, with no rollouts or with another's."""
 
     kind = "freerider"
-    count = RIDERS
+    count = 3
 
     def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):

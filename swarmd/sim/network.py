@@ -56,7 +56,7 @@ from swarmd.dht.wire.records import (
     is_sharded,
 )
 from swarmd.errors import NetworkDown, RecordRejected
-from swarmd.sim.coroutines import Answer, Condition, VirtualRuntime
+from swarmd.sim.coroutines import Answer, VirtualRuntime
 from swarmd.sim.dht import CLOCK, RECORD_S, SWARM, Boards, Once, SimDht, Store, Written, is_alive, size_of
 from swarmd.sim.machine import Machine
 from swarmd.sim.processes import SimSupervisor, SimWorker
@@ -540,7 +540,7 @@ class NetworkWorker(SimWorker):
         parts = (session.view, session.store, session.publisher)
         members = Members(*parts, session)
         self.agent = NetworkAgent(*parts, session.gossip, session.bodies, session, members)
-        self._up = Condition()
+        self._until_up: list[Answer] = []  # of those who wait for p2pd to run
         self._deaf = False
         self._hurries = False  # it is about to end, and says so without waiting for anybody
 
@@ -563,12 +563,14 @@ class NetworkWorker(SimWorker):
 
     def _join(self) -> None:
         self.joined = True
-        self._up.happen()
+        waiting, self._until_up = self._until_up, []
+        for answer in waiting:
+            answer.give()
         self._look_around()
 
     def _look_around(self) -> None:
         """A follower is linked while it reaches another node, the coordinator always."""
-        others = self.dht.at_side(self.side) - 1
+        others = self.dht.on_side[self.side] - 1
         reaches = others > 0 or self.node.coordinates
         if reaches and (not self.linked or self._is_news(others)):
             self.linked, self.peers_told = True, others
@@ -667,7 +669,7 @@ class NetworkWorker(SimWorker):
     @property
     def has_others(self) -> bool:
         """Whether there is anybody else at its side."""
-        return self.joined and self.dht.at_side(self.side) > 1
+        return self.joined and self.dht.on_side[self.side] > 1
 
     def reaches(self, peer: Hashable) -> bool:
         """Whether an honest node can be called."""
@@ -697,7 +699,9 @@ class NetworkWorker(SimWorker):
     async def until_up(self) -> None:
         """Return when p2pd runs."""
         while not self.joined:
-            await self._up.wait()
+            answer = Answer()
+            self._until_up.append(answer)
+            await answer
 
     async def travel(self, fails: bool = True) -> None:
         """Let the time of a request pass, there and back. Raises NetworkDown without a link or an answer."""

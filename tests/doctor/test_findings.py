@@ -245,8 +245,6 @@ FAULTS = [
     *(
         fault("ports", found, follower(f'bootstrap = ["{PUBLIC}"]\nannounce = ["{address}"]'))
         for address, found in (
-            ("/ip4/0.0.0.0/tcp/1", "announce.any=error"),
-            ("/ip6/::/tcp/1", "announce.any=error"),
             ("/ip4/127.0.0.1/tcp/1", "announce.loopback=warning"),
             ("/ip4/100.64.1.7/tcp/1", "announce.private=note"),
             ("/ip4/8.8.8.8/tcp/1", ""),

@@ -71,8 +71,6 @@ class TestResults(msgspec.Struct, frozen=True):
         return bool(self.passed) and all(self.passed)
 
 
-UNAFFORDABLE = TestResults("unaffordable")
-BROKEN = TestResults("broken")
 FAILED = TestResults("ran")
 
 
@@ -81,7 +79,7 @@ def run_jobs(runner: ProgramRunner, jobs: Sequence[ProgramJob], author: str) -> 
     programs = [make_program(job) for job in jobs]
     verdicts = runner.run_all(programs, author)
     if programs and not verdicts:
-        return [UNAFFORDABLE] * len(jobs)
+        return [TestResults("unaffordable")] * len(jobs)
     return [read_marks(job, verdicts[program]) for job, program in zip(jobs, programs, strict=True)]
 
 
@@ -100,7 +98,7 @@ def make_program(job: ProgramJob) -> str:
 def read_marks(job: ProgramJob, verdict: Verdict | None) -> TestResults:
     """Results by the last line that a program printed; none unless it ended well and answered every call."""
     if verdict is None:
-        return BROKEN
+        return TestResults("broken")
     if verdict.status != "ok":
         return FAILED
     try:
