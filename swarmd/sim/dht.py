@@ -428,10 +428,6 @@ class SimDht(Generic[W]):
             for name in [name for name, watching in self.watching.items() if worker in watching]:
                 self.unwatch(worker, name)
 
-    def watch(self, worker: W, name: str) -> None:
-        """A worker wants to hear of a key's records."""
-        self.watching.setdefault(name, {})[worker] = None
-
     def unwatch(self, worker: W, name: str) -> None:
         """A worker no longer wants to hear of a key's records."""
         if name in self.watching:

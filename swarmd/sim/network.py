@@ -182,7 +182,7 @@ class SimRecords(RecordStore):
         self._comparison = comparison
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
-        self._worker.dht.watch(self._worker, name)
+        self._worker.dht.watching.setdefault(name, {})[self._worker] = None
         return super().watch(name, seen, polls, later)
 
     def unwatch(self, name: str) -> None:
