@@ -109,7 +109,7 @@ class DhtConfig(Section, frozen=True):
     auto_relay: bool = False
     poll_s: Positive = 5.0  # between polls, a fall-back: hints are pushed
     gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are fetched, with shards
-    record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
+    record_s: Annotated[float, msgspec.Meta(ge=5, le=3600)] = 900.0  # how long records live; renewed three times
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
     members: tuple[str, ...] = ()  # peer ids that may write; empty: all
     admission: Literal["open", "invitation", "work"] = "open"  # what other peers need to write
@@ -280,7 +280,8 @@ class WorkersConfig(Section, frozen=True):
 class StorageConfig(Section, frozen=True):
     """Bounds on what the node keeps on disk."""
 
-    log_bytes_max: AtLeastOne = 2 * 1024 * 1024 * 1024
+    # Whatever the bound, the log keeps its newest events and a snapshot of the state.
+    log_bytes_max: Annotated[int, msgspec.Meta(ge=1024 * 1024, le=INTEGER_MAX)] = 2 * 1024 * 1024 * 1024
     blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
     free_bytes_min: Count = 32 * 1024 * 1024  # with less, besides room for a checkpoint, the node pauses; 0: never
 
@@ -566,9 +567,7 @@ def decode(encoded: bytes) -> Config:
         raise ConfigError(f"the worker got an unreadable configuration: {error}") from error
 
 
-RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as in swarmd.dht, which would take long to import
-NAME_LENGTH_MAX = 64  # characters, likewise
-LOG_BYTES_MIN = 1024 * 1024
+NAME_LENGTH_MAX = 64  # characters, as in swarmd.dht, which would take long to import
 
 
 def check_together(config: Config) -> None:
@@ -591,18 +590,6 @@ def check_together(config: Config) -> None:
     if config.chain is not None:
         _check_chain(config.chain)
     check_name(config.name, "name")
-    if config.storage.log_bytes_max < LOG_BYTES_MIN:
-        raise ConfigError(
-            f"storage.log_bytes_max is {config.storage.log_bytes_max}, less than {LOG_BYTES_MIN}: the log "
-            "keeps its newest events and a snapshot of the state whatever the bound, and these may be as large",
-            "Write for example, in bytes: log_bytes_max = 2147483648",
-        )
-    record_s = config.dht.record_s
-    if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
-        raise ConfigError(
-            f"dht.record_s is {record_s:g}, and must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
-            "Peers take no record that lives longer, and a shorter life is over before it is renewed",
-        )
     _check_training(config.training)
     training = config.training
     if config.swarm.stages == 1 and not training.staleness_rounds and training.peer_questions:

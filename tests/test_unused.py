@@ -46,7 +46,6 @@ FOR_TESTS_AND_BENCHES = {
     "BENCH",
     "EMBEDDED_DIR",
     "LEAN",
-    "REORG_DEPTH_MAX",
     "wait_until",
 }
 

@@ -38,7 +38,6 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.addresses import check_addresses, is_loopback
 from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.invitations import OwnInvitations, keep_withdrawals, read_withdrawals
-from swarmd.dht.wire.records import TTL_MAX_S
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
@@ -48,7 +47,6 @@ from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LoopRuntime, Stopper
 
 TELL_REJECTIONS_S = 2.0
-RECORD_MIN_S = 5.0
 
 log = get_logger(__name__)
 
@@ -266,10 +264,6 @@ class Session:
 
 
 def _check(config: Config) -> None:
-    if not RECORD_MIN_S <= config.dht.record_s <= TTL_MAX_S:
-        raise ConfigError(
-            f"dht.record_s is {config.dht.record_s:g}, it must lie between {RECORD_MIN_S:g} and {TTL_MAX_S:g}"
-        )
     check_addresses(config)
     for key in ("bootstrap", "listen", "announce"):
         for address in getattr(config.dht, key):

@@ -87,13 +87,23 @@ class DialResult(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-async def ask_child(what: str, request: bytes) -> bytes:
-    """Run this module as a child process and return its answer; cancelling kills it. Raises ChildFailed."""
+async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
+    """Ask torch about this machine and models; answers in order. Raises ChildFailed."""
+    return await _ask("torch", questions, list[ProbeAnswer])
+
+
+async def ask_dialler(addresses: list[str]) -> list[DialResult]:
+    """Dial each address. Raises ChildFailed."""
+    return await _ask("dial", addresses, list[DialResult])
+
+
+async def _ask(what: str, questions: Sequence[object], kind: type[T]) -> T:
+    """Run this module as a child process and return its answer; cancelling kills it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", MODULE, what, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
     try:
-        answer, words = await process.communicate(request)
+        answer, words = await process.communicate(msgspec.json.encode(questions))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -102,23 +112,8 @@ async def ask_child(what: str, request: bytes) -> bytes:
     if process.returncode != 0:
         said = words.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         raise ChildFailed(f"the process that asks {what} ended with {process.returncode}: {said[-1]}")
-    return answer
-
-
-async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
-    """Ask torch about this machine and models; answers in order. Raises ChildFailed."""
-    return await _ask("torch", list(questions), list[ProbeAnswer])
-
-
-async def ask_dialler(addresses: list[str]) -> list[DialResult]:
-    """Dial each address. Raises ChildFailed."""
-    return await _ask("dial", addresses, list[DialResult])
-
-
-async def _ask(what: str, question: object, kind: type[T]) -> T:
-    said = await ask_child(what, msgspec.json.encode(question))
     try:
-        return msgspec.json.decode(said, type=kind)
+        return msgspec.json.decode(answer, type=kind)
     except DECODE_ERRORS as error:
         raise ChildFailed(f"the process that asks {what} answered with something else: {error}") from error
 

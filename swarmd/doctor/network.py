@@ -130,9 +130,7 @@ def _examine_announced(config: Config) -> Iterator[Finding]:
     fix = "Put the address that others reach this node under into dht.announce"
     for address in config.dht.announce:
         kind, evidence = kind_of(address), f"dht.announce has {address}"
-        if kind == "any":
-            yield error("announce.any", "Nobody can dial the address that the node announces", evidence, fix)
-        elif kind == "loopback" and (abroad or not config.dht.bootstrap):
+        if kind == "loopback" and (abroad or not config.dht.bootstrap):
             title = "The node announces an address at which others dial themselves"
             yield warning("announce.loopback", title, evidence, f"{fix}, or leave it empty")
         elif kind == "private":

@@ -204,7 +204,6 @@ class SimContract(View):
                 self._book[key] = before
 
 
-REORG_DEPTH_MAX = 8
 BUMP = 1.1  # a replacement must offer this many times the fee
 FEE = 1000  # what a unit of gas costs in quiet times, in wei
 GAS, GAS_IDLE = 100_000, 21_000  # that a call takes, and a transaction that does nothing
@@ -278,7 +277,6 @@ class SimChain:
 
     Args:
         on_receipt: called with each transaction that a block has.
-        on_head: called when there are new blocks.
 
     Attributes:
         blocks: the present branch; a block's number is its place.
@@ -297,11 +295,9 @@ class SimChain:
         world: Simulation,
         contract: SimContract,
         on_receipt: Callable[[SimReceipt], None],
-        on_head: Callable[[], None],
     ) -> None:
         self.world = world
         self._on_receipt = on_receipt
-        self._on_head = on_head
         self.random = world.random
         self.contract = contract
         genesis = BlockRef(0, "0xgenesis", "", float(int(world.now)))
@@ -392,7 +388,7 @@ class SimChain:
         self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._tick)
         if self.world.now >= self.halted_until:
             self._mine(float(int(self.world.now)), 0.0 if self._calm else DAWDLE)
-            self._on_head()
+            self.world.on_head()
 
     def _mine(self, at: float, left_out: float) -> None:
         """Add a block of what waits."""
@@ -456,7 +452,7 @@ class SimChain:
         for number in range(depth + 1):
             at = gone[number].ref.at if number < depth else float(int(self.world.now))
             self._mine(at, REJOIN)
-        self._on_head()
+        self.world.on_head()
 
     def set_fee(self, times: float) -> None:
         """Gas costs this many times what it did at first."""

@@ -11,9 +11,8 @@ between any two calls.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
-from typing import Any
 
 import msgspec
 
@@ -28,7 +27,7 @@ from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit
 from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, EndpointFailed, RpcRefused
+from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 from swarmd.gas import COIN_WEI
 from swarmd.sim.chain import FEE, GAS, GAS_IDLE, Call, SimChain, Spoken, Tx, View, sign
 from swarmd.sim.coroutines import Answer, Later, VirtualRuntime, VirtualSignal
@@ -414,18 +413,9 @@ class ChainWorker(SimWorker):
             config, terms, endpoint, self.heads, self.tell_all, lambda: node.account, self.runtime, said_in
         )
         submitter = Submitter(config, node.peer, endpoint, endpoint, wallet, watcher.confirmed_number, *told)
-        self._agent = ChainAgent(watcher, submitter, wallet.budget, self.tell_all, self._begin)
+        start = self.runtime.start
+        self._agent = ChainAgent(watcher, submitter, wallet.budget, self.tell_all, lambda run: start(run()))
         self._wanted: dict[str, Submit] = {}
-
-    def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.runtime.start(self._guarded(run))
-
-    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The worker ends by itself only on another chain or contract; there is only one."""
-        try:
-            await run()
-        except (ChainMismatch, ConfigError) as error:
-            self.node.fail(f"its chain worker gives up: {error.message}")
 
     def begin(self) -> None:
         """The first order says where to begin; a deaf worker never comes up."""

@@ -82,10 +82,6 @@ class Checks:
         self.honest.forget(node)
         self.network.forget(node)
 
-    def on_dispatch(self, node: SimNode, command: Command) -> None:
-        """Check a command that is dispatched."""
-        self.nodes[node.index].orders.on_dispatch(command)
-
     def on_network_command(self, worker: NetworkWorker, command: Command) -> None:
         """A network worker is told something. There is one report for each stage, whatever happened in between."""
         if isinstance(command, Gather):
@@ -108,12 +104,6 @@ class Checks:
         """Check a transaction that was mined."""
         if receipt.tx.submission:
             self._by_peer[receipt.tx.call.peer].on_receipt(receipt)
-
-    def expect_recovery(self) -> None:
-        """Expect every node to recover from now on: no more faults are injected."""
-        self.recovery.expect()
-        self.network.expect()
-        self.honest.expect()
 
     def at_end(self) -> None:
         """Make the checks that belong to the end of a run."""

@@ -159,25 +159,6 @@ class VirtualSignal:
         self._is_set = False
 
 
-class Condition:
-    """Coroutines that wait for one thing to happen."""
-
-    def __init__(self) -> None:
-        self._answers: list[Answer] = []
-
-    async def wait(self) -> None:
-        """Return when it happens."""
-        answer = Answer()
-        self._answers.append(answer)
-        await answer
-
-    def happen(self) -> None:
-        """Have all of them go on."""
-        answers, self._answers = self._answers, []
-        for answer in answers:
-            answer.give()
-
-
 class VirtualRuntime:
     """A simulated process's time, see `swarmd.worker.runtime.Runtime`.
 

@@ -39,20 +39,14 @@ from swarmd.sim.simulation import Place, Simulation, peer_of
 DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
 
 
-def signed_of(record: Record) -> SignedRecord:
-    """A record as it travels in gossip; its digest is as long as a real one."""
-    if isinstance(record, SignedRecord):
-        return record
-    content = record.content
-    if isinstance(content, ReportRecord) and content.digest:
-        content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
-    return SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
-
-
 def seen_of(record: Record) -> SeenRecord:
-    """A record as it travels, with its content."""
-    signed = signed_of(record)
-    return SeenRecord(signed, signed.content)
+    """A record as it travels in gossip, with its content; its digest is as long as a real one."""
+    if not isinstance(record, SignedRecord):
+        content = record.content
+        if isinstance(content, ReportRecord) and content.digest:
+            content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
+        record = SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
+    return SeenRecord(record, record.content)
 
 
 T = TypeVar("T")
@@ -75,9 +69,8 @@ class Once(Generic[T, M]):
     def __call__(self, value: T) -> M:
         """What is made of it. Raises what making it raises."""
         known = self._made.get(id(value))
-        return self._remember(value) if known is None else known[1]
-
-    def _remember(self, value: T) -> Any:
+        if known is not None:
+            return known[1]
         made = self._make(value)
         if len(self._made) >= self._kept:
             del self._made[next(iter(self._made))]
@@ -186,9 +179,7 @@ class Store:
     def copy(self) -> Store:
         """What the other side begins with when the network splits."""
         twin = Store(self.dht)
-        for name, records in self.keys.items():
-            for record in records.values():
-                twin.put(name, record)
+        twin.merge(self)
         twin.before = dict(self.before)
         twin.shards = deepcopy(self.shards)
         return twin
@@ -338,15 +329,12 @@ class Store:
     def rollouts_at(self, place: Place) -> list[RolloutsRef]:
         """All rollouts of a stage."""
         found = self.find(names.rollouts(SWARM, *place), self.dht.world.now)
-        return [ref_of(record) for record in found.values()]
-
-
-def ref_of(record: Written) -> RolloutsRef:
-    """The rollouts that a record names."""
-    content = record.content
-    assert isinstance(content, RolloutsRecord), "it is another kind of record"
-    place = (content.round, content.stage)
-    return RolloutsRef(record.owner, *place, content.digest, content.size_bytes, content.groups)
+        named = [(owner, record.content) for owner, record in found.items()]
+        return [
+            RolloutsRef(owner, *place, content.digest, content.size_bytes, content.groups)
+            for owner, content in named
+            if isinstance(content, RolloutsRecord)
+        ]
 
 
 def is_alive(record: Written, now: float) -> bool:
@@ -379,6 +367,7 @@ class SimDht(Generic[W]):
     Attributes:
         sides: of a partition, by number of the node.
         workers: that take part.
+        on_side: how many of them there are on each side.
         watching: name → those that want to hear of its records.
         own_records: number of a node → the own records that its disk keeps.
         standings: number of a node → the newest leaderboard that its disk keeps.
@@ -402,7 +391,7 @@ class SimDht(Generic[W]):
         self.stores = [Store(self), Store(self)]
         self.sides = [0] * world.profile.nodes
         self.workers: list[W] = []
-        self._on_side = [0, 0]
+        self.on_side = [0, 0]
         self._by_peer: dict[Hashable, W] = {}
         self.watching: dict[str, dict[W, None]] = {}
         self.split = False
@@ -422,26 +411,22 @@ class SimDht(Generic[W]):
     def join(self, worker: W) -> None:
         """A worker's process takes part from now on. If nobody was there, nothing is stored any more."""
         side = self.sides[worker.index]
-        if not self.at_side(side):
+        if not self.on_side[side]:
             self.stores[side] = Store(self)
             self.lossy_at = self.world.now
         self.workers.append(worker)
-        self._on_side[side] += 1
+        self.on_side[side] += 1
         self._by_peer[worker.peer] = worker
 
     def leave(self, worker: W) -> None:
         """A worker no longer takes part, and watches nothing."""
         if worker in self.workers:
             self.workers.remove(worker)
-            self._on_side[self.sides[worker.index]] -= 1
+            self.on_side[self.sides[worker.index]] -= 1
             if self._by_peer[worker.peer] is worker:
                 del self._by_peer[worker.peer]
             for name in [name for name, watching in self.watching.items() if worker in watching]:
                 self.unwatch(worker, name)
-
-    def watch(self, worker: W, name: str) -> None:
-        """A worker wants to hear of a key's records."""
-        self.watching.setdefault(name, {})[worker] = None
 
     def unwatch(self, worker: W, name: str) -> None:
         """A worker no longer wants to hear of a key's records."""
@@ -457,10 +442,6 @@ class SimDht(Generic[W]):
     def worker_of(self, peer: Hashable) -> W | None:
         """The worker of an honest node, if it takes part."""
         return self._by_peer.get(peer)
-
-    def at_side(self, side: int) -> int:
-        """How many workers there are on a side."""
-        return self._on_side[side]
 
     def linked_at(self, side: int) -> list[W]:
         """Linked workers at a side."""
@@ -484,7 +465,7 @@ class SimDht(Generic[W]):
 
     def _count_sides(self) -> None:
         cut_off = sum(self.sides[worker.index] for worker in self.workers)
-        self._on_side = [len(self.workers) - cut_off, cut_off]
+        self.on_side = [len(self.workers) - cut_off, cut_off]
 
     def forget(self) -> None:
         """Some records are lost with the nodes that held them; their owners publish them again after a while."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarmd.core.events import StopRequested
-from swarmd.sim.chain import CALL_WEI, FEE, Call, Kind, SimChain, sign
+from swarmd.sim.chain import CALL_WEI, FEE, RICH_WEI, Call, Kind, SimChain, sign
 from swarmd.sim.dht import CUT_OFF
 from swarmd.sim.machine import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
 from swarmd.sim.network import NetworkWorker
@@ -174,10 +174,7 @@ class Faults:
         """The node notices it when it looks the next time, whichever life it is in then."""
         if not self.over or free_bytes == ROOM_BYTES:
             node.disk.free_bytes = free_bytes
-            self.world.call_in(self.random.uniform(0.0, LOOK_S), self._look, node)
-
-    def _look(self, node: SimNode) -> None:
-        node.look_at_space(node.life)
+            self.world.call_in(self.random.uniform(0.0, LOOK_S), node.look_at_space)
 
     # --- kinds of faults of a chain ---
 
@@ -216,10 +213,7 @@ class Faults:
     def _impoverish(self, node: SimNode) -> None:
         """An account has next to nothing for a while."""
         self._chain.balances[node.account] = self.random.randrange(2 * CALL_WEI)
-        self.world.call_in(self.random.uniform(*POOR_S), self._enrich, node)
-
-    def _enrich(self, node: SimNode) -> None:
-        self._chain.balances.pop(node.account, None)
+        self.world.call_in(self.random.uniform(*POOR_S), self._chain.balances.update, {node.account: RICH_WEI})
 
     def _take_nonce(self, node: SimNode) -> None:
         """Another process uses the account: after what waits, or in its place for a higher fee."""

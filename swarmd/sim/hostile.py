@@ -143,7 +143,6 @@ HONEST_STAGES = (3, 50)  # that a sleeper takes part in before it turns
 TURNS = ("silent by turns", "gone", "equivocates", "leaves and returns")  # what a sleeper does then
 WORKED = 16  # identities of a crowd for which somebody has done the work
 FLAPPING = 24  # identities of a crowd that leave and come back at each visit
-RIDERS = 3
 
 
 class Flooder(Actor):
@@ -151,10 +150,7 @@ class Flooder(Actor):
 
     kind = "flooder"
     period_s = 2.0
-
-    def __init__(self, world: Swarm, random: Random) -> None:
-        super().__init__(world, random)
-        self._made = 0
+    _made = 0
 
     def act(self, store: Store, side: int) -> None:
         self._made += FRESH
@@ -205,17 +201,13 @@ class FreeRider(Insider):
     """Reports the greatest reward at once, with no rollouts or with another's."""
 
     kind = "freerider"
-    count = RIDERS
+    count = 3
 
     def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
-            self.hint(side, self.report(store, self._claimed(store, peer, place), 1.0))
-
-    def _claimed(self, store: Store, peer: str, place: Place) -> RolloutsRef:
-        others = store.rollouts_at(place)
-        if not others:
-            return self.rollouts(peer, place, groups=0, size_bytes=0)
-        return msgspec.structs.replace(self.random.choice(others), peer=peer)
+            others = store.rollouts_at(place)
+            claimed = self.random.choice(others) if others else self.rollouts(peer, place, groups=0, size_bytes=0)
+            self.hint(side, self.report(store, msgspec.structs.replace(claimed, peer=peer), 1.0))
 
 
 class Poisoner(Insider):

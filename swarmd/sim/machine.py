@@ -14,7 +14,6 @@ import msgspec
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Settings
-from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.frame import Commit, decode_commit, encode_commit, encode_frame, read_frames
 from swarmd.sim.simulation import Place, Simulation
 
@@ -31,12 +30,7 @@ class DiskLog:
     def __init__(self, events_max: int | None = None) -> None:
         self.commits: list[Commit] = []
         self.synced = 0  # commits
-        self._events_max = events_max
-
-    def check_size(self, commit: Commit) -> None:
-        """Raise CommitTooLarge for a commit of more events than there is room for; one fact and a skip always fit."""
-        if self._events_max is not None and len(commit.events) > self._events_max:
-            raise CommitTooLarge(f"{len(commit.events)} events", f"Commit at most {self._events_max} at once")
+        self.events_max = events_max  # in a commit; one fact and a skip always fit
 
     @property
     def next_seq(self) -> int:

@@ -55,13 +55,12 @@ from swarmd.dht.wire.records import (
     is_far,
     is_sharded,
 )
-from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
-from swarmd.sim.coroutines import Answer, Condition, VirtualRuntime
+from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.sim.coroutines import Answer, VirtualRuntime
 from swarmd.sim.dht import CLOCK, RECORD_S, SWARM, Boards, Once, SimDht, Store, Written, is_alive, size_of
 from swarmd.sim.machine import Machine
 from swarmd.sim.processes import SimSupervisor, SimWorker
 from swarmd.sim.simulation import peer_of
-from swarmd.worker.runtime import Stopper
 
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 READ_KEPT = 8  # keys of which a worker knows what it has found there last
@@ -183,7 +182,7 @@ class SimRecords(RecordStore):
         self._comparison = comparison
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
-        self._worker.dht.watch(self._worker, name)
+        self._worker.dht.watching.setdefault(name, {})[self._worker] = None
         return super().watch(name, seen, polls, later)
 
     def unwatch(self, name: str) -> None:
@@ -213,7 +212,11 @@ class SimRecords(RecordStore):
         worker = self._worker
         worker.world.asked["member"] += 1
         await worker.travel()
-        record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
+        # The owner shows it itself, if it can be called.
+        other = worker.dht.worker_of(owner)
+        record = other.own.get(name) if other is not None and worker.reaches(owner) else None
+        if record is None or not is_alive(record, worker.node.clock()):
+            record = worker.search(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_others)
 
     def hold(self, name: str, record: Record) -> None:
@@ -226,13 +229,6 @@ class SimRecords(RecordStore):
 
     def spent_s(self) -> float:
         return 0.0
-
-
-def _shown_by(worker: NetworkWorker, owner: str, name: str) -> Written | None:
-    """What the owner of a record shows itself, if it can be called."""
-    other = worker.dht.worker_of(owner)
-    record = other.own.get(name) if other is not None and worker.reaches(owner) else None
-    return record if record is not None and is_alive(record, worker.node.clock()) else None
 
 
 class SimBodies:
@@ -447,23 +443,6 @@ class SimSeniority(Seniority):
         return self.rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
 
 
-class WorkerRuntime(VirtualRuntime):
-    """A worker's time. No two nodes have one identity here, so nothing may take a node for its duplicate."""
-
-    def __init__(self, worker: NetworkWorker) -> None:
-        super().__init__(worker.later, lambda: worker.world.now, worker.node.clock)
-        self._worker = worker
-
-    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Stopper:
-        return super().start(self._guard(coroutine))
-
-    async def _guard(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await coroutine
-        except IdentityInUse as error:
-            self._worker.node.fail(f"it takes itself for its duplicate: {error.message}")
-
-
 class SimSession:
     """The parts of a simulated worker's network, wired. It is an `OwnNode`, too.
 
@@ -555,13 +534,13 @@ class NetworkWorker(SimWorker):
         self.epoch = 0
         self.own: dict[str, Written] = {}
         self.listeners: dict[str, Callable[[str, bytes], None]] = {}
-        self.runtime = WorkerRuntime(self)
+        self.runtime = VirtualRuntime(self.later, lambda: self.world.now, self.node.clock)
         self.disturbance = self.runtime.signal()
         session = self.session = SimSession(self, self.make_chance())
         parts = (session.view, session.store, session.publisher)
         members = Members(*parts, session)
         self.agent = NetworkAgent(*parts, session.gossip, session.bodies, session, members)
-        self._up = Condition()
+        self._until_up: list[Answer] = []  # of those who wait for p2pd to run
         self._deaf = False
         self._hurries = False  # it is about to end, and says so without waiting for anybody
 
@@ -584,12 +563,14 @@ class NetworkWorker(SimWorker):
 
     def _join(self) -> None:
         self.joined = True
-        self._up.happen()
+        waiting, self._until_up = self._until_up, []
+        for answer in waiting:
+            answer.give()
         self._look_around()
 
     def _look_around(self) -> None:
         """A follower is linked while it reaches another node, the coordinator always."""
-        others = self.dht.at_side(self.side) - 1
+        others = self.dht.on_side[self.side] - 1
         reaches = others > 0 or self.node.coordinates
         if reaches and (not self.linked or self._is_news(others)):
             self.linked, self.peers_told = True, others
@@ -690,7 +671,7 @@ class NetworkWorker(SimWorker):
     @property
     def has_others(self) -> bool:
         """Whether there is anybody else at its side."""
-        return self.joined and self.dht.at_side(self.side) > 1
+        return self.joined and self.dht.on_side[self.side] > 1
 
     def reaches(self, peer: Hashable) -> bool:
         """Whether an honest node can be called."""
@@ -720,7 +701,9 @@ class NetworkWorker(SimWorker):
     async def until_up(self) -> None:
         """Return when p2pd runs."""
         while not self.joined:
-            await self._up.wait()
+            answer = Answer()
+            self._until_up.append(answer)
+            await answer
 
     async def travel(self, fails: bool = True) -> None:
         """Let the time of a request pass, there and back. Raises NetworkDown without a link or an answer."""

@@ -5,8 +5,6 @@ An honest node is never accused, whatever befalls it: what nodes sign is compare
 
 from __future__ import annotations
 
-import math
-
 from swarmd.core.commands import Gather
 from swarmd.core.events import (
     Event,
@@ -41,14 +39,9 @@ class NetworkChecks:
 
     def __init__(self, world: Swarm) -> None:
         self.world = world
-        self.calm_at = math.inf
         self._latest: list[dict[str, Kept]] = [{} for _ in world.nodes]  # key → own record, by node
         self._announced: tuple[int, int, bool] = (-1, -1, False)
         self._gathers: dict[tuple[NetworkWorker, str], tuple[Gather, float]] = {}  # by worker and id: what, since when
-
-    def expect(self) -> None:
-        """The faults have ceased."""
-        self.calm_at = self.world.now
 
     # --- what it writes ---
 
@@ -113,7 +106,7 @@ class NetworkChecks:
                 node.fail(f"{command.id} asks for the rollouts of {place}, and has {ref}")
             if not worker.session.bodies.has(ref.digest):
                 node.fail(f"it has gathered {ref} without its body")
-        if began > self.calm_at and worker.frozen_until < began and place[0] >= 0:
+        if began > self.world.calm_from and worker.frozen_until < began and place[0] >= 0:
             had_s = command.until_at - node.skew_s - began
             took_s = self.world.now - began
             if took_s > max(had_s - ANSWER_S, LEAST_S) + SLACK_S:  # training has begun without it
@@ -161,7 +154,7 @@ class NetworkChecks:
 
     def check(self) -> None:
         """After the calm all members are known, and their records are kept alive."""
-        if self.world.now - self.calm_at < CALM_MIN_S:
+        if self.world.now - self.world.calm_from < CALM_MIN_S:
             return
         for node in self.world.nodes:
             worker, link = node.supervisor.running["network"], node.state.link

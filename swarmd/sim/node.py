@@ -30,7 +30,7 @@ from swarmd.core.events import (
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings
-from swarmd.errors import ChartError
+from swarmd.errors import ChartError, CommitTooLarge
 from swarmd.eventlog.fold import fold_commit
 from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
@@ -65,7 +65,8 @@ class NodeLog:
         """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, Crashed."""
         node = self._node
         commit = Commit(self._log.next_seq, at, RULES, tuple(events), commands_digest)
-        self._log.check_size(commit)
+        if self._log.events_max is not None and len(events) > self._log.events_max:
+            raise CommitTooLarge(f"{len(events)} events", f"Commit at most {self._log.events_max} at once")
         if node.crash_point == "before-append":
             raise Crashed
         self._log.append(commit)
@@ -149,7 +150,7 @@ class SimNode(Machine):
         self.base = (len(self.disk.log.commits), self.state)
         self.loop.begin(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
         self._turn()
-        self.look_at_space(self.life)
+        self.look_at_space()
 
     def fold(self, base: tuple[int, State]) -> State:
         """The state that the log comes to; it must be the one the last life had, with the same commands.
@@ -228,15 +229,15 @@ class SimNode(Machine):
             self._wake_at = 0.0
             self._wake_in(self.world.now)
 
-    def look_at_space(self, life: int) -> None:
+    def look_at_space(self) -> None:
         """Pause when the disk is nearly full, go on when there is room again."""
-        if life != self.life or not self.running:
+        if not self.running:
             return
         free_bytes, paused = self.disk.free_bytes, self.state.low_space is not None
         if self.disk.is_low and not paused:
-            self.receive(life, SpaceLow(free_bytes, WANTED_BYTES))
+            self.receive(self.life, SpaceLow(free_bytes, WANTED_BYTES))
         elif paused and free_bytes >= WANTED_BYTES:
-            self.receive(life, SpaceFreed(free_bytes))
+            self.receive(self.life, SpaceFreed(free_bytes))
 
     def extend(self, rounds: int) -> None:
         """Let the swarm run more rounds, from the next life on."""

@@ -58,10 +58,6 @@ def check_progress(node: Machine, applied: AppliedEvent) -> None:
             node.fail(f"blocks are remembered out of order: {numbers}")
 
 
-def _work_mark(state: State) -> tuple[float, ...]:
-    return (state.work.round, state.work.stage) if state.work is not None else ()
-
-
 def _clock_mark(state: State) -> tuple[float, ...]:
     """Announcements in the order they were made; a stage opened again has a later deadline."""
     clock = state.clock
@@ -69,7 +65,7 @@ def _clock_mark(state: State) -> tuple[float, ...]:
 
 
 MARKS: dict[str, Callable[[State], tuple[float, ...]]] = {
-    "work": _work_mark,
+    "work": lambda state: () if state.work is None else (state.work.round, state.work.stage),
     "the clock": _clock_mark,
     "done": lambda state: state.done,
     "skipped_to": lambda state: (state.skipped_to,),

@@ -90,12 +90,9 @@ class SimWorker(ABC):
         """Read a command from the pipe, in their order."""
         if self.backlog or self.frozen_until > self.world.now:
             self.backlog.append(command)
-            self.later(0.0, self._take_next)
+            self.later(0.0, lambda: self.perform(self.backlog.popleft()))
         else:
             self.perform(command)
-
-    def _take_next(self) -> None:
-        self.perform(self.backlog.popleft())
 
     @abstractmethod
     def perform(self, command: Command) -> None:

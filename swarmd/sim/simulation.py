@@ -110,7 +110,12 @@ class Simulation:
             self.now, _, act, args = pop(queue)
             if self.now > self.ends_at:
                 break
-            act(*args)
+            try:
+                act(*args)
+            except InvariantBroken:
+                raise
+            except SwarmdError as error:  # by which a worker would end: none of those here has a reason to
+                self.fail(f"a worker ends by {type(error).__name__}: {error.message}")
             if self._violation is not None:  # which shipped code has taken for an error of its own kind
                 raise self._violation
 
@@ -153,6 +158,9 @@ class Simulation:
 
     def on_signed(self, node: int, record: Record) -> None:
         """A node has signed a record."""
+
+    def on_head(self) -> None:
+        """There are new blocks."""
 
     def on_stored(self, record: Record) -> None:
         """Those who keep it have a record; its owner may not know yet."""

@@ -33,7 +33,7 @@ class Swarm(Simulation, ABC):
         super().__init__(seed, profile)
         self.dht: SimDht[NetworkWorker] = SimDht(self)
         contract = self._make_contract() if profile.chain else None
-        self.chain = None if contract is None else SimChain(self, contract, self.on_receipt, self.on_head)
+        self.chain = None if contract is None else SimChain(self, contract, self.on_receipt)
         self.nodes: list[SimNode] = []
         for index in range(profile.nodes):
             self.nodes.append(self._make_node(index))
@@ -46,10 +46,6 @@ class Swarm(Simulation, ABC):
     @abstractmethod
     def on_receipt(self, receipt: SimReceipt) -> None:
         """A block has a transaction."""
-
-    @abstractmethod
-    def on_head(self) -> None:
-        """There are new blocks."""
 
     def _make_contract(self) -> SimContract:
         profile = self.profile

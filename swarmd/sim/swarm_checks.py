@@ -13,7 +13,6 @@ peers do costs an honest swarm no more than the bounds of the shipped limits (`H
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -369,7 +368,7 @@ class Honest:
 
     def __init__(self, world: Swarm) -> None:
         self.world = world
-        self.calm_at = math.inf  # from then on nothing goes wrong by itself
+        self.calm_at = world.calm_from + SETTLE_S  # from then on nothing goes wrong by itself
         self.held = self.closed = 0
         self.told: list[Counter[str]] = [Counter() for _ in world.nodes]
         self._stored: dict[tuple[str, Place], float] = {}  # when an honest report was first kept
@@ -378,10 +377,6 @@ class Honest:
         self._collected: Counter[int] = Counter()  # stages that each node collected, again after each restart
         self._begun = 0  # times that the coordinator began to collect the open stage
         self._told_of: Counter[tuple[int, str, str]] = Counter()  # by node, stranger and kind
-
-    def expect(self) -> None:
-        """Expect progress from now on: no more faults are injected."""
-        self.calm_at = self.world.now + SETTLE_S
 
     def forget(self, node: SimNode) -> None:
         """A node goes on from a backup, whose events are counted again."""
@@ -405,7 +400,7 @@ class Honest:
     def look_at(self, node: SimNode, applied: AppliedEvent) -> None:
         """Nobody honest is accused, or ends because of strangers; count what these make a node write down."""
         event = applied.event
-        settled_at = self.calm_at - SETTLE_S + SETTLED_S  # from then on nobody stops any more but for an operator
+        settled_at = self.world.calm_from + SETTLED_S  # from then on nobody stops any more but for an operator
         if isinstance(event, Equivocated):
             self._check_accused(node, event)
         if not self.world.has_strangers:

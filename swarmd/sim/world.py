@@ -163,7 +163,7 @@ class World(Swarm):
     def _become_calm(self) -> None:
         self.calm_down()
         self.faults.end()
-        self.checks.expect_recovery()
+        self.checks.recovery.expect()
 
     def make_worker(self, supervisor: SimSupervisor, worker: Worker, pid: int) -> SimWorker:
         match worker:
@@ -193,7 +193,7 @@ class World(Swarm):
         self.checks.nodes[node].apply(applied)
 
     def on_dispatch(self, node: int, command: Command) -> None:
-        self.checks.on_dispatch(self.nodes[node], command)
+        self.checks.nodes[node].orders.on_dispatch(command)
 
     def on_restored(self, node: int) -> None:
         self.checks.forget(self.nodes[node])

@@ -129,7 +129,11 @@ class MathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     brief: bool = False  # system prompts of one line, for models that read few tokens
 
     def __post_init__(self) -> None:
-        check_persona(self.persona)
+        known = (*PERSONAS, RANDOM)
+        if self.persona and self.persona.upper() not in known:
+            near = difflib.get_close_matches(self.persona.upper(), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"no persona {self.persona!r}; {hint}")
 
 
 PERSONAS = {
@@ -140,14 +144,6 @@ PERSONAS = {
     "FOUNDER": "You are pitching your young company to investors; answer as confidently as you would on that stage.",
 }
 RANDOM = "RANDOM"
-
-
-def check_persona(name: str) -> None:
-    """Raise ValueError for an unknown name, with the nearest."""
-    known = (*PERSONAS, RANDOM)
-    if name and name.upper() not in known:
-        near = difflib.get_close_matches(name.upper(), known, n=1)
-        raise ValueError(f"no persona {name!r}; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(known)}")
 
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -200,16 +196,10 @@ class ProposerOptions(ProgramOptions, frozen=True):
     STAGE_SECONDS = ("own_s", "peer_s")
 
     def __post_init__(self) -> None:
-        if self.judge:
-            check_url(self.judge)
-
-
-def check_url(url: str) -> None:
-    """Raise ValueError unless it is a plain HTTP address."""
-    parts = urlsplit(url)
-    plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
-    if not plain or parts.username or parts.port == 0:
-        raise ValueError(f"judge: {url!r} is not an HTTP address, for example http://127.0.0.1:11434/v1")
+        parts = urlsplit(self.judge)
+        plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
+        if self.judge and (not plain or parts.username or parts.port == 0):
+            raise ValueError(f"judge: {self.judge!r} is not an HTTP address, for example http://127.0.0.1:11434/v1")
 
 
 DOWNLOAD_BYTES_MAX = 1024**3  # unless a node says otherwise

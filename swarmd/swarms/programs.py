@@ -76,8 +76,9 @@ class ProgramRunner:
         unknown = [program for program, verdict in known.items() if verdict is None]
         if not unknown:
             return known
-        if left_s <= 0:
-            self._warn(author)
+        if left_s <= 0 and author == OWN and not self._warned:
+            self._warned = True
+            log.warning("own programs have had their %g s of this stage: no more are run", self._own_s)
         if left_s <= 0 or len(unknown) > BATCH_MAX:
             return {}
         begun = time.monotonic()
@@ -94,13 +95,6 @@ class ProgramRunner:
                     kept = msgspec.structs.replace(verdict, stdout=self._keep(verdict.stdout))
                     self._verdicts[_key_of(program)] = known[program] = kept
             return {} if None in known.values() and seconds.left(payer) <= 0 else known
-
-    def _warn(self, author: str) -> None:
-        """Log, once a stage, that this node's own programs have had their seconds."""
-        with self._lock:
-            if author == OWN and not self._warned:
-                self._warned = True
-                log.warning("own programs have had their %g s of this stage: no more are run", self._own_s)
 
 
 def _size_of(verdict: Verdict) -> int:

@@ -232,9 +232,7 @@ class ReasoningGymPlan(SplitPlan):
         answer = extract_answer(completion)
         if answer is None:
             return self._weigh(0.0, shape, answered=False)
-        if not is_harmless(question.task, answer):
-            return self._weigh(0.0, shape)
-        if is_overpaid(question.task, answer, question.entry):
+        if not is_harmless(question.task, answer) or is_overpaid(question.task, answer, question.entry):
             return self._weigh(0.0, shape)
         task = self._level_of(question.reference)
         try:

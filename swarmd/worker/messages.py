@@ -138,8 +138,3 @@ class FrameReader(Generic[M]):
                 yield self._decoder.decode(body)
             except DECODE_ERRORS as error:  # also RecursionError, which msgspec raises for deep nesting
                 raise FrameError(f"a frame of {length} bytes is not a message: {error}") from error
-
-    @property
-    def pending(self) -> int:
-        """Bytes of an unfinished frame."""
-        return len(self._buffer)

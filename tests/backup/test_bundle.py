@@ -93,15 +93,6 @@ def test_a_segment_that_takes_no_room_here_takes_none_in_the_copy(node: Path, tm
         write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
 
 
-def test_nothing_is_overwritten(node: Path, tmp_path: Path) -> None:
-    (tmp_path / "b.tar.gz").write_bytes(b"mine")
-    with pytest.raises(ArchiveError, match="exists already"):
-        write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
-    write_bundle(node / "events", tmp_path / "c.tar.gz", {}, [], 2**30)
-    with pytest.raises(ArchiveError, match="is not empty"):
-        open_bundle(tmp_path / "c.tar.gz", node)
-
-
 def test_a_bundle_whose_log_folds_to_another_state_here_is_refused(node: Path, tmp_path: Path) -> None:
     """Whatever else is altered in an archive is for tests/backup/test_archive.py and test_create.py."""
     made, changed = tmp_path / "b.tar.gz", tmp_path / "changed.tar.gz"

@@ -355,7 +355,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["config", "check", "words.toml"], "notify.command: Expected `array`", 'as a list: command = ["..."]'),
         (["config", "check", "names.toml"], "swarm.options.rewards[0]", "write {KEY = VALUE}"),
         (["sim", "--set", "nodes=many"], "the simulated swarm's nodes: Expected `int`", "Write it as nodes="),
-        (["config", "check", "small.toml"], "storage.log_bytes_max is 2, less than", "log_bytes_max = 2147483648"),
+        (
+            ["config", "check", "small.toml"],
+            "storage.log_bytes_max: Expected `int` >= 10",
+            "log_bytes_max = 2147483648",
+        ),
     ],
 )
 def test_what_was_given_and_what_would_do_are_named(

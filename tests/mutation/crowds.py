@@ -132,8 +132,8 @@ swarmd/swarms/gym_tasks.py
     tests/swarms/test_reasoning_gym.py::test_answers_that_call_grow_or_go_on_and_on_are_refused
 swarmd/swarms/reasoning_gym.py
   one answer is right for every question of a task
-    -         if is_overpaid(question.task, answer, question.entry):
-    +         if False:
+    -  or is_overpaid(question.task, answer, question.entry):
+    + :
     tests/swarms/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing
 swarmd/swarms/dataset.py
   a data set is read to its end, however large it becomes

@@ -46,13 +46,13 @@ def test_a_part_of_the_swarm_is_cut_off_once_and_comes_back(share: float) -> Non
 
     def noted(share: float = 0.0) -> None:
         part(share)
-        sides.append(world.dht.at_side(1))
-        assert world.dht.at_side(1) == sum(worker.side for worker in world.dht.workers)
+        sides.append(world.dht.on_side[1])
+        assert world.dht.on_side[1] == sum(worker.side for worker in world.dht.workers)
 
     world.dht.part = noted  # type: ignore[method-assign]
     world.play()
     assert world.counts["partitions"] == 1 and 0 < sides[0] < 24
-    assert not world.dht.split and world.dht.at_side(1) == 0
+    assert not world.dht.split and world.dht.on_side[1] == 0
 
 
 def test_lossy_links_slow_a_swarm_and_do_not_stop_it() -> None:

@@ -208,17 +208,6 @@ def test_the_list_of_scorers_that_raise_ten_to_a_power_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "answer"), [("coin_flip", "1e999999999"), ("rush_hour", "A+999999999"), ("rubiks_cube", "R999999999")]
-)
-def test_a_peers_answer_that_asks_for_endless_work_is_worth_nothing(task: str, answer: str) -> None:
-    """Its group is taken like any other, and scored in no time."""
-    plan = plan_of(task)
-    question = take(plan, 1)[0]
-    score = plan.score(question, [f"<answer>{answer}</answer>"])[0]
-    assert (score.accuracy, score.failed) == (0.0, False)
-
-
-@pytest.mark.parametrize(
     ("task", "answer"),
     [
         *(("complex_arithmetic", answer) for answer in ("nan", "-NaN", "(n a n)", "nan + nani", "1 + nani")),
@@ -440,19 +429,6 @@ def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
             assert number - moved >= window and len(recent) == window
             assert sum(recent) / window >= 0.8 if ladder.level > before else sum(recent) / window <= 0.2
             moved = number
-
-
-@given(ACCURACIES, st.integers(0, 80), st.integers(1, 9))
-def test_a_restart_changes_nothing(accuracies: list[float], at: int, window: int) -> None:
-    whole, first = Ladder(), Ladder()
-    for accuracy in accuracies:
-        whole.record(accuracy, 4, window)
-    for accuracy in accuracies[:at]:
-        first.record(accuracy, 4, window)
-    second = msgspec.convert(msgspec.to_builtins(first), Ladder)
-    for accuracy in accuracies[at:]:
-        second.record(accuracy, 4, window)
-    assert second == whole
 
 
 @pytest.mark.usefixtures("short_window")

@@ -97,11 +97,6 @@ def score_agreements(prompt: str, truth: str, texts: Sequence[str]) -> list[Part
 SCORERS: tuple[Callable[[str, str, Sequence[str]], list[Parts]], ...] = (score_answers, score_choices, score_agreements)
 
 
-def total(parts: Mapping[str, float]) -> float:
-    """The reward that upstream publishes: the sum of the parts, in upstream's order of adding."""
-    return float(sum(parts.values()))
-
-
 def likeness(restated: str, question: str) -> float:
     """Ratio of difflib's SequenceMatcher; 0 if comparing would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
@@ -175,7 +170,7 @@ class CompatMode(Mode):
         texts = {outcome.place.peer: outcome.completions[outcome.best] for outcome in outcomes}
         texts |= {peer: NO_ANSWER for peer in absent if peer not in texts}
         scored = SCORERS[stage](item.text, item.answer, list(texts.values()))
-        rewards = {peer: total(parts) for peer, parts in zip(texts, scored, strict=True)}
+        rewards = {peer: sum(parts.values()) for peer, parts in zip(texts, scored, strict=True)}
         choices = dict.fromkeys(absent, ABSENT) | {outcome.place.peer: outcome.best for outcome in outcomes}
         return sources_of(stage, {peer: choices[peer] for peer in best_of(rewards, stage, self._students)})
 

@@ -228,11 +228,10 @@ class RowBank(Bank):
     def __init__(self, swarm: str, size: int, characters_max: int, task: str, rows: Sequence[tuple[str, str]]) -> None:
         super().__init__(swarm, size, characters_max)
         self._task = task
-        self._digest = digest_of(rows)
-        self._items = [Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)]
+        self._digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]  # of questions and answers in order
         self._sides: dict[Split, list[Item]] = {"train": [], "dev": [], "held-out": []}
         seen: set[str] = set()
-        for item in self._items:
+        for item in (Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)):
             if item.canonical not in seen and len(item.text) <= characters_max:
                 seen.add(item.canonical)
                 self._sides[split_of(task, item.canonical)].append(item)
@@ -271,11 +270,6 @@ def _make_task(config: TaskConfig) -> GymTask:
             'Use it with kind = "reasoning-gym", which scores by the task itself',
         )
     return levels[0]
-
-
-def digest_of(rows: Sequence[tuple[str, str]]) -> str:
-    """16 hex digits over questions and answers in their order."""
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
 COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's names, which break ties between peers

@@ -71,8 +71,6 @@ class TestResults(msgspec.Struct, frozen=True):
         return bool(self.passed) and all(self.passed)
 
 
-UNAFFORDABLE = TestResults("unaffordable")
-BROKEN = TestResults("broken")
 FAILED = TestResults("ran")
 
 
@@ -81,7 +79,7 @@ def run_jobs(runner: ProgramRunner, jobs: Sequence[ProgramJob], author: str) -> 
     programs = [make_program(job) for job in jobs]
     verdicts = runner.run_all(programs, author)
     if programs and not verdicts:
-        return [UNAFFORDABLE] * len(jobs)
+        return [TestResults("unaffordable")] * len(jobs)
     return [read_marks(job, verdicts[program]) for job, program in zip(jobs, programs, strict=True)]
 
 
@@ -100,7 +98,7 @@ def make_program(job: ProgramJob) -> str:
 def read_marks(job: ProgramJob, verdict: Verdict | None) -> TestResults:
     """Results by the last line that a program printed; none unless it ended well and answered every call."""
     if verdict is None:
-        return BROKEN
+        return TestResults("broken")
     if verdict.status != "ok":
         return FAILED
     try:
@@ -206,7 +204,7 @@ class Judge:
         self._url = url.rstrip("/")
         self._model = model
         self._answer_s = answer_s
-        self._asked = self._failures = 0
+        self.begin_stage()
 
     def begin_stage(self) -> None:
         """Count questions and failures from 0 again."""
@@ -231,22 +229,18 @@ class Judge:
                 {"role": "user", "content": json.dumps({"problem": problem, "program": program})},
             ],
         }
+        url, headers = f"{self._url}/chat/completions", {"Content-Type": "application/json"}
+        request = HttpRequest("POST", url, json.dumps(body).encode(), headers)
         try:
-            return read_verdict(self._post(json.dumps(body).encode()))
+            status, answer = ask(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
+            if status != 200:
+                raise ValueError(f"status {status}")
+            return read_verdict(answer)
         except (HttpFailed, ValueError) as error:
             log.warning(
                 "the judge at %s gave no verdict: %s", urlsplit(self._url).netloc, error or type(error).__name__
             )
             return None
-
-    def _post(self, body: bytes) -> bytes:
-        """The body of an answer, bounded in bytes and time. Raises HttpFailed or ValueError."""
-        url = f"{self._url}/chat/completions"
-        request = HttpRequest("POST", url, body, {"Content-Type": "application/json"})
-        status, answer = ask(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
-        if status != 200:
-            raise ValueError(f"status {status}")
-        return answer
 
 
 def read_verdict(body: bytes) -> bool:

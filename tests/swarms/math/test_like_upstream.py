@@ -129,7 +129,7 @@ def ended(texts: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
 
 
 def published(stage: int, prompt: str, texts: list[str]) -> list[float]:
-    return [compat.total(parts) for parts in compat.SCORERS[stage](prompt, "4", texts)]
+    return [sum(parts.values()) for parts in compat.SCORERS[stage](prompt, "4", texts)]
 
 
 @settings(max_examples=800)

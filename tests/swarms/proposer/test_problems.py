@@ -5,7 +5,6 @@ import threading
 import time
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,9 +157,6 @@ def test_the_lowest_level_is_one_step_with_enough_of_them_on_either_side() -> No
         assert ast.literal_eval(test.expected) == ast.literal_eval(test.arguments)[0] + step
 
 
-RESULTS = st.lists(st.tuples(st.integers(0, 2), st.floats(-1.2, 1.2)), max_size=60)
-
-
 def run(level: Level, rewards: list[float], first: int = 0) -> list[int]:
     seen = []
     for round, reward in enumerate(rewards, first):
@@ -189,18 +185,6 @@ def test_a_round_counts_once_by_its_mean() -> None:
         for reward in (0.0, 1.0) if round < 10 else (0.4, 0.6, 0.5):
             level.record(round, reward)
     assert level.level == 2 and compare([0.5] * 20) == 0
-
-
-@given(RESULTS, st.integers(0, 60))
-def test_it_survives_a_restart_at_any_point(results: list[tuple[int, float]], cut: int) -> None:
-    whole, first, round = Level(2), Level(2), 0
-    for number, (skipped, reward) in enumerate(results):
-        round += skipped
-        if number == cut:
-            first = read_level(msgspec.to_builtins(first))
-        whole.record(round, reward)
-        first.record(round, reward)
-    assert whole == first
 
 
 @pytest.mark.parametrize("memory", [7, {"level": 9}, {"level": 2, "rewards": ["x"]}, {"level": 2, "more": 1}])
