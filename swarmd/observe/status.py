@@ -43,6 +43,7 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
+from swarmd.observe.stopping import SafeToStop, find_safe_moment
 from swarmd.observe.words import (
     Kind,
     coordinator_trouble,
@@ -330,6 +331,7 @@ class Status(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
     weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
     first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
+    safe_to_stop: SafeToStop | None = None  # whether a restart now costs a round; None: the daemon does not answer
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -416,6 +418,7 @@ def status_of(
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
         first_accuracy=state.first_accuracy,
+        safe_to_stop=find_safe_moment(state, now, live) if live is not None else None,
     )
 
 
