@@ -115,6 +115,10 @@ GROUPS = {
         "restore": Verb(
             "Make a node's data directory of a backup.", "swarmd restore my-node.tar.gz new-node", "backup"
         ),
+        "fork": Verb(
+            "Make a node of another identity from a node's log up to an event.",
+            "swarmd fork my-node new-node --round 12",
+        ),
     },
 }
 VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}

@@ -86,7 +86,7 @@ def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
                 f"It is of an earlier version. `swarmd stop {quoted(data.root)}` stops it at once",
             )
         if reply.stopping:
-            typer.echo(f"a restart costs no round now: {moment.why}")
+            typer.echo("stopping in order, as that costs no round now")
             return
         if now >= ends:
             raise NoSafeMoment(
