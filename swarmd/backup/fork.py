@@ -27,12 +27,11 @@ from swarmd.backup.archive import unpacking
 from swarmd.backup.backup import find_questions
 from swarmd.config import Config, parse_config, read_config_text
 from swarmd.core.events import NodeForked, StageTrained
-from swarmd.core.state import State
-from swarmd.core.step import RULES, StateFold
+from swarmd.core.step import RULES
 from swarmd.daemon.directory import claim_layout
 from swarmd.dht.identity.identity import create_identity, write_private
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
-from swarmd.eventlog.fold import base_upto, bases_where, fold_commit, node_of
+from swarmd.eventlog.fold import base_upto, bases_where, node_of
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_file, encode_commit
 from swarmd.eventlog.reader import LogReader, end_of, read_commits
 from swarmd.eventlog.segment import Place, SegmentHeader, SegmentWriter, first_seq_of, list_segments
@@ -83,8 +82,8 @@ def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = No
     if root.resolve().is_relative_to(data.root.resolve()):
         raise PathUnusable(f"{root} lies in {data.root}, which is only read", "Name a new directory elsewhere")
     at = find_round(data.events, round) if round is not None else at
-    place, state = find_cut(data.events, at)
-    checkpoint = find_checkpoint(data, state, place)
+    place, done = find_cut(data.events, at)
+    checkpoint = find_checkpoint(data, done, place)
     text, settings, left_out = adapt_config(config)
     parent = node_of(data.events)
     with unpacking(root) as making:
@@ -124,29 +123,32 @@ def find_round(events: Path, round: int) -> int:
     return found
 
 
-def find_cut(events: Path, at: int | None) -> tuple[Place, State]:
-    """Where the commit with an event ends, and the state there. Raises NotFoundError, LogDamaged."""
+def find_cut(events: Path, at: int | None) -> tuple[Place, tuple[int, int]]:
+    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`.
+
+    Of the state nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged.
+    """
     end = end_of(events)
     at = end - 1 if at is None else at
     if not 0 <= at < end:
         raise NotFoundError(f"there is no event {at}: the log in {events} has {end}", f"Name one up to {end - 1}")
     base = base_upto(events, at + 1)
-    fold = StateFold(base.state)
+    done = base.state.done
     with LogReader(events, min(base.seq, at)) as reader:
         for commit in reader.read():
             if commit.seq > at or base.seq > at + 1:
                 break  # the log begins behind the event
-            if commit.seq >= base.seq:
-                fold_commit(fold, commit)
+            trained = [(event.round, event.stage) for event in commit.events if isinstance(event, StageTrained)]
+            done = max([done, *trained])
             if commit.end_seq > at and reader.place is not None:
-                return reader.place, fold.state
+                return reader.place, done
     gone = f"event {at} was removed from the log in {events}, or the state after it"
     raise NotFoundError(gone, f"Name an event from {base.seq} on, or a later one")
 
 
-def find_checkpoint(data: NodeDirectory, state: State, place: Place) -> Path | None:
+def find_checkpoint(data: NodeDirectory, done: tuple[int, int], place: Place) -> Path | None:
     """The checkpoint of the last stage that was trained; None if none was. Raises NotFoundError if it is gone."""
-    round, stage = state.done
+    round, stage = done
     if round < 0:
         return None
     kept = list_checkpoints(data.checkpoints)
