@@ -365,6 +365,10 @@ class NotifyFailed(SwarmdError):
     """A message about the node's health did not get out."""
 
 
+class NoSafeMoment(SwarmdError):
+    """No moment came at which a stop would have cost no round; the node runs on."""
+
+
 class StopOverran(SwarmdError):
     """A node inside another program did not come to an orderly stop: its workers were killed, its log is whole."""
 

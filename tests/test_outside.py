@@ -87,7 +87,7 @@ CHECKED = {
 OWN = {
     *("BackupManifest", "BundleManifest", "Manifest", "Backup", "Keystore", "Scrypt", "Pbkdf2"),
     *("JournalEntry", "Record", "AuditLine", "OutputLine", "UnitLine", "Line", "ChainConfig", "Config"),
-    *("InitProfile", "SimProfile", "Status", "ControlRequest", "HttpRequest", "Copied"),
+    *("InitProfile", "SimProfile", "Status", "ControlRequest", "StopReply", "HttpRequest", "Copied"),
     *("SandboxLayout", "KeptStandings", "Summary", "GatheredHistory", "_KeptBoards", "KeptChain"),
     *("KeptWithdrawals", "BackupNote", "Reference", "list[OwnRecord]", "list[LogEntry]", "list[SignedEntry]"),
     *("list[ProbeQuestion]", "list[Question]", "list[RpcMessage]", "list[ProbeAnswer]", "list[Answer]"),

@@ -273,7 +273,7 @@ def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) ->
     if plan.config is not None:
         files[CONFIG] = plan.config
     known = {name: files[name] for name in PUBLIC if name in files}
-    known |= _find_questions(data.root, [files[name] for name in (CONFIG, SWARM) if name in files])
+    known |= find_questions(data.root, [files[name] for name in (CONFIG, SWARM) if name in files])
     # not the records beside them, which would be published again
     known |= {name: path for name, path in ((PEERS, data.peers), (INVITATIONS, data.invitations)) if path.is_file()}
     for name, path in known.items():
@@ -309,7 +309,7 @@ def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
     return contents
 
 
-def _find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
+def find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
     """Files of questions in the data directory, by name, that a configuration or a swarm's manifest names."""
     found = {}
     for text in texts:

@@ -48,6 +48,7 @@ GROUPS = {
         "swarm": Verb("Make a swarm of one's own, and see to it.", 'swarmd swarm new "my swarm" --dir my-node'),
         "join": Verb("Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"),
         "run": Verb("Run a node.", "swarmd run --config my-node/config.toml"),
+        "stop": Verb("Stop a node, at once or as soon as that costs no round.", "swarmd stop my-node --when-safe"),
         "service": Verb(
             "Make a node a service of systemd, or take it away again.",
             "sudo swarmd service install --config my-node/config.toml",
@@ -117,6 +118,10 @@ GROUPS = {
         ),
         "restore": Verb(
             "Make a node's data directory of a backup.", "swarmd restore my-node.tar.gz new-node", "backup"
+        ),
+        "fork": Verb(
+            "Make a node of another identity from a node's log up to an event.",
+            "swarmd fork my-node new-node --round 12",
         ),
     },
 }

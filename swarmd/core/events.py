@@ -47,6 +47,13 @@ class NodeStarted(EventBase, frozen=True, tag="node_started"):
     from_round: int = 0  # first round that such a node may take part in or open, if the one who restored it knew
 
 
+class NodeForked(EventBase, frozen=True, tag="node_forked"):
+    """The log goes on as that of another node, a second life of the one whose events are before; it has never run."""
+
+    parent: str  # peer id of that one
+    version: str = ""
+
+
 class StopRequested(EventBase, frozen=True, tag="stop_requested"):
     """Somebody wants the node to stop: a signal, the operator, or the node itself after a permanent failure."""
 
@@ -574,6 +581,7 @@ class SubmissionRefused(EventBase, frozen=True, tag="submission_refused"):
 
 Event = (
     NodeStarted
+    | NodeForked
     | StopRequested
     | NodeStopped
     | TimerFired

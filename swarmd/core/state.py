@@ -424,6 +424,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
     settings: Settings | None = None
+    forked_from: str = ""  # peer id of the node whose events the log begins with; empty if they are all its own
     run: str = ""
     started_at: float = 0.0
     chart: RoundState = "stopped"

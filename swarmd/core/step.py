@@ -30,6 +30,7 @@ RULES = 1
 
 Rule = Callable[[Turn, Any], None]
 
+BEGINNINGS = (events.NodeStarted, events.NodeForked)  # before the first start of a node, nothing else counts
 VOID = "an earlier event has failed: fold the log again"
 
 
@@ -44,7 +45,7 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     Returns:
         The new state and the commands that the event causes, in the order in which they are to leave.
     """
-    if state.settings is None and not isinstance(envelope.event, events.NodeStarted):
+    if state.settings is None and not isinstance(envelope.event, BEGINNINGS):
         return state, ()
     fold = StateFold(state, charts, lasting=False)
     commands = fold.apply(envelope)
@@ -77,7 +78,7 @@ class StateFold:
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
         state = turn.state
-        if state.settings is None and not isinstance(event, events.NodeStarted):
+        if state.settings is None and not isinstance(event, BEGINNINGS):
             return ()
         turn.seq = envelope.seq
         turn.at = envelope.at
@@ -245,6 +246,7 @@ def _if_coordinating(rule: Rule) -> Rule:
 
 _RULES: dict[type, Rule] = {
     events.NodeStarted: _on_node_started,
+    events.NodeForked: workers.on_node_forked,
     events.StopRequested: workers.on_stop_requested,
     events.NodeStopped: workers.on_node_stopped,
     events.TimerFired: _on_timer_fired,

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from swarmd.bounds import Backoff
+from swarmd.bounds import Backoff, fit
 from swarmd.core import weights
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
@@ -14,6 +14,7 @@ from swarmd.core.events import (
     LinkDegraded,
     LinkDown,
     LinkUp,
+    NodeForked,
     NodeStarted,
     NodeStopped,
     StopRequested,
@@ -23,7 +24,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.ids import command_id, timer_about
-from swarmd.core.state import AnyState, Chain, Coordination, Link, Trainer, WorkerState
+from swarmd.core.state import AnyState, Chain, Coordination, Link, State, Trainer, WorkerState
 from swarmd.core.turn import Turn
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
@@ -58,6 +59,35 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     turn.move_round("start")
     for worker in workers_of(turn.state):
         start_worker(turn, worker)
+
+
+# What a fork keeps: what was trained, and what came of it. All else is the first node's to say or to answer.
+KEPT_BY_FORK = (
+    "done",
+    "skipped_to",
+    "skips",
+    "rounds_skipped",
+    "rounds_joined",
+    "rewards",
+    "learning",
+    "reward_total",
+    "first_accuracy",
+    "rejections",
+)
+
+
+def on_node_forked(turn: Turn, event: NodeForked) -> None:
+    """The log passes to another node, which takes part from the round after the last that was trained."""
+    turn.move_round("drain")
+    turn.move_round("drained")
+    state, fresh = turn.state, State()
+    for name in State.__struct_fields__:
+        if name not in (*KEPT_BY_FORK, "chart", "since"):
+            setattr(state, name, getattr(fresh, name))
+    turn.pending.clear()
+    turn.deadlines.clear()
+    state.forked_from, state.floor = event.parent, fit(state.done[0] + 1)
+    state.stopped = True
 
 
 def workers_of(state: AnyState) -> tuple[Worker, ...]:

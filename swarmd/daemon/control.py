@@ -1,7 +1,8 @@
 """The server of the control socket, `run/control.sock`: one JSON line as request, one JSON line as answer.
 
-`{"verb": "status"}` gives the status; `{"verb": "stop"}` asks for an orderly stop. Only this node's user may connect
-(mode 0600). The client is `swarmd.observe.control`.
+`{"verb": "status"}` gives the status. `{"verb": "stop"}` asks for an orderly stop, and
+`{"verb": "stop_when_safe", "for_s": 2}` for one as soon as that costs no round, if that is so within 2 s. Only this
+node's user may connect (mode 0600). The client is `swarmd.observe.control`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.files import remedy, remove_left
 from swarmd.logger import get_logger
-from swarmd.observe.control import CALL_S, ControlRequest, short_address
+from swarmd.observe.control import CALL_S, ControlRequest, StopReply, short_address
 from swarmd.shell.loop import ObserveEvent
 
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
+ASKED = "the operator asked for it"
 ACCEPT_AGAIN_S = 1.0  # after a connection that could not be accepted
 
 log = get_logger("swarmd.control")
@@ -59,12 +61,22 @@ def bind_control(path: Path) -> socket.socket:
 
 
 class Control:
-    """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once."""
+    """Serves the control socket: one JSON request and answer per connection.
 
-    def __init__(self, path: Path, status: Callable[[], bytes], observe: ObserveEvent) -> None:
+    `status` gives it as JSON, at once; `stop_when_safe` notes the wish, and says whether the node stops now.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        status: Callable[[], bytes],
+        observe: ObserveEvent,
+        stop_when_safe: Callable[[float], StopReply],
+    ) -> None:
         self._path = path
         self._status = status
         self._observe = observe
+        self._stop_when_safe = stop_when_safe
         self._connections = 0
 
     async def serve(self, endpoint: socket.socket) -> None:
@@ -107,6 +119,9 @@ class Control:
                 log.warning("the status cannot be told", error=str(error))
                 return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
         if request.verb == "stop":
-            await self._observe(StopRequested("the operator asked for it"))
+            await self._observe(StopRequested(ASKED))
             return b'{"stopping":true}'
-        return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))
+        if request.verb == "stop_when_safe":
+            return msgspec.json.encode(self._stop_when_safe(request.for_s))
+        verbs = "status, stop and stop_when_safe"
+        return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are {verbs}"))

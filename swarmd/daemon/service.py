@@ -24,7 +24,7 @@ from swarmd.core.events import NodeStarted, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.companion import Companion, is_wanted
-from swarmd.daemon.control import Control, bind_control
+from swarmd.daemon.control import ASKED, Control, bind_control
 from swarmd.daemon.directory import (
     Restored,
     SpaceGuard,
@@ -49,13 +49,15 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
+from swarmd.observe.control import StopReply
 from swarmd.observe.layers import Live, muster_words
 from swarmd.observe.logs import EventLines, progress_words
 from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import Status, headline, measure_log, status_of, with_offer
+from swarmd.observe.stopping import find_safe_moment
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import Loop
-from swarmd.training.checkpoint_files import drop_older
+from swarmd.training.checkpoint_files import drop_older, is_writing
 from swarmd.worker.messages import Start
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
@@ -142,7 +144,9 @@ async def serve_inside(
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(handle_signals, signals, node.engine.observe, node.end_at_once, tasks)
-            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe)
+            control = Control(
+                data.control, lambda: msgspec.json.encode(node.status()), node.engine.observe, node.stop_when_safe
+            )
             tasks.start_soon(control.serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
@@ -193,6 +197,7 @@ class Node:
         self._notifier = notifier
         self._blobs = Blobs(data.blobs)
         self._pruning = False
+        self._stop_wished_until = 0.0  # monotonic
         self._supervisor: Supervisor
         self._companion: Companion | None = None
         self._tasks: TaskGroup
@@ -246,6 +251,8 @@ class Node:
     def apply(self, applied: AppliedEvent) -> None:
         """Report to the service manager, limit the time of a stop, and prune old rollouts."""
         self._notifier.status(headline(applied.after))
+        if self._stop_wished_until > time.monotonic():
+            self._stop_if_safe(applied.after)
         if isinstance(applied.event, StopRequested):
             self._tasks.start_soon(self._limit_stop)
         if any(isinstance(command, StopWorkers) for command in applied.commands):
@@ -254,6 +261,18 @@ class Node:
         if after is not None and before != after and not self._pruning:  # rollouts of earlier stages may be pruned
             self._pruning = True
             self._tasks.start_soon(self._prune)
+
+    def stop_when_safe(self, for_s: float) -> StopReply:
+        """Stop now or at the first event within `for_s` after which that costs no round."""
+        self._stop_wished_until = time.monotonic() + for_s
+        return self._stop_if_safe(self.engine.state)
+
+    def _stop_if_safe(self, state: State) -> StopReply:
+        moment = find_safe_moment(state, time.time(), self._live())
+        if moment.now:
+            self._stop_wished_until = 0.0
+            self._tasks.start_soon(self.engine.observe, StopRequested(ASKED))
+        return StopReply(moment.now, moment)
 
     async def _limit_stop(self) -> None:
         """End the process if an orderly stop takes too long."""
@@ -285,19 +304,22 @@ class Node:
 
     # --- status ---
 
-    def status(self) -> Status:
-        """How the node is, now."""
-        live = Live(
+    def _live(self) -> Live:
+        return Live(
             os.getpid(),
             psutil.Process().memory_info().rss,
             self._supervisor.live("network"),
             self._supervisor.live("trainer"),
             self._supervisor.live("chain"),
+            is_writing(self._data.checkpoints),
         )
+
+    def status(self) -> Status:
+        """How the node is, now."""
         log_status = measure_log(self._data.events, self.engine.loop.next_seq)
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
-        status = status_of(self.engine.state, time.time(), log_status, live, __version__)
+        status = status_of(self.engine.state, time.time(), log_status, self._live(), __version__)
         status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
 

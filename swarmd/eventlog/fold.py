@@ -151,8 +151,11 @@ def oldest_base(directory: Path, whole: bool = False) -> Base:
 
 
 def node_of(directory: Path) -> str:
-    """Peer id of the node whose log it is; empty when there is none yet."""
-    with LogReader(directory) as reader:
+    """Peer id of the node whose log it is, as the last segment says; empty when there is none yet."""
+    segments = list_segments(directory)
+    if not segments:
+        return ""
+    with LogReader(directory, first_seq_of(segments[-1])) as reader:
         next(reader.read(), None)
         return reader.node
 

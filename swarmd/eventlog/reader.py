@@ -28,7 +28,7 @@ class LogReader:
     Attributes:
         next_seq: the event that comes next.
         segments: how many were read.
-        node: peer id of the node whose log it is; empty before the first segment was read.
+        node: peer id of the node that wrote the open segment; empty before the first was read.
         torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
     """
 
@@ -51,7 +51,7 @@ class LogReader:
 
         Raises:
             LogDamaged: a bad frame that is not the end of the last segment, a gap, a broken chain, an unreadable file.
-            LogForeign: a segment is of another node than those before it.
+            LogForeign: a segment is of another node than those before it, which is no fork of that one.
             OtherVersion: something was written by a swarmd of another version.
         """
         if not self._enter():
@@ -116,7 +116,7 @@ class LogReader:
         self._file = file
         self._opening = read_header(file, path)
         header = self._opening.header
-        if self.node and header.node != self.node:
+        if self.node and self.node not in (header.node, header.forked_from):
             raise LogForeign(
                 f"{path} is of node {header.node}, the segments before it are of node {self.node}",
                 "Take the foreign segments out of the directory",

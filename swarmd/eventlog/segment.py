@@ -45,20 +45,22 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         return directory / segment_name(self.segment)
 
 
-class SegmentHeader(msgspec.Struct, frozen=True):
+class SegmentHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a segment says about itself, as a msgpack map.
 
     Attributes:
-        node: peer id of the node the log belongs to; the same in all segments.
+        node: peer id of the node the log belongs to; the same in all segments, but those from before it was forked.
         run: id of the process life that wrote the segment; every life begins a segment of its own.
         first_seq: sequence number of the first event; also in the file's name.
         previous: SHA-256 of the whole preceding segment, 32 bytes; empty in the first segment of a log.
+        forked_from: peer id of the node that the segments before are of, in the first that is of another node.
     """
 
     node: str
     run: str
     first_seq: int
     previous: bytes
+    forked_from: str = ""
 
 
 class Opening(msgspec.Struct, frozen=True):

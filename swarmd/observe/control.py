@@ -18,6 +18,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ControlError
 from swarmd.observe.status import Status
+from swarmd.observe.stopping import SafeToStop
 
 ADDRESS_BYTES_MAX = 107  # sun_path without its terminating zero
 REPLY_BYTES_MAX = 4 * 1024 * 1024
@@ -28,9 +29,18 @@ class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request."""
 
     verb: str
+    for_s: float = 0.0  # how long a wish to stop when it is safe counts; who waits longer repeats it
 
 
-def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
+class StopReply(msgspec.Struct, frozen=True):
+    """The answer to a wish to stop when it is safe."""
+
+    stopping: bool = False
+    safe_to_stop: SafeToStop | None = None
+    error: str = ""  # why the request cannot be met
+
+
+def ask(path: Path, verb: str, within_s: float = CALL_S, for_s: float = 0.0) -> bytes:
     """Ask a running daemon. Blocks at most about `within_s`, however slowly the answer comes.
 
     Returns:
@@ -45,7 +55,7 @@ def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_address(path) as address:
             endpoint.settimeout(within_s)
             endpoint.connect(address)
-            endpoint.sendall(msgspec.json.encode(ControlRequest(verb)) + b"\n")
+            endpoint.sendall(msgspec.json.encode(ControlRequest(verb, for_s)) + b"\n")
             return _receive_line(endpoint, until)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NoDaemon(f"no daemon listens at {path}", "Start the node: `swarmd run`") from error

@@ -321,6 +321,7 @@ def _submission(words: str, level: Level = "info") -> Callable[[Any, AppliedEven
 
 WORDS: dict[type[events.EventBase], Kind] = {
     events.NodeStarted: Kind("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
+    events.NodeForked: Kind("stops", "info", "forked: the events before are of {parent}"),
     events.StopRequested: Kind("stops", "info", _stop_asked),
     events.NodeStopped: Kind("stops", "info", _stopped),
     events.TimerFired: Kind("rounds", "debug", _timer),

@@ -35,6 +35,7 @@ class Live(msgspec.Struct, frozen=True):
     network: WorkerLive | None = None
     trainer: WorkerLive | None = None
     chain: WorkerLive | None = None
+    writes_checkpoint: bool = False  # of the last stage, beside what follows
 
 
 MIB = 1024 * 1024

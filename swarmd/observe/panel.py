@@ -243,6 +243,10 @@ def panel_of(status: Status) -> RenderableType:
         counts = ", ".join(f"{reason} {times}" for reason, times in status.rejections.items())
         parts.append(Text(f"records refused: {counts}", style="yellow"))
     parts += [Text(note, style="yellow") for note in status.notes]
+    if (moment := status.safe_to_stop) is not None:
+        parts.append(Text(f"a restart now {'costs no round' if moment.now else 'is not free'}: {moment.why}", "dim"))
+    if status.forked_from:
+        parts.append(Text(f"a fork: the log begins as that of {status.forked_from}", "dim"))
     parts.append(
         Text(f"log {status.log.directory}: {status.log.next_seq} events, {size(status.log.size_bytes)}", "dim")
     )

@@ -43,6 +43,7 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
+from swarmd.observe.stopping import SafeToStop, find_safe_moment
 from swarmd.observe.words import (
     Kind,
     coordinator_trouble,
@@ -330,6 +331,8 @@ class Status(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # troubles besides the layers, which cost no round
     weights: WeightsStatus | None = None  # offered to peers or taken from them; None: neither
     first_accuracy: FirstAccuracy | None = None  # held-out accuracy before training; None: not measured
+    forked_from: str = ""  # peer id of the node that the log begins as; empty: this one's
+    safe_to_stop: SafeToStop | None = None  # whether a restart now costs a round; None: the daemon does not answer
 
     @property
     def layers(self) -> dict[LayerName, Layer]:
@@ -416,6 +419,8 @@ def status_of(
         notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
         first_accuracy=state.first_accuracy,
+        forked_from=state.forked_from,
+        safe_to_stop=find_safe_moment(state, now, live) if live is not None else None,
     )
 
 
@@ -559,7 +564,8 @@ def _round_reason(state: State, overdue_s: float, now: float) -> str:
         reason += f"; {doubt}"
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
         first = max(state.floor, state.clock.round + 1) + state.restored
-        reason = f"restored from a backup: it takes part from round {first} on"
+        origin = "a fork" if state.forked_from and not state.restored else "restored from a backup"
+        reason = f"{origin}: it takes part from round {first} on"
     if state.chart == "syncing" and state.chain:
         reason = "reading where the contract is"
     if overdue_s > 0:

@@ -20,6 +20,7 @@ from swarmd.files import hash_file
 FORMAT = 1
 CHECKPOINTS_KEPT = 2  # of the newest
 META = "meta.json"
+TEMPORARY = ".saving-"  # begins the name of a checkpoint that is being written
 META_BYTES_MAX = 16 * 1024 * 1024
 DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # the file is missing, not a file, or on a bad block
 NAME = re.compile(r"r(\d{9})-s(\d{4})")
@@ -102,6 +103,11 @@ def newest_bytes(directory: Path) -> int:
             for file in path.iterdir():
                 total += file.stat().st_size
     return total
+
+
+def is_writing(directory: Path) -> bool:
+    """Whether a checkpoint is being written, or the trainer was killed while it wrote one and has not run since."""
+    return any(directory.glob(f"{TEMPORARY}*"))
 
 
 def drop_older(directory: Path) -> int:

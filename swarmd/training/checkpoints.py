@@ -34,7 +34,7 @@ from swarmd.errors import CheckpointDamaged, CheckpointFailed, SwarmError
 from swarmd.files import hash_file, sync_file
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
-from swarmd.training.checkpoint_files import FORMAT, META, check_whole, list_checkpoints
+from swarmd.training.checkpoint_files import FORMAT, META, TEMPORARY, check_whole, list_checkpoints
 from swarmd.training.evaluation import SkillGuard
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
@@ -43,7 +43,6 @@ FULL_BYTES = 1024 * 1024  # if a save fails with less than this free, the disk i
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
-TEMPORARY = ".saving-"
 PIECE_BYTES = 4 * 1024 * 1024  # hashed and written at once; other threads run in between
 DTYPES = {  # as safetensors calls them
     torch.float64: "F64",

@@ -26,6 +26,7 @@ NOT_READ = {
     ("account new", "path"),
     ("account import", "path"),
     ("restore", "directory"),
+    ("fork", "new"),
     ("account new", "--passphrase-file"),  # made where there is none
     ("run", "directory"),  # with --config it is the data directory, which is made
     ("swarm new", "--passphrase-file"),  # of an account: nothing is signed without a chain
@@ -49,6 +50,7 @@ NEEDED = {
     "account import": ["{new}"],
     "backup make": ["{absent}", "{new}.tar.gz"],
     "restore": ["{absent}", "{new}"],
+    "fork": ["{absent}", "{new}"],
     "swarm new": ["a swarm", "--dir", "{new}"],
     "swarm allow": ["{absent}", PEER],
     "swarm disallow": ["{absent}", PEER],
@@ -156,7 +158,7 @@ MEANINGS = {
     "KIND": {"--kind"},
     "KIND|FILE": {"--kind"},
     "KEY=VALUE": {"--set"},
-    "ROUND": {"--from-round"},
+    "ROUND": {"--from-round", "--round"},
     "HOST:PORT": {"--listen"},
     "CHECK": {"--only"},
 }

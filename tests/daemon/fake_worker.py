@@ -1,12 +1,16 @@
 """A scripted worker for tests: speaks the real frames, does nothing real, and misbehaves on demand.
 
 Usage: fake_worker.py network|trainer MODE [once]. With "once" only the first process of a data directory misbehaves.
+In the modes "clock" and "gated" a test decides what the swarm's round is and when a stage is trained: by the files
+`round` and `trained-ROUND` of the data directory.
 """
 
 import os
 import signal
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -51,16 +55,61 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     if mode == "spawn":
         child = await anyio.open_process(["sleep", "600"])
         (Path(start.data_dir) / "grandchild").write_text(str(child.pid))
+    async with anyio.create_task_group() as tasks:
+        if mode == "clock":
+            tasks.start_soon(follow_clock, start, outbox)
+        await obey(start, outbox, inbox, mode)
+        tasks.cancel_scope.cancel()
+
+
+async def follow_clock(start: Start, outbox: Outbox) -> None:
+    """Announce each round that a test writes down."""
+    known = round_of(start)
+    while True:
+        if (round := round_of(start)) != known:
+            announce(round, outbox)
+            known = round
+        await anyio.sleep(0.02)
+
+
+def round_of(start: Start) -> int:
+    return int((Path(start.data_dir) / "round").read_text())
+
+
+def announce(round: int, outbox: Outbox) -> None:
+    outbox.observe(events.RoundAnnounced(round, 0, time.time(), time.time() + 60, False))
+
+
+async def obey(start: Start, outbox: Outbox, inbox: Inbox, mode: str) -> None:
     async for message in inbox:
         if isinstance(message, Stop):
             if mode == "hang":
                 continue
             return
         assert isinstance(message, Perform)
-        await perform(message.command, start.peer, outbox)
+        if mode == "gated" and isinstance(message.command, commands.Train):
+            while not is_trained(start, message.command.round):
+                if any(isinstance(waiting, Stop) for waiting in drain(inbox)):
+                    return
+                await anyio.sleep(0.02)
+        if mode == "clock" and isinstance(message.command, commands.ReadClock):
+            announce(round_of(start), outbox)
+        else:
+            await perform(message.command, start.peer, outbox)
         if mode == "retire" and isinstance(message.command, commands.Train):
             outbox.retire("recycled")
             return
+
+
+def is_trained(start: Start, round: int) -> bool:
+    return (Path(start.data_dir) / f"trained-{round}").exists()
+
+
+def drain(inbox: Inbox) -> list[Perform | Stop]:
+    """What has come meanwhile."""
+    with suppress(anyio.WouldBlock):
+        return [inbox.receive_nowait()]
+    return []
 
 
 def ready(outbox: Outbox) -> None:

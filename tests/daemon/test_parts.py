@@ -42,7 +42,7 @@ from swarmd.daemon.process import (
 from swarmd.daemon.service import Node, digests_in_use, program_of
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.observe.control import NoDaemon, ask
+from swarmd.observe.control import NoDaemon, StopReply, ask
 from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.worker import runtime
 from tests.log_capture import capture_logs
@@ -148,7 +148,7 @@ async def _with_control(path: Path, body: object, facts: list[Event], status: Ca
     async def observe(event: Event) -> None:
         facts.append(event)
 
-    served = Control(path, status, observe)
+    served = Control(path, status, observe, lambda for_s: StopReply(error="nothing is known"))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(served.serve, bind_control(path))
         await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
@@ -165,6 +165,7 @@ def test_the_socket_answers_even_under_a_long_path(tmp_path: Path, depth: int) -
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert ask(path, "status") == b'{"state":"well"}'
         assert ask(path, "stop") == b'{"stopping":true}'
+        assert b"nothing is known" in ask(path, "stop_when_safe")
         assert b"unknown verb" in ask(path, "dance")
 
     anyio.run(_with_control, path, body, facts)

@@ -19,8 +19,9 @@ from tests.golden.record import EVENTS_MAX, SCENES, state_json
 HERE = Path(__file__).parent
 MACHINE = re.compile(r"/(work|home|root|tmp|Users)/")  # where logs are recorded, and nodes do not run
 LOGS = [HERE / name for name in SCENES]
-# What no simulated swarm of so few nodes tells of: many at once, a contract that many report to, a push to the Hub.
-ABSENT = {"members_seen", "reports_seen", "submissions_counted", "model_pushed"}
+# What no simulated swarm of so few nodes tells of: many at once, a contract that many report to, a push to the Hub, and
+# a fork (`tests.backup.test_fork`).
+ABSENT = {"members_seen", "reports_seen", "submissions_counted", "model_pushed", "node_forked"}
 each_log = pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 
 

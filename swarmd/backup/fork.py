@@ -1,0 +1,210 @@
+"""A fork: a node of another identity that begins with another's log up to an event, and what it had trained by then.
+
+- The first node's directory is only read, and it may be running. Nothing that signs, opens or admits is copied: keys,
+  accounts, passphrases, tokens, invitations.
+- Its segments are copied byte for byte, the last of them up to the commit with the event. Then comes a segment of the
+  new node, which names the first one (`forked_from`) and holds one event, `NodeForked`. From there on the log is the
+  new node's alone: the first identity is refused it. Snapshots are caches, and are written again under the new name.
+- The stage in hand is left: its rollouts and its report are the first node's. So no rollouts are needed, and what the
+  fork begins with is the checkpoint of the last stage that was trained up to the event. Without that it is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomlkit
+
+from swarmd import __version__
+from swarmd.backup.archive import unpacking
+from swarmd.backup.backup import find_questions
+from swarmd.config import Config, parse_config, read_config_text
+from swarmd.core.events import NodeForked, StageTrained
+from swarmd.core.step import RULES
+from swarmd.daemon.directory import claim_layout
+from swarmd.dht.identity.identity import create_identity, write_private
+from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
+from swarmd.eventlog.fold import base_upto, bases_where, node_of
+from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_file, encode_commit
+from swarmd.eventlog.reader import LogReader, end_of, read_commits
+from swarmd.eventlog.segment import Place, SegmentHeader, SegmentWriter, first_seq_of, list_segments
+from swarmd.eventlog.snapshot import Snapshot, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
+from swarmd.files import open_regular
+from swarmd.paths import CONFIG, NodeDirectory
+from swarmd.training.checkpoint_files import list_checkpoints
+
+# Of a configuration, what is the first node's own: its keys and accounts, its places, and to whom it reports.
+OWN = (
+    "chain",
+    "web",
+    "notify",
+    "results.hub",
+    "training.reference.token",
+    "dht.identity",
+    "dht.peer",
+    "dht.invitation",
+    "dht.listen",
+    "dht.announce",
+)
+ALONE = ("swarm.coordinator", "dht.bootstrap")  # of a swarm whose rounds a contract keeps: the fork opens its own
+
+
+class Forked(msgspec.Struct, frozen=True):
+    """What was made."""
+
+    peer: str
+    parent: str
+    event: int  # the last one that is the parent's
+    checkpoint: str  # name of the one that it begins with; empty if nothing was trained
+    left_out: tuple[str, ...]  # keys and tables of the configuration
+    role: str
+
+
+def fork_node(data: NodeDirectory, config: Path, root: Path, at: int | None = None, round: int | None = None) -> Forked:
+    """Make the directory `root` of a new node from the log of another.
+
+    Args:
+        data: of the first node.
+        config: the settings of the new one, less `OWN`.
+        at: the last event to keep, with the rest of its commit; by default the newest.
+        round: in place of it, the event with which the first node had trained this round.
+
+    Raises NotFoundError if that event or its checkpoint is gone, ConfigError, PathUnusable, LogDamaged, and as
+    `unpacking` for a directory that is not empty or cannot be written.
+    """
+    if root.resolve().is_relative_to(data.root.resolve()):
+        raise PathUnusable(f"{root} lies in {data.root}, which is only read", "Name a new directory elsewhere")
+    at = find_round(data.events, round) if round is not None else at
+    place, done = find_cut(data.events, at)
+    checkpoint = find_checkpoint(data, done, place)
+    text, settings, left_out = adapt_config(config)
+    parent = node_of(data.events)
+    with unpacking(root) as making:
+        new = NodeDirectory(making)
+        claim_layout(new)
+        peer = create_identity(new.identity).peer_id
+        copy_log(data.events, new.events, place, parent, peer)
+        try:
+            if checkpoint is not None:
+                shutil.copytree(checkpoint, new.checkpoints / checkpoint.name)
+        except (FileNotFoundError, shutil.Error) as error:
+            raise NotFoundError(f"{checkpoint} was removed while it was copied", "Fork at a later event") from error
+        write_private(new.config, text.encode())
+        for name, path in find_questions(data.root, [config]).items():
+            (new.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, new.root / name)
+    name = checkpoint.name if checkpoint is not None else ""
+    return Forked(peer, parent, place.seq - 1, name, left_out, settings.role)
+
+
+def find_round(events: Path, round: int) -> int:
+    """The event with which the node had trained the last stage of a round. Raises NotFoundError."""
+    base = next(bases_where(events, lambda state: state.done < (round, 0)))
+    found = None
+    for commit in read_commits(events, base.seq):
+        for seq, event in enumerate(commit.events, commit.seq):
+            if isinstance(event, StageTrained) and event.round > round:
+                break
+            if isinstance(event, StageTrained) and event.round == round:
+                found = seq
+        else:
+            continue
+        break
+    if found is None:
+        fix = "`swarmd explain DIR` lists the rounds that it knows of, and what became of them"
+        raise NotFoundError(f"the node did not train round {round}, as far as its log goes back", fix)
+    return found
+
+
+def find_cut(events: Path, at: int | None) -> tuple[Place, tuple[int, int]]:
+    """Where the commit with an event ends, and the last round and stage trained by then: `State.done`.
+
+    Of the state nothing else is needed, so events are read and not folded. Raises NotFoundError, LogDamaged.
+    """
+    end = end_of(events)
+    at = end - 1 if at is None else at
+    if not 0 <= at < end:
+        raise NotFoundError(f"there is no event {at}: the log in {events} has {end}", f"Name one up to {end - 1}")
+    base = base_upto(events, at + 1)
+    done = base.state.done
+    with LogReader(events, min(base.seq, at)) as reader:
+        for commit in reader.read():
+            if commit.seq > at or base.seq > at + 1:
+                break  # the log begins behind the event
+            trained = [(event.round, event.stage) for event in commit.events if isinstance(event, StageTrained)]
+            done = max([done, *trained])
+            if commit.end_seq > at and reader.place is not None:
+                return reader.place, done
+    gone = f"event {at} was removed from the log in {events}, or the state after it"
+    raise NotFoundError(gone, f"Name an event from {base.seq} on, or a later one")
+
+
+def find_checkpoint(data: NodeDirectory, done: tuple[int, int], place: Place) -> Path | None:
+    """The checkpoint of the last stage that was trained; None if none was. Raises NotFoundError if it is gone."""
+    round, stage = done
+    if round < 0:
+        return None
+    kept = list_checkpoints(data.checkpoints)
+    name = f"r{round:09d}-s{stage:04d}"
+    found = next((path for path in kept if path.name == name), None)
+    if found is None:
+        rounds = [int(path.name[1:10]) for path in kept]
+        fix = f"The newest point that has one: `--round {rounds[0]}`" if rounds else "Restore a backup, and fork that"
+        gone = f"the checkpoint of round {round}, which the node had after event {place.seq - 1}, is not there"
+        raise NotFoundError(f"{gone}; kept of rounds: {', '.join(map(str, rounds)) or 'none'}", fix)
+    return found
+
+
+def copy_log(source: Path, target: Path, place: Place, parent: str, peer: str) -> None:
+    """Copy the log up to `place`, and begin the new node's part of it. Raises LogDamaged, NoSpaceLeft."""
+    target.mkdir(mode=0o700)
+    copied = [path for path in list_segments(source) if first_seq_of(path) <= place.segment]
+    try:
+        for path in copied:
+            shutil.copyfile(path, target / path.name)
+        os.truncate(last := target / copied[-1].name, place.offset)
+    except FileNotFoundError as error:
+        raise LogDamaged(f"{error.filename} was removed while the log was copied", "Fork it again") from error
+    with open_regular(last) as file:
+        header = SegmentHeader(peer, secrets.token_hex(8), place.seq, digest_file(file), parent)
+    for path in list_snapshots(source):
+        if first_seq_of(copied[0]) <= snapshot_seq(path) <= place.seq:
+            snapshot = read_snapshot(path, parent)
+            write_snapshot(target, Snapshot(peer, snapshot.run, snapshot.seq, snapshot.rules, snapshot.state))
+    segment = SegmentWriter.create(target, header)
+    forked = NodeForked(parent, __version__)  # which causes no command
+    segment.append(encode_commit(Commit(place.seq, time.time(), RULES, (forked,), NO_COMMANDS)))
+    segment.seal()
+
+
+def adapt_config(path: Path) -> tuple[str, Config, tuple[str, ...]]:
+    """The new node's configuration as TOML and as read, and what of the given one was left out. Raises ConfigError."""
+    tables = tomlkit.parse(read_config_text(path)).unwrap()
+    left_out = [key for key in OWN if _drop(tables, key)]
+    if "chain" in left_out:
+        left_out += [key for key in ALONE if _drop(tables, key)]
+        tables["role"] = "coordinator"
+    if tables.get("role") == "coordinator":
+        _drop(tables, ALONE[0])  # it is the new node itself
+    tables["data"] = "."
+    text = tomlkit.dumps(tables)
+    try:
+        return text, parse_config(text, CONFIG), tuple(left_out)
+    except ConfigError as error:
+        fix = f"{error.fix}. Give other settings with --config FILE" if error.fix else "Give others with --config FILE"
+        raise ConfigError(f"{path}, without {', '.join(left_out)}: {error.message}", fix) from error
+
+
+def _drop(tables: MutableMapping[str, Any], key: str) -> bool:
+    """Remove a key or a table, named with the tables around it. Returns whether it was there."""
+    *around, name = key.split(".")
+    for each in around:
+        tables = tables.get(each, {})
+    return tables.pop(name, None) is not None

@@ -1,0 +1,116 @@
+"""`swarmd stop`: stop a running node in order, at once or as soon as that costs no round."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Annotated
+
+import msgspec
+import psutil
+import typer
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.cli.options import ConfigFile, NodeDir, locate, require_node
+from swarmd.errors import ConfigError, ControlError, NoSafeMoment
+from swarmd.observe.control import NoDaemon, StopReply, ask, ask_status
+from swarmd.observe.words import span
+from swarmd.paths import NodeDirectory, quoted
+
+ASK_EVERY_S = 0.5
+WISH_S = 2.0  # for which the daemon keeps each wish, after Ctrl-C too
+SAY_EVERY_S = 15.0  # if what it waits for stays the same
+POLL_S = 0.1
+PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
+
+
+def stop(
+    directory: NodeDir = None,
+    config: ConfigFile = None,
+    when_safe: Annotated[
+        bool, typer.Option("--when-safe", help="Wait until a restart costs no round, and say what it waits for.")
+    ] = False,
+    within: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="With --when-safe: if there is no such moment, leave it running."),
+    ] = None,
+) -> None:
+    """Stop a running node in order, and wait until it has ended.
+
+    A node that does not run is left alone. With --when-safe it stops between its own report and the next stage, with
+    its checkpoint on disk and nothing on its way to a chain; Ctrl-C leaves it running. Exits with 1 if no such moment
+    came within --within. `swarmd status --json` has the same judgement, as safe_to_stop.
+    """
+    if within is not None and not when_safe:
+        raise ConfigError("--within belongs to --when-safe", "Give both, or neither: without them it stops at once")
+    node = locate(directory, config)
+    data = NodeDirectory(node.data)
+    reply = ask_status(data.control)
+    if not reply.runs:
+        require_node(node, directory is None and config is None)
+        typer.echo(f"the node in {data.root} does not run")
+        return
+    if reply.status is None:
+        raise ControlError(
+            f"the node in {data.root} cannot be asked: {reply.mute}",
+            f"Send SIGTERM to its process, which `cat {quoted(data.events)}/writer.lock` names",
+        )
+    if when_safe:
+        wait_for_safe_moment(data, within)
+    else:
+        ask(data.control, "stop")
+        typer.echo("stopping in order")
+    while is_running(reply.status.process.pid):
+        PAUSE.wait(POLL_S)
+    typer.echo("stopped")
+
+
+def wait_for_safe_moment(data: NodeDirectory, within_s: float | None) -> None:
+    """Have the daemon stop as soon as that costs no round. Returns when it stops.
+
+    Raises NoSafeMoment, ControlError.
+    """
+    begun, said_at, said = time.monotonic(), 0.0, ""
+    ends = math.inf if within_s is None else begun + within_s
+    while True:
+        now = time.monotonic()
+        try:
+            reply = ask_to_stop(data, max(0.0, min(WISH_S, ends - now)))
+        except NoDaemon:
+            return  # it has stopped since it was asked last
+        moment = reply.safe_to_stop
+        if reply.error or moment is None:
+            raise ControlError(
+                f"the daemon does not know of safe moments: {reply.error}",
+                f"It is of an earlier version. `swarmd stop {quoted(data.root)}` stops it at once",
+            )
+        if reply.stopping:
+            typer.echo("stopping in order, as that costs no round now")
+            return
+        if now >= ends:
+            raise NoSafeMoment(
+                f"no safe moment came within {ends - begun:g} s, and the node runs on: {moment.why}",
+                f"Wait longer, or stop it at this price: `swarmd stop {quoted(data.root)}`",
+            )
+        if moment.why != said or now - said_at >= SAY_EVERY_S:
+            left = f", about {span(moment.in_s)} more" if moment.in_s is not None else ""
+            typer.echo(f"waits, {span(now - begun)} so far: {moment.why}{left}")
+            said_at, said = now, moment.why
+        PAUSE.wait(max(0.0, min(ASK_EVERY_S, ends - time.monotonic())))
+
+
+def ask_to_stop(data: NodeDirectory, for_s: float) -> StopReply:
+    """Wish, for `for_s`, that the node stops when it is safe. Raises ControlError."""
+    try:
+        return msgspec.json.decode(ask(data.control, "stop_when_safe", for_s=for_s), type=StopReply)
+    except DECODE_ERRORS as error:
+        raise ControlError(f"the daemon's answer is not understood: {error}") from error
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process has not ended; one that has and that its parent has not reaped is a zombie."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
