@@ -352,7 +352,8 @@ class DecodingBatch:
         unused = int(self._mask.argmax(1).min())
         if unused:
             self._mask = self._mask[:, unused:]
-            for layer in self._cache.layers:
+            layers: list[Any] = self._cache.layers
+            for layer in layers:
                 layer.keys, layer.values = layer.keys[:, :, unused:], layer.values[:, :, unused:]
 
     def keep(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:

@@ -304,7 +304,8 @@ def load_frozen(training: TrainingConfig) -> FrozenModel:
     source = prefer_cache(unpack_model(locate_configured(training)), commit)
     device = choose_device(training.device)
     shape = inspect_model(source, name, commit)
-    training = msgspec.structs.replace(training, quantization=shape.quantized or training.quantization)
+    if shape.quantized:
+        training = msgspec.structs.replace(training, quantization=shape.quantized)
     precision = choose_precision(training, device)
     needed = estimate_need(shape, training, device, precision.weights, precision.mixed).weights
     free = measure_room(device).free

@@ -45,7 +45,7 @@ class GenerationRequest(NamedTuple):
     Attributes:
         prompt: token ids.
         tokens_max: of each completion; 0 only scores the prompt.
-        count: completions.
+        group: completions.
         temperature: 0 takes the likeliest tokens.
         top_p: draw from the likeliest tokens that together have this probability.
         seed: None for a random one.
@@ -58,7 +58,7 @@ class GenerationRequest(NamedTuple):
 
     prompt: Sequence[int]
     tokens_max: int
-    count: int = 1
+    group: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
@@ -198,7 +198,7 @@ class Decoder:
     def submit(self, request: GenerationRequest, notify: Callable[[], None] = lambda: None) -> list[Completion]:
         """Have completions drawn; `notify` is called in the decoder's thread."""
         group = []
-        for number in range(request.count):
+        for number in range(request.group):
             generator = torch.Generator()
             if request.seed is None:
                 generator.seed()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from safetensors.torch import load_file
@@ -71,7 +71,8 @@ def choose_directory(directory: Path, training: TrainingConfig) -> ModelChosen:
     choice = read_choice(directory / CHOICE)
     base = choice.model if choice is not None else described["base_model_name_or_path"]
     lora = msgspec.structs.replace(training.lora, rank=described["r"])
-    changed = {"model": base, "revision": training.revision or described["revision"] or "", "lora": lora}
+    revision = training.revision or described["revision"] or ""
+    changed: dict[str, Any] = {"model": base, "revision": revision, "lora": lora}
     return ModelChosen(msgspec.structs.replace(training, **changed), directory)
 
 

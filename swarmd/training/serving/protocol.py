@@ -164,7 +164,7 @@ def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def make_request(
+def prepare_request(
     settings: DrawingSettings, prompt: Sequence[int], decoder: Decoder, tokens_max: int | None, **more: Any
 ) -> GenerationRequest:
     """What to draw for a request.
@@ -188,7 +188,7 @@ def make_request(
     return GenerationRequest(
         prompt=prompt,
         tokens_max=wanted,
-        count=settings.n,
+        group=settings.n,
         temperature=settings.temperature if settings.temperature >= TEMPERATURE_MIN else 0.0,
         top_p=settings.top_p,
         seed=settings.seed,
@@ -206,7 +206,7 @@ def request_chat(body: ChatBody, decoder: Decoder) -> GenerationRequest:
         raise HttpRefusal(400, error.message) from None
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     top = body.top_logprobs if body.logprobs else 0
-    return make_request(body, prompt, decoder, wanted, alternatives=top, reads_text=body.stream)
+    return prepare_request(body, prompt, decoder, wanted, alternatives=top, reads_text=body.stream)
 
 
 def request_completions(body: CompletionBody, decoder: Decoder) -> list[GenerationRequest]:
@@ -223,7 +223,7 @@ def request_completions(body: CompletionBody, decoder: Decoder) -> list[Generati
         raise HttpRefusal(400, f"log-probabilities are computed of {most} tokens of a prompt, this one has {longest}")
     tokens = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     more = {"alternatives": int(body.logprobs or 0), "reads_text": body.stream, "scores_prompt": scored}
-    return [make_request(body, prompt, decoder, tokens, **more) for prompt in encoded]
+    return [prepare_request(body, prompt, decoder, tokens, **more) for prompt in encoded]
 
 
 def _encode_prompt(policy: Policy, prompt: Any) -> list[int]:

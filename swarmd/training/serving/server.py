@@ -33,7 +33,7 @@ from swarmd.training.serving.protocol import (
     GenerateBody,
     Piece,
     TextSettings,
-    make_request,
+    prepare_request,
     read_settings,
     request_chat,
     request_completions,
@@ -132,7 +132,7 @@ class ModelApp:
         if body.stream:
             raise HttpRefusal(400, "stream is not supported here: leave it out")
         settings = body.sampling_params
-        wanted = make_request(
+        wanted = prepare_request(
             settings, body.token_ids, self._decoder, settings.max_tokens, alternatives=settings.logprobs or 0
         )
         style = AnswerStyle("generate", settings.logprobs is not None, by_id=True)

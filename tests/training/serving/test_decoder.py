@@ -53,7 +53,7 @@ def test_the_cache_shrinks_when_the_longest_sequence_ends(served: Policy) -> Non
 
 def test_what_does_not_fit_waits(served: Policy) -> None:
     decoder = Decoder(served, sequences_max=2)
-    first = decoder.submit(GenerationRequest([5], 3, count=2))
+    first = decoder.submit(GenerationRequest([5], 3, group=2))
     later = decoder.submit(GenerationRequest([6], 2))
     decoder.step()
     assert len(first[0].tokens) == 1 and not later[0].tokens
