@@ -305,7 +305,8 @@ def load_frozen(training: TrainingConfig) -> FrozenModel:
     device = choose_device(training.device)
     shape = inspect_model(source, name, commit)
     if shape.quantized:
-        training = msgspec.structs.replace(training, quantization=shape.quantized)
+        quantization: Any = shape.quantized
+        training = msgspec.structs.replace(training, quantization=quantization)
     precision = choose_precision(training, device)
     needed = estimate_need(shape, training, device, precision.weights, precision.mixed).weights
     free = measure_room(device).free

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -84,7 +84,7 @@ class TextSettings(DrawingSettings, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct):
-    role: str
+    role: Literal["system", "user", "assistant"]
     content: str | list[dict[str, Any]] = ""
 
     @property

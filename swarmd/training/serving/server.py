@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -176,7 +175,10 @@ class Drawing:
 
     def __init__(self, decoder: Decoder, wanted: Sequence[GenerationRequest]) -> None:
         loop, self._changed = asyncio.get_running_loop(), asyncio.Event()
-        notify = partial(loop.call_soon_threadsafe, self._changed.set)
+
+        def notify() -> None:
+            loop.call_soon_threadsafe(self._changed.set)
+
         self.completions = [each for request in wanted for each in decoder.submit(request, notify)]
 
     async def wait(self) -> bool:
